@@ -77,16 +77,9 @@ def run(options: argparse.Namespace) -> None:
 def _encoder_inputs(
     location: str, pretrained: Pretrained, texts: Sequence[str]
 ) -> tuple[dict[str, list[int]], dict[str, list[str]]]:
-    """Encodes the texts for an encoder or a language model.
+    """Encodes one or two texts for an encoder or a language model.
 
-    Args:
-        location: the model as the user named it, for error messages.
-        pretrained: the model.
-        texts: one text or two texts.
-
-    Returns:
-        A dict of the network's inputs for one row, and a dict that maps "tokens" to the tokens of
-        the row.
+    Returns the network's inputs for one row, and a dict that maps "tokens" to the row's tokens.
     """
     vocabulary = pretrained.vocabulary
     if isinstance(pretrained.network, LanguageModel):
@@ -109,16 +102,9 @@ def _encoder_decoder_inputs(
     """Encodes the texts for an encoder-decoder.
 
     The target is the second text or, without a second text, the model's output for the first text.
-
-    Args:
-        location: the model as the user named it, for error messages.
-        pretrained: the model.
-        texts: one text or, for a translation model, at most two texts.
-
-    Returns:
-        A dict of the network's inputs for one row, and a dict of tokens with the keys
-        "source_tokens", "read_tokens" (decoder input) and "target_tokens" (the next token at each
-        position).
+    Only a translation model takes two texts. Returns the network's inputs for one row, and a dict
+    of tokens with the keys "source_tokens", "read_tokens" (decoder input) and "target_tokens" (the
+    next token at each position).
     """
     vocabulary, max_length = pretrained.vocabulary, pretrained.config.longest
     task, special = pretrained.task, vocabulary.special
@@ -177,13 +163,9 @@ def _token_texts(vocabulary: PieceVocabulary, ids: Iterable[int]) -> list[str]:
 def _write(out: pathlib.Path, records: list[tuple[Any, Any]], tokens: dict[str, list[str]]) -> None:
     """Writes the pictures and `out`/look.npz.
 
-    The function prints the target tokens, if there are any, and the paths of the files.
-
-    Args:
-        out: folder for the files.
-        records: pairs of an attention layer and its weights, or of a SwishRNN and its inputs.
-        tokens: dict that maps the name of an array for look.npz, such as "source_tokens", to the
-            tokens in this array.
+    The function prints the target tokens, if there are any, and the paths of the files. `records`
+    are pairs of an attention layer and its weights, or of a SwishRNN and its inputs. The keys of
+    `tokens` are names of arrays in look.npz, such as "source_tokens".
     """
     arrays: dict[str, np.ndarray] = {name: np.array(names) for name, names in tokens.items()}
     columns = tokens.get("tokens") or tokens["source_tokens"]
@@ -251,7 +233,6 @@ def state_derivatives(layer: SwishRNN, inputs) -> np.ndarray:
     derivative dc[t] / dx[t] is 1. The derivative is 0 if s > t, or if t - s is not a multiple of k.
 
     Args:
-        layer: the SwishRNN layer.
         inputs: `(1, T, 2 R)` inputs of the recurrence and of the gate, concatenated. T is the
             number of positions, and R is the number of channels.
     """
@@ -277,10 +258,7 @@ def heads_figure(weights: np.ndarray) -> Figure:
 
     The grid has a row for each layer, a column for each head, and a column for the mean over heads.
     In a panel, rows are queries and columns are keys. The darkest colour is the largest weight in
-    the panel.
-
-    Args:
-        weights: attention weights; NaN marks the missing heads of a layer with fewer than H heads.
+    the panel. NaN marks the missing heads of a layer with fewer than H heads.
     """
     layers, heads, *shape = weights.shape
     size = (_PANEL * (heads + 1) + 0.5, _PANEL * layers * min(3.0, shape[0] / shape[1]) + 0.5)
@@ -301,14 +279,10 @@ def heads_figure(weights: np.ndarray) -> Figure:
 
 
 def tokens_figure(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> Figure:
-    """Draws attention weights with tokens as labels.
+    """Draws attention weights `(T, S)` with tokens as labels.
 
-    An axis with more than 60 tokens shows indices instead of tokens.
-
-    Args:
-        weights: `(T, S)` attention weights.
-        rows: T tokens of the queries.
-        columns: S tokens of the keys.
+    An axis with more than 60 tokens shows indices instead of tokens. Rows are queries, and columns
+    are keys.
     """
     size = [2.0 + min(0.24 * len(tokens), 12.0) for tokens in (columns, rows)]
     figure = Figure(figsize=size, layout="constrained")
@@ -324,10 +298,9 @@ def tokens_figure(weights: np.ndarray, rows: Sequence[str], columns: Sequence[st
 
 
 def distance_figure(norms: np.ndarray) -> Figure:
-    """Draws, for each layer, a curve of the mean of `norms` against the distance t - s.
+    """Draws, for each layer, a curve of the mean of `norms (N, T, T)` against the distance t - s.
 
-    Args:
-        norms: output of `state_derivatives` for N layers, `(N, T, T)`.
+    `norms` is the output of `state_derivatives` for N layers.
     """
     figure = Figure(figsize=(6.0, 3.6), layout="constrained")
     axis = figure.subplots()

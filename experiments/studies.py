@@ -58,12 +58,7 @@ def command(name: str, *arguments: str, log: pathlib.Path | None = None) -> None
     Because of the new process, the results do not depend on the random state of earlier commands.
 
     Args:
-        name: name of the command, such as "train".
-        arguments: arguments of the command.
         log: file to which the command's output is appended; `None` means stdout and stderr.
-
-    Raises:
-        UserError: the command failed.
     """
     argv = [sys.executable, "-m", "macaron_tf", name, *arguments]
     if log:
@@ -111,16 +106,7 @@ def flags(name: str, *values: str | None) -> list[str]:
 
 
 def read_json(path: pathlib.Path, value_type: type = dict, /, **fields: type) -> Any:
-    """Reads a JSON file of a study.
-
-    Args:
-        path: path of the file.
-        value_type: expected type of the whole content.
-        fields: expected type of each field that the caller reads.
-
-    Raises:
-        UserError: the file cannot be read, a field is missing, or a type does not match.
-    """
+    """Reads a JSON file of a study. `fields` are the expected types of fields that are read."""
     mend = "remove it and give the same command again"
     return storage.read_json(path, value_type, mend=mend, **fields)
 
@@ -128,15 +114,7 @@ def read_json(path: pathlib.Path, value_type: type = dict, /, **fields: type) ->
 def read_or_compute(file: pathlib.Path, settings: dict[str, Any], make: Callable[[], dict]) -> dict:
     """Reads a result from a JSON file, or computes and saves the result if the file is missing.
 
-    The function returns the result without `settings`.
-
-    Args:
-        file: path of the file, in which `settings` are stored as well.
-        settings: settings that determine the result.
-        make: function that computes the result.
-
-    Raises:
-        UserError: the file was made with other settings, or is damaged.
+    The file also contains `settings`, which determine the result. The returned result lacks them.
     """
     if not file.exists():
         write_json(file, {**make(), "settings": settings})
@@ -152,18 +130,15 @@ def read_or_compute(file: pathlib.Path, settings: dict[str, Any], make: Callable
 
 
 def run_tasks(jobs: int, tasks: Mapping[str, Callable[[], Any]], shares: int | None = None) -> list:
-    """Runs tasks in several threads. On Linux, each thread uses its own part of the CPUs.
+    """Runs tasks in `jobs` threads, and returns their results in the order of `tasks`.
 
-    If a task raises an exception, the function cancels the tasks that have not begun, waits for the
-    running tasks, and raises the exception. Ctrl-C and SIGTERM also end the processes of `command`.
+    On Linux, each thread uses its own part of the CPUs. If a task raises an exception, the function
+    cancels the tasks that have not begun, waits for the running tasks, and raises the exception.
+    Ctrl-C and SIGTERM also end the processes of `command`.
 
     Args:
-        jobs: number of threads.
         tasks: dict mapping the text of a task's progress line to the function that runs the task.
         shares: number of parts into which the CPUs are divided; `None` means `jobs` parts.
-
-    Returns:
-        The results in the order of `tasks`.
     """
     num_shares, share_indices = shares or jobs, queue.SimpleQueue()
     for index in range(jobs):
@@ -223,8 +198,6 @@ def curves(rows: Iterable[dict], key: str, x: str, y: str, curve: str | None = N
     """Returns the curves of a figure, with the values of several seeds at each point.
 
     Args:
-        rows: records of runs. Runs that differ only in the seed have the same value of `key`.
-        key: field of a record that names its curve.
         x, y: fields of a point, such as "step" and "loss".
         curve: field of a record with the list of points; `None` means the validations of the run
             whose folder is in the field "run".
@@ -247,11 +220,7 @@ def cell(values: Sequence[float], digits: int, scale: float = 1.0) -> str:
     """Formats the mean and standard deviation of values for a table cell.
 
     Without values, the cell is "-". For a single value, the cell has no standard deviation.
-
-    Args:
-        values: values to average, such as the scores of several seeds.
-        digits: number of decimal places.
-        scale: factor for the values.
+    `digits` is the number of decimal places, after scaling by `scale`.
     """
     if not values:
         return "-"
@@ -260,13 +229,7 @@ def cell(values: Sequence[float], digits: int, scale: float = 1.0) -> str:
 
 
 def mean_of(rows: Iterable[dict], metric: str, digits: int, scale: float = 1.0) -> str:
-    """Formats the mean and standard deviation of a metric over rows.
-
-    Args:
-        rows: records of runs.
-        metric: field with the metric.
-        digits, scale: arguments of `cell`.
-    """
+    """Formats the mean and standard deviation of the field `metric` over rows (see `cell`)."""
     return cell(values(rows, metric), digits, scale)
 
 
@@ -288,11 +251,6 @@ def write(
     """Writes a report to `out`/`name`.md and `out`/`name`.json, and prints the Markdown text.
 
     Args:
-        out: folder for the files.
-        name: name of the files without extension.
-        options: parsed arguments of the command.
-        title: heading of the report.
-        lines: Markdown lines of the report.
         figure: whether the report shows `out`/`name`.png.
         fields: contents of the JSON file in addition to the command and the versions.
     """
@@ -357,8 +315,6 @@ def mean_curves(
     Args:
         panels: nested dict. Its keys are, from outside to inside, the title of a panel, the name of
             a curve and an x value. The innermost values are lists with the y value of each seed.
-        path: path of the PNG file to write.
-        x_label, y_label: labels of the axes.
         log_x, log_y: whether the axis is logarithmic.
         bar: function that returns half the length of an error bar, given the values over seeds;
             `None` means the standard deviation.

@@ -32,11 +32,7 @@ def recipe_of_task(text: str) -> str:
 
 
 def recipes_of_tasks(tasks: Sequence[str]) -> list[str]:
-    """Returns the recipes that the values of `--tasks` name.
-
-    Raises:
-        UserError: a task is unknown or not one of fine-tuning, or two recipes have the same task.
-    """
+    """Returns the recipes that the values of `--tasks` name."""
     recipes = [recipe_of_task(task) for task in tasks]
     for recipe in recipes:
         registry.load(recipe, FinetuningRecipe)
@@ -61,8 +57,6 @@ class Arm:
 
     Attributes:
         name: name in tables and folders, by default the name of the recipe.
-        recipe: name or location of the recipe.
-        settings: settings in the form of `--set`.
         width: hidden width from `--widths` at which this arm is trained; `None` without that flag.
         task: task from `--tasks` on which this arm, a pre-trained model, is fine-tuned; `None` for
             an arm that is a recipe.
@@ -121,10 +115,7 @@ class Arm:
     def changed(self, *settings: str, **values: Any) -> "Arm":
         """Returns a copy of the arm with some settings and fields replaced.
 
-        Args:
-            settings: settings to add, as `path=value`. A setting replaces an earlier setting with
-                the same path.
-            values: new values of the arm's fields.
+        A setting `path=value` replaces an earlier setting with the same path.
         """
         paths = {setting.partition("=")[0] for setting in settings}
         unchanged = (setting for setting in self.settings if setting.partition("=")[0] not in paths)
@@ -141,7 +132,6 @@ class Trainer(abc.ABC):
     There is a subclass for each type of training.
 
     Attributes:
-        run_class: class of the training runs.
         data: paths of the settings that determine the training and evaluation data. A path that
             ends in a dot stands for a whole section.
         may_change: paths of settings in which a run to continue may differ from the arm.
@@ -182,20 +172,12 @@ class Trainer(abc.ABC):
         return self.columns[self.score][0]
 
     def settings(self, arm: Arm, seed: int | None = None) -> list[str]:
-        """Returns the settings of an arm's run, as a list of strings `path=value`.
-
-        The settings come from `--set`, the arm and the seed.
-        """
+        """Returns an arm's settings `path=value`, which come from `--set`, the arm and the seed."""
         seed_setting = [] if seed is None else [f"training.seed={seed}"]
         return [*self.options.set, *arm.settings, *seed_setting]
 
     def recipe(self, arm: Arm) -> Recipe:
-        """Makes the recipe of an arm.
-
-        Raises:
-            UserError: the arm sets `init`, there is no such recipe, or the settings do not make a
-                valid model.
-        """
+        """Makes the recipe of an arm."""
         for setting in arm.settings:
             if setting.startswith("init"):
                 raise UserError(
@@ -214,15 +196,7 @@ class Trainer(abc.ABC):
         return ["--trust-code"] if recipe.names_code else []
 
     def prepare(self, recipes: dict[str, Recipe], out: pathlib.Path) -> None:
-        """Prepares the data of all arms. The base class only checks the flags.
-
-        Args:
-            recipes: dict mapping the name of an arm to its recipe.
-            out: folder of the comparison.
-
-        Raises:
-            UserError: a flag does not apply to this type of training.
-        """
+        """Prepares the data of all arms. The base class only checks the flags."""
         self.refuse_flags(
             "applies only to comparisons of pre-training recipes", "corpus", "tasks", *TASK_FLAGS
         )
@@ -252,18 +226,7 @@ class Trainer(abc.ABC):
 
     @abc.abstractmethod
     def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
-        """Trains an arm's run unless the run is complete, and returns the results; see `row`.
-
-        Args:
-            arm: the arm.
-            seed: seed of the run.
-            run: folder of the run.
-            log: file for the output of the commands; `None` means stdout and stderr.
-
-        Raises:
-            Diverged: the run diverged.
-            UserError: a command failed.
-        """
+        """Trains an arm's run unless the run is complete, and returns the results; see `row`."""
 
     def fit(
         self, arm: Arm, settings: Sequence[str], run: pathlib.Path, log: pathlib.Path | None
@@ -274,12 +237,7 @@ class Trainer(abc.ABC):
     def fit_unless_diverged(
         self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None
     ) -> None:
-        """Runs `fit`, unless the run in the folder `run` has diverged before.
-
-        Raises:
-            Diverged: the run diverged, now or before.
-            UserError: `fit` failed for another reason.
-        """
+        """Runs `fit`, unless the run in the folder `run` has diverged before."""
         failure = None
         if not (run / DIVERGED).exists():
             try:
@@ -293,10 +251,7 @@ class Trainer(abc.ABC):
             raise failure
 
     def extra_scores(self, run: pathlib.Path, log: pathlib.Path | None) -> dict:
-        """Returns additional scores of a compared run, as a dict mapping a metric to its value.
-
-        The base class returns an empty dict.
-        """
+        """Returns additional scores of a compared run by metric. The base class has none."""
         return {}
 
     def row(self, run: pathlib.Path, scores: dict) -> dict:
@@ -321,33 +276,19 @@ class Trainer(abc.ABC):
     def chance_level(self, rows: list[dict]) -> tuple[float, str] | None:
         """Returns the score at chance level, which a prediction that ignores the input reaches.
 
-        Args:
-            rows: results of all runs; see `row`.
-
-        Returns:
-            A pair of the score and a description of the prediction. The result is `None` if the
-            score is unknown, as in the base class.
+        Also returns a description of this prediction. Without a known score, as in the base class,
+        the result is `None`. See `row` for `rows`.
         """
         return None
 
     @abc.abstractmethod
     def validation_size(self, rows: list[dict]) -> str:
-        """Returns the number of validation examples that determine a score, such as "25 rows".
-
-        Args:
-            rows: results of all runs; see `row`.
-        """
+        """Returns the number of validation examples that determine a score, such as "25 rows"."""
 
     def tests(self, first: list[dict], others: list[dict]) -> list[dict]:
         """Compares the outputs of an arm with the outputs of the first arm by statistical tests.
 
-        The base class has no tests and returns an empty list.
-
-        Args:
-            first: results of the first arm, one dict for each seed; see `row`.
-            others: results of another arm, one dict for each of the same seeds.
-
-        Returns:
-            A list with one dict for each seed, which contains the result of the test.
+        `first` and `others` have the results of both arms (see `row`) for the same seeds. The
+        result has the test of each seed. The base class has no tests and returns an empty list.
         """
         return []

@@ -29,12 +29,8 @@ def check_arms(trainer: Trainer, arms: Sequence[Arm], flags: dict[str, str]) -> 
     """Raises a `UserError` if a flag such as `--widths` or `--rates` conflicts with an arm.
 
     A flag conflicts with an arm that sets the same setting. All flags except `--rates` conflict
-    with fine-tuning arms. The first arm may set `training.max_steps` even with `--equal time`.
-
-    Args:
-        trainer: trainer of the arms.
-        arms: the arms; the first arm is the baseline.
-        flags: dict mapping the path of a setting to the flag that determines the setting.
+    with fine-tuning arms. The first arm, the baseline, may set `training.max_steps` even with
+    `--equal time`. `flags` maps the path of a setting to the flag that determines it.
     """
     unsuitable_flags = [flag for path, flag in flags.items() if path != "training.learning_rate"]
     if unsuitable_flags and not trainer.from_random_weights:
@@ -57,9 +53,6 @@ def equalize_parameters(trainer: Trainer, arm: Arm, first: Arm) -> Arm:
     """Returns `arm` with a `feed_forward_dim` that gives as many parameters as `first` has.
 
     The two parameter counts may differ by up to 1%, because `feed_forward_dim` is a whole number.
-
-    Raises:
-        UserError: no `feed_forward_dim` makes the two parameter counts equal to within 1%.
     """
 
     def resized(dim: int) -> Arm:
@@ -92,9 +85,7 @@ class Timing:
     """Timing of an arm, and the number of updates that makes training times equal.
 
     Attributes:
-        arm, width: name and width of the arm.
         ratio: ratio of the arm's time per update to the first arm's time per update.
-        seconds: time per update in seconds.
         updates: number of updates with which the arm trains for as long as the first arm.
     """
 
@@ -111,24 +102,12 @@ def equalize_time(
     """Chooses the number of updates of each arm, so that all arms of a group train equally long.
 
     The function trains each arm twice for 60 updates, while nothing else runs. Each of these timing
-    runs has as many CPUs as a training run of the comparison. The time is measured for every
-    interval of five updates except the first, and the shorter of the two times counts.
-    Corresponding intervals have the same batches in all arms, so the function compares two arms by
-    the median ratio over the intervals. The warm-up of each arm is scaled in proportion to the
-    number of updates.
-
-    Args:
-        trainer: trainer of the arms.
-        groups: lists of arms with equal width. The first arm of a group keeps its number of
-            updates.
-        out: folder of the comparison.
-        jobs: number of training runs that the comparison executes at once.
-
-    Returns:
-        The groups of arms with their new numbers of updates, and a `Timing` for each arm.
-
-    Raises:
-        UserError: the two timings of an arm differ by more than 20%, as on a busy machine.
+    runs has as many CPUs as a training run of the comparison, which executes `jobs` runs at once.
+    The time is measured for every interval of five updates except the first, and the shorter of the
+    two times counts. Corresponding intervals have the same batches in all arms, so the function
+    compares two arms by the median ratio over the intervals. The warm-up of each arm is scaled in
+    proportion to the number of updates. The arms of a group have equal width, and the first arm
+    keeps its number of updates.
     """
     arms = list(itertools.chain.from_iterable(groups))
     attempts = [
@@ -229,17 +208,8 @@ def tune_rates(
     A learning rate at which a run diverged is never chosen.
 
     Args:
-        trainer: trainer of the arms.
-        arms: the arms.
-        rates: candidate learning rates.
         train: function that trains a list of arms with the tuning seeds. It returns a dict mapping
             (arm, seed) to the results of the run; `None` means that the run diverged.
-
-    Returns:
-        The arms with their chosen learning rates, and a `Tuning` for each arm.
-
-    Raises:
-        UserError: an arm has a diverged run at every learning rate.
     """
     candidates = {
         arm: [arm.changed(f"training.learning_rate={rate!r}", rate=rate) for rate in sorted(rates)]

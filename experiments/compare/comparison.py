@@ -93,11 +93,7 @@ def _tuning_seeds(options: argparse.Namespace) -> list[int]:
 
 
 def _flags_by_path(options: argparse.Namespace) -> dict[str, str]:
-    """Collects the settings that flags such as `--widths` and `--rates` determine for each arm.
-
-    Returns:
-        A dict mapping the path of a setting to the flag that determines the setting.
-    """
+    """Maps paths of settings to flags such as `--widths` and `--rates` that determine them."""
     flags = {
         "model.hidden_dim": options.widths and "--widths",
         "model.feed_forward_dim": "parameters" in options.equal and "--equal parameters",
@@ -113,23 +109,10 @@ def _train_all(
     """Trains each arm with each seed, and returns the results of all runs.
 
     The runs of all arms with one seed start before the runs of the next seed. After an
-    interruption, the earlier seeds therefore have results for all arms.
-
-    Args:
-        trainer: trainer of the arms.
-        arms: the arms.
-        seeds: seeds of the runs.
-        is_compared: whether these are the compared runs, rather than runs that tune the learning
-            rate.
-
-    Returns:
-        A dict mapping (arm, seed) to the results of the run (see `Trainer.row`), with those of
-        `Trainer.extra_scores` if `is_compared` is true. The results are `None` if the run diverged
-        and `is_compared` is false.
-
-    Raises:
-        Diverged: a run diverged and `is_compared` is true.
-        UserError: a folder contains a run that the arm cannot continue, or a command failed.
+    interruption, the earlier seeds therefore have results for all arms. With `is_compared`, the
+    results (see `Trainer.row`) include those of `Trainer.extra_scores`, and a run that diverges
+    raises `Diverged`. Without `is_compared`, for runs that tune the learning rate, a run that
+    diverges has the results `None`.
     """
     options = trainer.options
     out, pairs = pathlib.Path(options.out), list(itertools.product(seeds, arms))
@@ -162,17 +145,9 @@ def _parse_arms(
 ) -> list[Arm]:
     """Parses and checks the arms of a comparison.
 
-    Args:
-        texts: arms as written on the command line.
-        settings: values of `--set`. If `--set` is used, the error message about an unknown arm such
-            as `training.max_steps=9` suggests repeating the flag `--set`.
-        tasks: values of `--tasks`. With tasks, the arms may be pre-trained models. The function
-            returns their arms for the first task.
-
-    Raises:
-        UserError: there is only one arm, which is not fine-tuned on tasks; an arm has no valid name
-            or recipe; two arms have the same name or recipes of different kinds; or an arm sets
-            `training.seed`.
+    With `tasks`, the arms may be pre-trained models. The function returns their arms for the first
+    task. If `--set` is used, the error message about an unknown arm such as `training.max_steps=9`
+    suggests repeating the flag `--set`.
     """
     is_recipe = [_is_recipe(Arm.split(text)[1]) for text in texts]
     if tasks and not any(is_recipe):
@@ -213,13 +188,8 @@ def _is_recipe(name: str) -> bool:
 def _check_data(trainer: Trainer, recipes: dict[str, Recipe], differ: Sequence[str]) -> None:
     """Raises a `UserError` if the data settings of an arm and of the first arm differ.
 
-    With `--corpus`, the settings of corpus and vocabulary may differ.
-
-    Args:
-        trainer: trainer of the arms.
-        recipes: dict mapping the name of an arm to its recipe.
-        differ: paths of data settings in which arms may differ. The function also raises if a path
-            is not a data setting.
+    With `--corpus`, the settings of corpus and vocabulary may differ, and so may the settings at
+    the paths in `differ`. The function also raises if such a path is not a data setting.
     """
     first, *others = recipes
     paths = [path for recipe in recipes.values() for path, *_ in settings_of(recipe)]

@@ -37,7 +37,6 @@ class Study:
     """The results of a comparison.
 
     Attributes:
-        trainer: trainer of the arms.
         arms: arms of all groups, which are the widths or tasks (see `Arm.group`). The first arm of
             each group is the baseline.
         rows: results of all runs, as one dict for every arm and seed. A dict has the arm's fields,
@@ -45,7 +44,6 @@ class Study:
         timings: timings from `--equal time`, one for each arm; empty without this flag.
         tunings: scores at the learning rates of `--rates`, one `Tuning` for each arm; empty without
             this flag.
-        tuning_seeds: seeds of the runs that tuned the learning rates.
     """
 
     trainer: Trainer
@@ -73,12 +71,7 @@ class Study:
         return [arm.task for arm in self.arms if arm.name == self.first and arm.task]
 
     def rows_of(self, name: str | None, group: Group) -> list[dict]:
-        """Returns the results of an arm in a group, one dict for each seed.
-
-        Args:
-            name: name of the arm; `None` means all arms.
-            group: width or task.
-        """
+        """Returns the results of an arm in a group, or of all arms if `name` is `None`."""
         rows = [row for row in self.rows if (row["task"] or row["width"]) == group]
         return [row for row in rows if name in (None, row["arm"])]
 
@@ -162,11 +155,7 @@ def _compact(row: dict, trainer: Trainer) -> dict:
 def _verdicts(
     study: Study, groups: Sequence[Group], levels: Mapping[Group, tuple[float, str] | None]
 ) -> dict[tuple, Verdict]:
-    """Compares each arm with the first arm in each group, by the rule of `judge`.
-
-    Returns:
-        A dict that maps (arm, group) to the verdict.
-    """
+    """Compares each arm with the first arm in each group, by the rule of `judge`."""
     trainer, pairs, chance = study.trainer, {}, {}
     for group, name in itertools.product(groups, study.others):
         pairs[name, group] = study.scores(name, group), study.scores(study.first, group)
@@ -308,9 +297,6 @@ def trends_of(study: Study, verdicts: dict[tuple, Verdict]) -> dict[str, Verdict
     The trend of an arm is the slope of this difference over log2 of the width. In other words, the
     trend is the change of the difference when the width doubles. If the verdict at some width is
     "no verdict", the trend is not tested and gets the verdict "no verdict" for the same reason.
-
-    Returns:
-        A dict mapping the name of an arm to the verdict on its trend.
     """
     doublings, slopes, undecided = np.log2(study.groups), {}, {}
     for name in study.others:

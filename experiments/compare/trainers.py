@@ -63,16 +63,10 @@ _NUM_CANDIDATES = 20  # approximate number of references to try as a constant tr
 
 
 def tuned_columns(tasks: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Returns the table columns of fine-tuning results.
+    """Maps the headings of fine-tuning table columns to pairs of a task and a metric.
 
     Each task has a column with its score. The tasks `cola` and `multirc` have a second column with
     the metric that the SwishRNN paper reports.
-
-    Args:
-        tasks: names of the fine-tuning tasks.
-
-    Returns:
-        A dict mapping the heading of a column to a pair of a task and a metric.
     """
     columns = {task: (task, "score") for task in tasks}
     pairs = [(task, _PAPER_METRICS[task]) for task in tasks if task in _PAPER_METRICS]
@@ -108,10 +102,6 @@ class Pretraining(Trainer):
         """Opens the corpus of `--corpus`, or prepares the corpora that the recipes describe.
 
         Arms with equal settings of corpus and vocabulary share a corpus.
-
-        Raises:
-            UserError: a task of `--tasks` is unknown, a flag needs `--tasks`, or a corpus cannot be
-                opened or prepared or does not fit its recipe.
         """
         if not self.options.tasks:
             self.refuse_flags("has no effect without --tasks", *TASK_FLAGS)
@@ -297,9 +287,7 @@ def fine_tuned(
 
     Args:
         recipe: recipe with its task, such as "finetune:rte".
-        run: folder of the run.
         settings: settings of the run, as `path=value`, with `init`.
-        flags: further arguments of the command, such as --data-dir.
         log: file for the output of the command; `None` means stdout and stderr.
 
     Returns:
@@ -340,11 +328,7 @@ class Finetuning(Trainer):
     score_curve = "score"
 
     def recipe(self, arm: Arm) -> FinetuningRecipe:
-        """Makes the recipe of an arm, whose model is a default until the run reads `init`.
-
-        Raises:
-            UserError: the arm does not set `init`, or a setting is not valid.
-        """
+        """Makes the recipe of an arm, whose model is a default until the run reads `init`."""
         if not arm.sets("init"):
             start = f"{arm.name}={arm.recipe}:init=RUN"
             raise UserError(
@@ -391,11 +375,7 @@ def _task_data(run: str, tfds: Tfds) -> TaskData:
 
 
 def trainer_class(arm: Arm) -> type[Trainer]:
-    """Returns the subclass of `Trainer` that trains the recipe of an arm.
-
-    Raises:
-        UserError: there is no such recipe, or `compare` does not support recipes of this type.
-    """
+    """Returns the subclass of `Trainer` that trains the recipe of an arm."""
     classes = {cls.run_class.recipe_class: cls for cls in (Pretraining, Translation, Finetuning)}
     result = classes.get(type(recipe := registry.load(arm.recipe)))
     if result is None:

@@ -80,7 +80,6 @@ class Asker:
         """Evaluates the model on a task.
 
         Args:
-            task: the task.
             shots: examples to put before each question, in order. Examples that do not fit in the
                 row are skipped.
 
@@ -118,13 +117,8 @@ class Asker:
     ) -> tuple[list[Ids], list[Ids], list[list[Ids]]]:
         """Encodes the parts of prompts, as in a prompt with all examples (see `split_ids`).
 
-        Args:
-            examples: texts of the examples, each with a space after it.
-            queries: texts of the queries.
-            answers: one or more answers to each query, without the space before them.
-
-        Returns:
-            The ids of each example, of each query, and of each query's answers.
+        Each example ends with a space. `answers` has one or more answers to each query, without the
+        space before them.
         """
         vocabulary = self.pretrained.vocabulary
         [[*example_ids, _]] = split_ids(vocabulary, [[*examples, *queries[:1], ""]])
@@ -168,17 +162,10 @@ def evaluate(
     shots: list[int],
     seeds: list[int],
 ) -> list[dict]:
-    """Evaluates a model on every combination of task, number of shots and seed.
+    """Evaluates a model on every combination of task, number of shots K and seed.
 
-    Args:
-        pretrained: the model.
-        tasks: the tasks.
-        shots: numbers of shots K to evaluate.
-        seeds: random seeds for drawing the shots. K = 0 is evaluated once, without a seed.
-
-    Returns:
-        A list with a dict for each task, K and seed. The dict has the output of `Asker.ask` and the
-        keys "model", "parameters", "task", "shots" and "seed". The seed is `None` if K = 0.
+    The seeds draw the shots. K = 0 is evaluated once, with the seed `None`. Each dict has the
+    output of `Asker.ask` and the keys "model", "parameters", "task", "shots" and "seed".
     """
     asker = Asker(pretrained)
     model = {"model": pretrained.name, "parameters": pretrained.network.count_params()}
@@ -200,13 +187,8 @@ def _panels(
     """Returns the curves of a figure with one panel for each task.
 
     A panel shows the scores over `x`, and horizontal lines for the chance level and the majority
-    class.
-
-    Args:
-        record: contents of few_shot.json.
-        x: key of the values on the x axis, in the dict of a run.
-        name: key of the names of the curves, in the dict of a run.
-        prefix: text before the name of each curve.
+    class. `x` and `name` are keys in the dict of a run: the values on the x axis, and the names of
+    the curves, after `prefix`.
     """
     points = sorted({run[x] for run in record["runs"]})
     panels = {}

@@ -45,11 +45,9 @@ class PromptTask:
     """A task in the form of prompts.
 
     Attributes:
-        name: name of the task, for tables.
         questions: prompts to evaluate.
         pool: prompts from which shots are drawn.
         choices: the answer word of each class; none means that the answer is the last word.
-        metric: name of the metric, for tables.
         measure: function that scores the predicted classes. Its arguments are the indices of the
             predicted choices and of the correct choices.
     """
@@ -179,8 +177,7 @@ def limit_questions(task: PromptTask, max_questions: int) -> PromptTask:
 def baselines(task: PromptTask) -> dict[str, float]:
     """Returns the scores of random guessing and of always giving the pool's most frequent answer.
 
-    The result is a dict with the keys "chance" and "majority". For last words, the chance level is
-    0.
+    The keys are "chance" and "majority". For last words, the chance level is 0.
     """
     if not task.choices:
         [(answer, _)] = collections.Counter(prompt.answer for prompt in task.pool).most_common(1)

@@ -71,10 +71,8 @@ class Sentences(ArrayBatches):
     def padded(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         """Makes a batch of the sentences with the indices `indices`.
 
-        Returns:
-            A dict. `inputs (B, L, C)` contains C character ids per word, and `targets (B, L)`
-            contains the tag indices. `weight (B, L)` is 1 at words, and 0 at start tokens, end
-            tokens and padding.
+        `inputs (B, L, C)` contains C character ids per word, and `targets (B, L)` contains the tag
+        indices. `weight (B, L)` is 1 at words, and 0 at start tokens, end tokens and padding.
         """
         tags = [self.examples.labels[index] for index in indices]
         bounds = [self.splits[index : index + 2] for index in indices]
@@ -167,19 +165,11 @@ def _train_tagger(
 ) -> dict:
     """Trains and evaluates a tagger, or reads the result of a complete run.
 
-    Args:
-        elmo: the ELMo, whose weights are frozen.
-        elmo_place: where the tagger reads ELMo's vectors: "input", "output", "both", or "" for a
-            tagger without ELMo.
-        sentences: those to train on, to select the epoch with the best F1, and to evaluate it.
-        epochs: number of passes over the training sentences.
-        seed: random seed of the initial weights, dropout and the order of sentences.
-        path: folder of the run.
-
-    Returns:
-        A dict with "f1" (on the test sentences), "layers" and "output_layers" (weights of ELMo's
-        layers at the input and at the output of the tagger), "parameters" (number of trained
-        parameters) and "minutes" (training time).
+    `elmo_place` is where the tagger reads ELMo's vectors: "input", "output", "both", or "" for a
+    tagger without ELMo. `sentences` are those to train on, to select the epoch with the best F1,
+    and to evaluate it. The result has "f1" (on the test sentences), "layers" and "output_layers"
+    (weights of ELMo's layers at the input and at the output of the tagger), "parameters" (number of
+    trained parameters) and "minutes" (training time).
     """
     result_path = path / "result.json"
     if result_path.exists():
@@ -242,12 +232,7 @@ def _entity_metrics(
 ) -> dict[str, float]:
     """Computes the precision, recall and F1 of named entities.
 
-    Args:
-        tags_of: function that maps character ids `(B, L, C)` to tag indices `(B, L)`.
-        sentences: sentences with their correct tags.
-
-    Returns:
-        A dict with the keys "f1", "precision" and "recall".
+    `tags_of` maps character ids `(B, L, C)` to tag indices `(B, L)`.
     """
     # A batch has sentences of similar length. `predictions` maps the index of a sentence to its
     # tags.

@@ -89,13 +89,6 @@ def _operators(options: argparse.Namespace) -> Iterator[tuple[str, str, Block, n
 
     Each item is a tuple (origin, label, block, input). The origin is "random" or the location of a
     run. The label names the seed or the layer.
-
-    Args:
-        options: parsed options of the command.
-
-    Raises:
-        UserError: both `--runs` and `--seeds` are set, or a model of `--runs` cannot be loaded or
-            measured.
     """
     if options.runs and options.seeds:
         raise UserError("--seeds is for random operators, --runs for trained models: leave one out")
@@ -130,10 +123,8 @@ def stepped(block: Block, x: np.ndarray, scheme: tuple[Mix, ...], solver: str) -
     """Builds a float64 block with the splitting scheme `scheme` and the weights of `block`.
 
     Args:
-        block: block whose first token mixer and first channel mixer provide the weights.
         x: `(B, L, D)` input, which only provides the shape.
         scheme: splitting scheme of the new block.
-        solver: solver of each operator, one of `SOLVERS`.
     """
     first = {operator: residual for operator, residual in reversed(block.sublayers)}
     width = next(mix.width for mix in block.scheme if mix.operator == "channels")
@@ -162,10 +153,7 @@ def _operator(residual: Residual) -> Flow:
 def flow(operator: Flow, x: np.ndarray, time: float) -> np.ndarray:
     """Solves x' = operator(x) from 0 to `time` by the Runge-Kutta method of order 4.
 
-    Args:
-        operator: right-hand side of the differential equation.
-        x: state at time 0.
-        time: end of the interval, which may be negative.
+    The end `time` may be negative.
     """
     count = max(8, round(abs(time) / _FINE))
     h = time / count
@@ -184,15 +172,7 @@ def _operators_of(block: Block, x: np.ndarray) -> dict[str, Flow]:
 
 
 def solutions(block: Block, x: np.ndarray) -> list[np.ndarray]:
-    """Solves x' = F(x) + G(x) from time 0 to each step size in `STEPS`.
-
-    Args:
-        block: block with the operators F and G.
-        x: `(B, L, D)` initial state.
-
-    Returns:
-        A list of states `(B, L, D)`, in the order of `STEPS`.
-    """
+    """Solves x' = F(x) + G(x) from x `(B, L, D)` at time 0 to each step size in `STEPS`."""
     operators = _operators_of(block, x).values()
     return [flow(lambda y: sum(f(y) for f in operators), x, step) for step in STEPS]
 
@@ -202,14 +182,8 @@ def local_errors(
 ) -> list[float]:
     """Computes the error of a splitting scheme after one step, for each step size in `STEPS`.
 
-    The error is the L2 distance between the output of the scheme and the exact solution.
-
-    Args:
-        block: block with the two operators.
-        x: `(B, L, D)` initial state.
-        splitting: key of `SPLITTINGS`.
-        sub_step: member of `SUB_STEPS`.
-        exact: output of `solutions` for `block` and `x`.
+    The error is the L2 distance between the output of the scheme and the exact solution, which
+    `solutions` computes. The scheme is a key of `SPLITTINGS`, and `sub_step` is one of `SUB_STEPS`.
     """
     operators = _operators_of(block, x)
     errors = []
@@ -230,11 +204,7 @@ def local_errors(
 
 
 def order(errors: list[float]) -> float:
-    """Estimates p for an error proportional to step^p, from the two smallest step sizes.
-
-    Args:
-        errors: output of `local_errors`.
-    """
+    """Estimates p for an error proportional to step^p, from the two smallest step sizes."""
     return float(np.log2(errors[-2] / errors[-1]))
 
 

@@ -84,16 +84,8 @@ def _train(
 ) -> dict:
     """Trains or resumes a run, or reads the result of a complete run.
 
-    Args:
-        recipe: recipe of the model.
-        task: task of the recipe.
-        data: data of the task, with the batch size and seed of the recipe.
-        path: folder of the run.
-        options: options of the command.
-
-    Returns:
-        The contents of RUN/result.json, as a dict. The value "test" is the test score; `None` means
-        that there is no test split.
+    Returns the contents of RUN/result.json. The value "test" is the test score, or `None` without a
+    test split.
     """
     result_path = path / "result.json"
     context = {"data_dir": options.data_dir, "settings": options.set}

@@ -318,14 +318,9 @@ def trace(model, specs: dict):
 def compile_step(step, topology: str, cores: int):
     """Compiles the output of `trace` with the TPU compiler.
 
-    Args:
-        step: output of `trace`.
-        topology: the TPU, such as `v4:2x2x1`.
-        cores: number of cores in the mesh of a JAX step; 0 means a TensorFlow step, which is
-            compiled for one core.
-
-    Returns:
-        The executable, and the problems: ops whose shapes depend on values.
+    `topology` is the TPU, such as `v4:2x2x1`. For a JAX step, `cores` is the number of cores in the
+    mesh; 0 means a TensorFlow step, which is compiled for one core. Also returns the problems: ops
+    whose shapes depend on values.
     """
     import numpy as np
     from jax._src.interpreters import mlir
@@ -404,10 +399,7 @@ def _use_tpu_random_bits(module) -> None:
 def collectives(text: str) -> dict[str, int]:
     """Returns the bytes that a core receives by each type of collective, in descending order.
 
-    A collective in a loop counts once.
-
-    Args:
-        text: text of an optimized HLO module.
+    A collective in a loop of the optimized HLO module counts once.
     """
     kinds = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
     sizes_by_kind = collections.Counter()

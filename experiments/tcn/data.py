@@ -41,7 +41,6 @@ class TaskData:
             index of the first micro-batch.
         validation: batches on which the best checkpoint is selected.
         test: batches on which the best checkpoint is evaluated; `None` means no test split.
-        summary: sizes of the splits, for printing.
         vocab_size: vocabulary size; `None` if the data are not token ids.
         fingerprint: SHA-256 digest (hex) of the training and validation data; "" for generated
             data.
@@ -59,7 +58,6 @@ def task_data(seed: int, split_batches: Sequence[Batches | None], *arguments) ->
     """Makes a `TaskData` object from the batches of all splits.
 
     Args:
-        seed: random seed for shuffling the training examples.
         split_batches: batches of the training, validation and test split; the last element may be
             `None`.
         arguments: arguments of `TaskData` after `test`.
@@ -73,16 +71,8 @@ def adding_batch(size: int, seed: tf.Tensor, length: int = ADDING_LENGTH) -> dic
     """Generates a batch of the adding problem.
 
     A sequence has T random numbers from 0 to 1, and two of these numbers are marked. The target is
-    the sum of the two marked numbers.
-
-    Args:
-        size: batch size B.
-        seed: random seed `(2,)` int64.
-        length: sequence length T.
-
-    Returns:
-        A dict. `inputs (B, T, 2)` contains the numbers and the marks (0 or 1), `targets (B, 1)`
-        contains the sums, and `weight (B,)` is 1.
+    the sum of the two marked numbers. `inputs (B, T, 2)` contains the numbers and the marks (0 or
+    1), `targets (B, 1)` contains the sums, and `weight (B,)` is 1. `seed` is `(2,)` int64.
     """
     seeds = tf.random.split(seed, 2)
     numbers = tf.random.stateless_uniform((size, length), seeds[0])
@@ -102,17 +92,12 @@ def copy_batch(size: int, seed: tf.Tensor, distance: int = COPY_DISTANCE) -> dic
     """Generates a batch of the copy memory task, in which a model repeats ten symbols.
 
     The input is ten random symbols from 1 to 8, T - 1 zeros and eleven 9s. The target is T + 10
-    zeros and the ten symbols. The loss is averaged over all positions. A model without memory
+    zeros and the ten symbols. T, the `distance`, counts the positions between the last symbol and
+    the first repeated symbol. The loss is averaged over all positions. A model without memory
     reaches a loss of 10 ln 8 / (T + 20), which is 0.0204 for T = 1000.
 
-    Args:
-        size: batch size B.
-        seed: random seed `(2,)` int64.
-        distance: T, the number of positions between the last symbol and the first repeated symbol.
-
-    Returns:
-        A dict. `inputs (B, T + 20, 10)` contains one-hot vectors, `targets (B, T + 20)` contains
-        symbols, and `weight (B, T + 20)` is 1.
+    `inputs (B, T + 20, 10)` contains one-hot vectors, `targets (B, T + 20)` contains symbols, and
+    `weight (B, T + 20)` is 1. `seed` is `(2,)` int64.
     """
     symbols = tf.random.stateless_uniform((size, NUM_SYMBOLS), seed, 1, 9, tf.int32)
     blank = tf.zeros((size, distance - 1), tf.int32)
@@ -129,13 +114,8 @@ def copy_batch(size: int, seed: tf.Tensor, distance: int = COPY_DISTANCE) -> dic
 def generated_data(draw: Callable, summary: str, recipe, tfds: Tfds | None) -> TaskData:
     """Makes the data of a task with generated sequences.
 
-    Each training batch is generated with a different seed, so no sequence is repeated.
-
-    Args:
-        draw: function that generates a batch. Its arguments are the batch size and a seed `(2,)`.
-        summary: description of the sequences, for printing.
-        recipe: the `SequenceRecipe`.
-        tfds: access to TensorFlow Datasets.
+    Each training batch is generated with a different seed, so no sequence is repeated. `draw`
+    generates a batch from the batch size and a seed `(2,)`.
     """
     size, seed = recipe.batch_size, recipe.training.seed
 
@@ -154,12 +134,7 @@ def generated_data(draw: Callable, summary: str, recipe, tfds: Tfds | None) -> T
 
 
 def music_data(recipe, tfds: Tfds | None) -> TaskData:
-    """Makes the data of polyphonic music, in which a model predicts the keys of the next frame.
-
-    Args:
-        recipe: the `SequenceRecipe`.
-        tfds: access to TensorFlow Datasets.
-    """
+    """Makes the data of polyphonic music, in which a model predicts the keys of the next frame."""
     train, validation, test = _pieces(recipe.data)
     frames = ("float32", (None, None, KEYS))
     shapes = {"inputs": frames, "targets": frames, "weight": ("float32", (None, None))}
@@ -207,15 +182,11 @@ def _pieces(path: str | None) -> tuple[list[np.ndarray], ...]:
 
 
 def padded(pieces: Sequence[np.ndarray], indices: np.ndarray) -> dict[str, np.ndarray]:
-    """Makes a batch of pieces in which the target of each frame is the next frame.
+    """Makes a batch of B pieces in which the target of each frame is the next frame.
 
-    Args:
-        pieces: all pieces; a piece of T frames is an array `(T, 88)`.
-        indices: indices of the B pieces in the batch.
-
-    Returns:
-        A dict of `inputs (B, L, 88)`, `targets (B, L, 88)` and `weight (B, L)`, where L + 1 is the
-        length of the longest piece in the batch. `weight` is 1 at frames and 0 at padding.
+    A piece of T frames is an array `(T, 88)`. L + 1 is the length of the longest piece. The batch
+    has `inputs (B, L, 88)`, `targets (B, L, 88)` and `weight (B, L)`. `weight` is 1 at frames and 0
+    at padding.
     """
     chosen = [pieces[index] for index in indices]
 
@@ -232,10 +203,7 @@ def padded(pieces: Sequence[np.ndarray], indices: np.ndarray) -> dict[str, np.nd
 def image_data(permutation: np.ndarray, recipe, tfds: Tfds | None) -> TaskData:
     """Makes the data of MNIST, in which a model classifies a digit from a sequence of 784 pixels.
 
-    Args:
-        permutation: order in which the sequence contains the pixels, `(784,)`.
-        recipe: the `SequenceRecipe`.
-        tfds: access to TensorFlow Datasets.
+    `permutation (784,)` is the order in which the sequence contains the pixels.
     """
     shapes = {"inputs": ("float32", (None, PIXELS, 1))}
     shapes |= {"targets": ("int32", (None,)), "weight": ("float32", (None,))}

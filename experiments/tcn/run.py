@@ -75,16 +75,11 @@ class SequenceRecipe(Recipe):
     def of_mixer(
         self, mixer: str, settings: Iterable[str] = (), vocab_size: int | None = None
     ) -> "SequenceRecipe":
-        """Returns the recipe for one of the compared model types.
+        """Returns the recipe for a model type: `"tcn"`, `"lstm"`, `"gru"` or `"rnn"`.
 
         The widths of a recurrent model are chosen so that its parameter count is close to the TCN's
-        parameter count.
-
-        Args:
-            mixer: model type, which is `"tcn"`, `"lstm"`, `"gru"` or `"rnn"`.
-            settings: settings to replace, as `path=value`. The setting `model.widths` applies only
-                to the TCN.
-            vocab_size: vocabulary size of the data; `None` if the data are not token ids.
+        parameter count. The setting `model.widths` applies only to the TCN. `vocab_size` is `None`
+        if the data are not token ids.
         """
         tcn = override(self, settings)
         if mixer == "tcn":

@@ -28,7 +28,6 @@ class Task:
     """A sequence modelling task, with its data, metric and published results.
 
     Attributes:
-        title: heading of the report.
         slide: published result of each model in `MODELS`, for the column "slide" of the report;
             `None` means that no result was published.
         length: number of positions in the longest training sequence.

@@ -31,14 +31,8 @@ def text_data(
 ) -> TaskData:
     """Makes the data of next-word or next-character prediction on the Penn Treebank.
 
-    Each line ends with the symbol <eos>.
-
-    Args:
-        tokenize: function that splits a line into words or characters.
-        window: pair of the window length and the number of scored positions; see `windows`.
-        unit: name of the symbols, for printing.
-        recipe: the `SequenceRecipe`.
-        tfds: access to TensorFlow Datasets.
+    Each line ends with the symbol <eos>. `tokenize` splits a line into words or characters.
+    `window` is explained in `windows`, and `unit` names the symbols, for printing.
     """
     symbols = {
         split: [symbol for line in _lines(recipe.data, split) for symbol in [*tokenize(line), _END]]
@@ -97,7 +91,6 @@ def windows(ids: np.ndarray, streams: int, window: tuple[int, int]) -> ArrayBatc
     the batches are in text order.
 
     Args:
-        ids: token ids of the text, `(N,)`.
         streams: maximum number of streams. A short text has fewer streams, so that a window fits.
         window: pair of the window length L and the number of scored positions at the end of a
             window. The other positions were scored in earlier windows and serve as context. All
@@ -135,11 +128,7 @@ def word_ids(words: Iterable[str], vocabulary: WordVocabulary) -> np.ndarray:
 def article_data(recipe, tfds: Tfds | None) -> TaskData:
     """Makes the data of next-word prediction on documents, such as Wikipedia articles.
 
-    Words that are not in the vocabulary become <UNK>.
-
-    Args:
-        recipe: the `SequenceRecipe`, whose `sources` name the documents.
-        tfds: access to TensorFlow Datasets.
+    Words that are not in the vocabulary become <UNK>. The recipe's `sources` name the documents.
     """
     word_splits = read_word_splits(recipe, tfds)
     vocabulary = build_vocabulary(word_splits, recipe.vocabulary_size)
@@ -172,12 +161,9 @@ def _normalize_book_text(text: str) -> str:
 def last_word_data(recipe, tfds: Tfds | None) -> TaskData:
     """Makes the data of LAMBADA, a last-word prediction task.
 
-    A model is trained on next-word prediction in books, and evaluated on the last word of each
-    passage. Passages whose last word is not in the vocabulary are left out.
-
-    Args:
-        recipe: the `SequenceRecipe`, whose `sources` name the books.
-        tfds: access to TensorFlow Datasets.
+    A model is trained on next-word prediction in books, which the recipe's `sources` name, and
+    evaluated on the last word of each passage. Passages whose last word is not in the vocabulary
+    are left out.
     """
     lines = {split: _lines(recipe.data, split) for split in ("dev", "test")}
     word_splits = read_word_splits(recipe, tfds, _normalize_book_text)

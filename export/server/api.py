@@ -51,15 +51,7 @@ register_url_convertor("version", _VersionNumber())
 
 
 class Api:
-    """REST API of a model.
-
-    Args:
-        config: the server's settings.
-        versions: the model.
-
-    Attributes:
-        app: the ASGI application.
-    """
+    """REST API of a model."""
 
     def __init__(self, config: ServerConfig, versions: Versions):
         self._config, self._versions = config, versions

@@ -39,9 +39,6 @@ class Batcher:
     requests fail (see `run_joined`).
 
     All methods run in the event loop, so the queue needs no lock.
-
-    Args:
-        config: the server's settings.
     """
 
     def __init__(self, config: ServerConfig):
@@ -54,14 +51,9 @@ class Batcher:
     def submit(
         self, servable: Servable, signature: Signature, inputs: Arrays, rows: int
     ) -> asyncio.Future:
-        """Queues a request.
+        """Queues a request of `rows` rows, which match the signature.
 
-        Args:
-            servable: the model version to run. The caller must keep the version loaded until the
-                future is done.
-            signature: the signature to run.
-            inputs: dict mapping input name to an array with `rows` rows, which match the signature.
-            rows: number of rows.
+        The caller must keep `servable` loaded until the future is done.
 
         Returns:
             A future, whose result is a dict mapping output name to array. It must not be cancelled.

@@ -9,11 +9,9 @@ _MAX_MESSAGE = 1000  # characters
 
 
 class ServingError(Exception):
-    """Error that the server sends as the answer to a request.
+    """Error that the server sends as the answer to a request, with an HTTP status.
 
-    Args:
-        status: HTTP status.
-        message: a sentence for the client, cut to 1,000 characters.
+    The message for the client is cut to 1,000 characters.
     """
 
     def __init__(self, status: int, message: str):

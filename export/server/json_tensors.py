@@ -37,16 +37,10 @@ def parse_body(body: bytes | bytearray) -> dict[str, Any]:
 
 
 def decode_inputs(document: dict[str, Any], signature: Signature) -> tuple[Arrays, bool]:
-    """Converts a predict request to arrays.
+    """Converts a predict request to a dict mapping input name to array.
 
-    Args:
-        document: the parsed body, with the key "instances" (row format) or "inputs" (column
-            format).
-        signature: the requested signature.
-
-    Returns:
-        A dict mapping input name to array, and whether the request is in row format. The response
-        must have the same format.
+    The body has the key "instances" (row format) or "inputs" (column format). Also returns whether
+    it is in row format, which the response must have too.
     """
     has_rows = "instances" in document
     if has_rows == ("inputs" in document):
@@ -117,10 +111,7 @@ def _is_named(value: Any) -> bool:
 def _to_array(value: Any, dtype: tf.DType, where: str) -> np.ndarray:
     """Converts a JSON value, a scalar or nested lists of scalars, to an array.
 
-    Args:
-        value: the JSON value.
-        dtype: dtype of the input.
-        where: description of the value for error messages.
+    `where` describes the value in error messages.
     """
     array = np.array(value, dtype=np.object_)  # lists with unequal lengths stay Python lists
     leaves = array.reshape(-1).tolist()

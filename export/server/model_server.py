@@ -29,15 +29,11 @@ class _Protocol(H11Protocol):
 class ModelServer:
     """Model server in this process. A `with` statement starts and stops the server.
 
-    Args:
-        config: settings of the server.
-
     Example:
         with ModelServer(ServerConfig("exported/demo", "demo", port=0)) as server:
             requests.get(f"{server.url}/v1/models/demo")
 
     Attributes:
-        versions: the model.
         port: port of the server once it has started.
     """
 

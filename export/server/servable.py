@@ -26,10 +26,6 @@ Arrays = dict[str, np.ndarray]
 class Signature:
     """Named function of a SavedModel.
 
-    Args:
-        name: name of the signature, such as `serving_default`.
-        definition: the signature in the SavedModel.
-
     Attributes:
         inputs: dict mapping input name to `tf.TensorSpec`, sorted by name.
         batchable: whether requests may be joined along axis 0. The initial value is true if the
@@ -77,10 +73,6 @@ class Servable:
     """Loaded model version.
 
     The constructor raises an exception of any class if the SavedModel is missing or damaged.
-
-    Args:
-        path: folder of the version.
-        version: number of the version.
     """
 
     def __init__(self, path: str, version: int):

@@ -46,15 +46,10 @@ def check_base_path(base_path: str) -> None:
 class Versions:
     """The newest version of a model in its folder, which answers all requests.
 
-    A thread regularly scans the model's folder. While a new version is loaded and warmed up, the
-    old version answers requests. Then the new version takes over, and the old version is freed
-    when its last request has ended. If a new version does not load, the error is logged, and the
-    old version continues to answer requests. Once a version is loaded, one stays loaded.
-
-    Args:
-        base_path: folder of the model.
-        poll_seconds: seconds between two scans of the folder.
-        load: function that loads a version from a folder and a version number.
+    A thread scans the model's folder every `poll_seconds`. While a new version is loaded and warmed
+    up, the old version answers requests. Then the new version takes over, and the old version is
+    freed when its last request has ended. If a new version does not load, the error is logged, and
+    the old version continues to answer requests. Once a version is loaded, one stays loaded.
     """
 
     def __init__(
@@ -71,11 +66,7 @@ class Versions:
         self._stopped = threading.Event()
 
     def get(self, version: int | None = None) -> Servable:
-        """Returns the loaded version, which stays loaded as long as a request refers to it.
-
-        Args:
-            version: number of the requested version; `None` means the newest loaded version.
-        """
+        """Returns a version, by default the newest, which stays loaded while a request uses it."""
         current = self.current  # the thread that watches may replace it
         if current is None:
             raise ServingError(503, "the model is not loaded yet: try again later")
@@ -88,8 +79,7 @@ class Versions:
     def states(self, version: int | None = None) -> list[tuple[int, str, str]]:
         """Returns number, state and error message of the versions, newest first.
 
-        Args:
-            version: number of the only version to return; `None` means all versions.
+        A `version` limits the result to this version.
         """
         states = sorted(self._states.copy().items(), reverse=True)
         found = [(number, *state) for number, state in states if version in (None, number)]

@@ -59,16 +59,13 @@ def program(
 ) -> Callable[..., int]:
     """Builds the `main` function of a program with sub-commands.
 
+    `main(arguments=None)` returns the exit status (see `exit_on_user_error`). `None` means the
+    arguments in `sys.argv`.
+
     Args:
         name: the program as the user types it, such as "macaron".
-        text: help text with examples.
-        commands: commands of the program; see `command`.
         epilog: text at the end of each command's help, such as a list of accepted data sources.
         prepare: function of the parsed options, to call before the command's function.
-
-    Returns:
-        The function `main(arguments=None)`, which returns the exit status (see
-        `exit_on_user_error`). `None` means the arguments in `sys.argv`.
     """
     parser = Parser(prog=name, description=text, epilog=epilog)
     add = parser.add_subparsers(dest="command", required=True, metavar="COMMAND").add_parser
@@ -82,16 +79,7 @@ def program(
 def single_program(
     name: str, text: str, run: str, *parts: Part, epilog: str = "", prepare: Prepare | None = None
 ) -> Callable[..., int]:
-    """Builds the `main` function of a program without sub-commands.
-
-    Args:
-        name: see `program`.
-        text: see `program`.
-        run: see `command`.
-        parts: see `command`.
-        epilog: text at the end of the help.
-        prepare: see `program`.
-    """
+    """Builds the `main` function of a program without sub-commands (see `program`, `command`)."""
     parser = Parser(prog=name, description=text, epilog=epilog)
     _add_parts(parser, run, parts)
     return _main(parser, prepare, intermixed=True)
@@ -121,14 +109,7 @@ def _main(parser: Parser, prepare: Prepare | None, intermixed: bool = False) -> 
 
 
 def command(name: str, text: str, run: str, *parts: Part) -> Command:
-    """Defines a command, to be passed to `program`.
-
-    Args:
-        name: name of the command.
-        text: help text.
-        run: function to run, as `module:function`.
-        parts: arguments of the command.
-    """
+    """Defines a command, to be passed to `program`, that runs the function `module:function`."""
     return name, text, run, parts
 
 
@@ -139,8 +120,6 @@ def argument(spec: str, text: str, **options) -> Part:
 
     Args:
         spec: name of the argument. For a flag, a name for the value may follow: `--out DIR`.
-        text: help text.
-        options: keyword arguments of `ArgumentParser.add_argument`.
     """
     name, _, value = spec.partition(" ")
     options |= {"metavar": value} if value else {}
@@ -158,11 +137,7 @@ def _check_not_empty(name: str, text: str) -> str:
 def path_argument(spec: str, text: str, local: bool = False, **options) -> Part:
     """Returns a part that adds an argument for paths, which `check_path` checks.
 
-    Args:
-        spec: see `argument`.
-        text: see `argument`.
-        local: whether to accept only local paths.
-        options: see `argument`.
+    `local` accepts only local paths. See `argument` for the other arguments.
     """
     check = functools.partial(check_path, local=local, name=spec.partition(" ")[0])
     return argument(spec, text, type=check, **options)
@@ -195,12 +170,8 @@ def count(spec: str, text: str, default=None, minimum=1, below=None, **options) 
     """Returns a part that adds a flag for a number in a range.
 
     Args:
-        spec: see `argument`.
-        text: see `argument`.
-        default: value if the flag is absent.
         minimum: smallest accepted value. If this is an int, the flag accepts only integers.
         below: exclusive upper bound. `None` means the limit of int32 or float32.
-        options: see `argument`.
     """
     value_type, name = type(minimum), spec.partition(" ")[0]
     is_whole = value_type is int
@@ -233,9 +204,7 @@ def group(title: str, *parts: Part, text: str | None = None) -> Part:
 def settings(examples: str, flag: str = "--set") -> Part:
     """Returns a part that adds the flag `--set PATH=VALUE`, which may be repeated.
 
-    Args:
-        examples: example settings for the help text, such as "training.seed=2".
-        flag: name of the flag, if it is not `--set`.
+    `examples` are settings for the help text, such as "training.seed=2".
     """
     text = f"override a setting, such as {examples} (repeatable)"
     return argument(f"{flag} PATH=VALUE", text, action="append", default=[])

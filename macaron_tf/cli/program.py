@@ -221,10 +221,7 @@ def _as_process(main: Callable[..., int | None], *args, **kwargs) -> int | None:
 
 
 def _open_closed_streams() -> None:
-    """Opens /dev/null for each standard stream that is closed.
-
-    Otherwise the next opened file would become a standard stream.
-    """
+    """Opens /dev/null for closed standard streams, which the next opened file would replace."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  open until the process ends
@@ -243,9 +240,6 @@ def decoded(lines: Iterable[bytes]) -> Iterator[str]:
 
     Invalid bytes become U+FFFD, with a warning on stderr. Only a newline ends a line, so that line
     numbers of input and output agree.
-
-    Raises:
-        UserError: the input is compressed or binary, or has a line of more than 64 MiB.
     """
     if isinstance(lines, io.BufferedIOBase):  # a line of /dev/zero would fill the memory
         lines = iter(functools.partial(lines.readline, _MAX_LINE + 1), b"")

@@ -23,14 +23,9 @@ class Accuracy:
     """Labelled examples on which a task's network is scored in several engines.
 
     Args:
-        task: task that defines the score.
         source: source of the examples, in the form of `evaluate --source`. If the source
             has splits, such as a dataset of TensorFlow Datasets, the examples are the task's first
             validation split. Otherwise the examples are the whole file.
-
-    Raises:
-        UserError: the task has no score, or the examples cannot be read, have no labels or do not
-            fit the task.
     """
 
     def __init__(self, task: TaskKind, source: str):
@@ -62,9 +57,6 @@ class Accuracy:
 
         The caller must call `network_metrics` first. For rows that are too long for a LiteRT file,
         this method uses the outputs that `network_metrics` computed.
-
-        Args:
-            engine: exported network that a runtime has loaded.
         """
         logits = self._network_outputs.copy()
         for indices, rows in self._rows(engine):
@@ -73,10 +65,7 @@ class Accuracy:
         return self._compute_metrics(logits)
 
     def _rows(self, engine: OpenedNetwork) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-        """Yields batches of examples: their indices `(B,)`, and a dict mapping input name to array.
-
-        Examples that are too long for `engine` are left out.
-        """
+        """Yields batches of the examples that fit `engine`: indices `(B,)`, and input arrays."""
         for indices, batch in SetOutputs(self._task, _BATCH_SIZE).batches(self._data):
             selected = indices >= 0
             if isinstance(engine, LiteNetwork):

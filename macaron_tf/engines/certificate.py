@@ -65,11 +65,7 @@ class Certificate:
     computes nothing, and `check` computes the reference answers.
 
     Args:
-        task: task to export.
         accuracy: labelled examples on which each file is scored. `None` means no scores.
-
-    Raises:
-        UserError: computing the network fails.
     """
 
     def __init__(self, task: TaskKind, accuracy: Accuracy | None = None):
@@ -108,9 +104,6 @@ class Certificate:
         For a LiteRT file, this method also sets `lite.max_rows` (see `break_even`).
 
         Args:
-            graph: graphs that the SavedModel contains.
-            folder: folder of the version.
-            lite: opened LiteRT file, or `None`.
             formats: names of additional formats; see `write_version`.
 
         Returns:
@@ -124,11 +117,6 @@ class Certificate:
               `break_even`.
             - `check` is present if files are scored. It has the fields `source`, `examples` (the
               count) and `metrics` (the scores of the network).
-
-        Raises:
-            UserError: a file cannot be opened, its outputs have another shape or are NaN, or the
-                difference exceeds the file's bound in `BOUNDS`. A file whose engine is not
-                installed raises no error.
         """
         facts: dict[str, Any] = {}
         with contextlib.closing(SessionModel(folder)) as model:
@@ -165,9 +153,7 @@ class Certificate:
     def _request(self, texts: Sequence[str], count: int) -> dict[str, np.ndarray]:
         """Returns the inputs of a `serving_default` request with `count` copies of one example.
 
-        Args:
-            texts: text of the example for each string input.
-            count: number of rows.
+        `texts` has the example's text for each string input.
         """
         strings = dict(zip(self.task.texts, texts, strict=True))
         specs = {
@@ -179,12 +165,7 @@ class Certificate:
     def _saved_model_row(
         self, graph: TaskGraph, folder: pathlib.Path, model: SessionModel
     ) -> tuple[dict[str, Any], list[tuple[str, ...]]]:
-        """Compares, times and scores the SavedModel.
-
-        Returns:
-            A dict about the SavedModel with the keys that `check` documents, and a list of the
-            examples that the SavedModel accepts.
-        """
+        """Compares, times and scores the SavedModel. Also returns the examples that it accepts."""
         precision = "bfloat16" if self.task.network.compute_dtype == "bfloat16" else "fp32"
         pairs, accepted, metrics = [], [], {}
         if isinstance(self.task, OnePass):
@@ -215,17 +196,13 @@ class Certificate:
     ) -> dict[str, Any]:
         """Compares next-token logits of LiteRT and the network during greedy generation.
 
-        Args:
-            lite: opened LiteRT file.
-            engine: engine that answers requests with `lite`.
-            accepted: examples that the task accepts. The first example is timed.
-            file: path of the LiteRT file.
+        The first of the `accepted` examples is timed.
 
         Returns:
-            A dict about the LiteRT file with the keys that `check` documents, and three additional
-            keys. `texts` is the number of compared texts. `parted` is the number of texts in which
-            LiteRT and the network prefer different tokens at some step. `log_prob` is the largest
-            difference in the log-probability of the network's preferred token.
+            A dict with the keys that `check` documents, and three additional keys. `texts` is the
+            number of compared texts. `parted` is the number of texts in which LiteRT and the
+            network prefer different tokens at some step. `log_prob` is the largest difference in
+            the log-probability of the network's preferred token.
         """
         target, task = f"LiteRT {lite.precision}, from text to answer", self.task.with_decoder(lite)
         # `reduce_retracing` generalizes shapes after a few traces.
@@ -284,9 +261,7 @@ class Certificate:
 def _skip_rejected() -> Iterator[None]:
     """Skips the rest of the `with` block if the task rejects a text (see `tasks.base.require`).
 
-    Raises:
-        UserError: TensorFlow raises an error that has another cause, such as an assertion of the
-            network.
+    TensorFlow's other errors, such as an assertion of the network, become UserErrors.
     """
     try:
         yield
@@ -312,11 +287,6 @@ def _steps(
 
     Both decoders continue with the token that the network prefers. This function yields nothing if
     a decoder would have to read more than `_MAX_PROMPT` tokens of the prompt one by one.
-
-    Args:
-        searches: results of `Decoding.begin` for LiteRT and for the network.
-        functions: `decode_step` of LiteRT and of the network.
-        max_length: maximum number of tokens in a row; `None` means no limit.
     """
     ids = searches[1][0].ids[0].numpy().tolist()
     # `begin` may have read the first tokens of the prompt already, in one or both decoders.
@@ -354,19 +324,11 @@ def _total_bytes(files: Iterable[pathlib.Path]) -> int:
 
 
 def _compare(target: str, precision: str, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
-    """Compares outputs of an exported file with outputs of the network.
+    """Returns the largest difference between an exported file and the network, relative to outputs.
 
-    Args:
-        target: description of the file, for the error message.
-        precision: key of `BOUNDS`.
-        pairs: output of the file and output of the network, for each comparison.
-
-    Returns:
-        The largest absolute difference in `pairs`, divided by the largest absolute output of the
-        network. Outputs at padding are left out.
-
-    Raises:
-        UserError: the difference exceeds `BOUNDS[precision]` or is not finite, or a shape differs.
+    This is the largest absolute difference, divided by the largest absolute output of the network.
+    Outputs at padding are left out. `pairs` contains outputs of the file and of the network, and
+    `precision` is a key of `BOUNDS`, which the difference must not exceed.
     """
     worst = scale = 0.0
     for output, expected in pairs:
@@ -403,18 +365,9 @@ def _row(
 ) -> dict[str, Any]:
     """Compares outputs, and measures the milliseconds per line for batches of 1 and 32 lines.
 
-    Each time is the median of up to five runs, after a warm-up run.
-
-    Args:
-        target: description of the file.
-        files: the files whose bytes are counted.
-        precision: key of `BOUNDS`.
-        pairs: output of the file and output of the network, for each comparison.
-        run: function that processes a batch.
-        request: function that makes a batch of the given number of lines.
-
-    Returns:
-        A dict with the keys that `Certificate.check` documents.
+    Each time is the median of up to five runs, after a warm-up run. `request` makes a batch of the
+    given number of lines, and `run` processes it. `pairs` is explained in `_compare`, and the keys
+    of the result in `Certificate.check`.
     """
     row: dict[str, Any] = {"target": target, "bytes": _total_bytes(files)}
     if not pairs:
@@ -452,9 +405,6 @@ def break_even(
     five interleaved runs, because other programs can only slow a run down.
 
     Args:
-        model: SavedModel with the graph.
-        lite: network in LiteRT.
-        engine: engine that answers requests with `lite`.
         make_request: function that returns the inputs of a request with the given number of rows.
 
     Returns:
@@ -530,11 +480,7 @@ def _format_metrics(metrics: Mapping[str, float]) -> str:
 
 
 def _describe_limit(measured: Sequence[Mapping[str, float]]) -> str:
-    """Describes in a sentence up to which size LiteRT answers requests.
-
-    Args:
-        measured: result of `break_even`, not empty.
-    """
+    """Describes in a sentence up to which size LiteRT answers requests."""
     faster = [row for row in measured if row["lite"] < row["graph"]]
     times = (f"{row['rows']}: {row['lite']:g} and {row['graph']:g} ms" for row in measured[-2:])
     return (

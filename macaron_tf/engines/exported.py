@@ -31,11 +31,7 @@ class ExportedModel:
         model = ExportedModel(find_version("served/m30k"))
         model.run("serving_default", {"text": np.array([b"A dog is running."], object)})
 
-    Args:
-        path: folder of a version.
-
     Attributes:
-        signature_defs: dict mapping signature name to signature definition.
         small_engine: LiteRT engine for small requests to `serving_default`. `None` means that the
             version has no LiteRT file, that the file cannot be opened, or that LiteRT was not
             faster than the SavedModel at the export.
@@ -64,10 +60,6 @@ class ExportedModel:
         """Runs a signature, and returns a dict mapping output name to array.
 
         This method is thread-safe.
-
-        Raises:
-            KeyError: the model has no such signature, or an input is missing.
-            tf.errors.InvalidArgumentError: the model does not accept the value of an input.
         """
         small = self.small_engine if signature == _SIGNATURE else None
         outputs = small.answer(inputs) if small else None
@@ -75,11 +67,7 @@ class ExportedModel:
 
 
 class LiteTexts:
-    """Engine that answers requests of a text-generating task in LiteRT.
-
-    Args:
-        task: task whose decoder is a `LiteDecoder`.
-    """
+    """Engine that answers requests of a text-generating task in LiteRT."""
 
     def __init__(self, task: "Decoding"):
         from macaron_tf.engines.graph import checked
@@ -95,15 +83,7 @@ class LiteTexts:
 
     @classmethod
     def from_folder(cls, folder: pathlib.Path) -> Self:
-        """Opens the LiteRT decoder in an exported SavedModel.
-
-        Args:
-            folder: folder `assets.extra` of the SavedModel, with the files of `write_decoder`, the
-                vocabulary and the file `RECORD`, which describes the task.
-
-        Raises:
-            UserError: a file is missing or damaged, or LiteRT is not installed.
-        """
+        """Opens the LiteRT decoder in an exported SavedModel, from its folder `assets.extra`."""
         # The imports are here, because a server of other models does not need these modules.
         from macaron_tf.engines.lite_decoding import LiteDecoder
         from macaron_tf.tasks import DECODING
@@ -133,10 +113,7 @@ class LiteTexts:
         return self._task.stream(text, **values)
 
     def answer(self, inputs: Arrays) -> dict[str, np.ndarray] | None:
-        """Computes the outputs of `serve` for a small request.
-
-        Returns `None` for a request without texts or with more than `max_rows` texts.
-        """
+        """Computes the outputs of `serve` for 1 to `max_rows` texts, or else returns `None`."""
         count = len(inputs[self._inputs[0]])
         return self.serve(inputs) if 0 < count <= self.max_rows else None
 
@@ -148,9 +125,6 @@ def find_version(folder: str | os.PathLike, version: int | None = None) -> pathl
         folder: folder of a model, with a subfolder for each version, or folder of a version.
         version: version number. `None` means the greatest version number, or `folder` itself if
             `folder` is the folder of a version.
-
-    Raises:
-        UserError: the folder contains no exported model, or not the given version.
     """
     folder = pathlib.Path(folder)
     if version is None and (folder / MODEL_FILE).is_file():

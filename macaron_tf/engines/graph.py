@@ -41,7 +41,6 @@ class TaskGraph:
     turns into HTTP status 400.
 
     Args:
-        task: task with its network.
         small_engine: engine for small requests; `None` means that the graphs answer all requests.
     """
 
@@ -57,12 +56,6 @@ class TaskGraph:
         cast of a kernel would take longer than the matrix product. All other weights stay in
         float32. Norms, softmax and recurrences are computed in float32. On a CPU without bfloat16
         instructions, this method prints a warning on stderr.
-
-        Args:
-            network_name: name of the network for the error message.
-
-        Raises:
-            UserError: the network is quantized.
         """
         with under_policy(self.task.network, "mixed_bfloat16", f"--bfloat16: {network_name}"):
             if emulates_bfloat16(tf.distribute.get_strategy()):
@@ -104,9 +97,6 @@ class TaskGraph:
 
         Args:
             output: shape of `computed`; `None` means an unknown dimension.
-
-        Returns:
-            Dict mapping the names in `STEPS` to concrete functions.
         """
         task, kept = self.task, None
 
@@ -137,13 +127,7 @@ class TaskGraph:
         return dict(zip(STEPS, (first, second), strict=True))
 
     def saved_module(self) -> tf.Module:
-        """Returns a module that holds the network's variables and the tokenizer's resources.
-
-        A SavedModel stores this module.
-
-        Raises:
-            UserError: the vocabulary cannot tokenize in a graph.
-        """
+        """Returns a module with the network's variables and tokenizer's resources, to save."""
         module = tf.Module()
         with self._scope:
             module.weights = [weight.value for weight in self.task.network.weights]
@@ -158,17 +142,11 @@ class TaskGraph:
         Args:
             columns: list of N texts for each string input of the signature.
             signature: name of the signature.
-            controls: values of the inputs that are not strings. Each value applies to all examples.
-                An input without a value gets the default of the task.
+            controls: values of the inputs that are not strings, for all examples. An input without
+                a value gets the default of the task.
 
         Returns:
             List of N answers, in the order of the examples.
-
-        Raises:
-            TextError: the model does not accept a text.
-            UserError: a text has an unpaired surrogate, `controls` contains a name that is not an
-                input of the signature or a value that the model does not accept, or an answer is
-                NaN.
         """
         for column in columns:
             check_encodable(column)
@@ -223,16 +201,7 @@ class TaskGraph:
 
 @contextlib.contextmanager
 def under_policy(network: keras.Model, policy: str, where: str) -> Iterator[None]:
-    """Sets the dtype policy of all layers of a network within a `with` block.
-
-    Args:
-        network: network whose layers are changed.
-        policy: name of a Keras dtype policy.
-        where: beginning of the error message.
-
-    Raises:
-        UserError: the network is quantized.
-    """
+    """Sets the dtype policy of all layers of a network within a `with` block."""
     layers = [*network._flatten_layers()]
     if any(layer.quantization_mode for layer in layers):
         raise UserError(
@@ -258,11 +227,7 @@ def _kept_tensors(kept: Any) -> dict[str, tf.Tensor | None]:
 
 
 def _repeat(name: str, value: Any, dtype: tf.DType, count: int) -> np.ndarray:
-    """Returns an array `(count,)` that repeats the value of input `name`.
-
-    Raises:
-        UserError: the value does not convert to `dtype`.
-    """
+    """Returns an array `(count,)` that repeats the value of input `name`."""
     try:
         return np.full(count, value, dtype.as_numpy_dtype)
     except (TypeError, ValueError, OverflowError) as error:
@@ -273,7 +238,6 @@ def columns_of(names: Sequence[str], arguments: Sequence[Any]) -> tuple[list[lis
     """Converts the arguments of `predict` to one list of texts for each input.
 
     Args:
-        names: names of the inputs.
         arguments: arguments of `predict`. Either there is one argument for each input, which is a
             text or an iterable of N texts. Or there is a single argument, which is an example or an
             iterable of N examples. An example is a text, a tuple of texts, or a dict mapping input
@@ -283,9 +247,6 @@ def columns_of(names: Sequence[str], arguments: Sequence[Any]) -> tuple[list[lis
     Returns:
         List of N texts for each input, and whether `arguments` is a single example that is not in
         an iterable.
-
-    Raises:
-        UserError: `arguments` has another form, or a value is not a text.
     """
     has_dict = any(isinstance(column, dict) for column in arguments)
     if len(arguments) == len(names) > 1 and not has_dict:
@@ -361,15 +322,11 @@ def _as_text(value: Any) -> Any:
 
 
 def checked(task: TaskKind, function: Callable) -> Callable:
-    """Wraps a function of tensors, and adds checks of all string inputs.
+    """Wraps a method of `task`, and adds checks of all string inputs.
 
     The wrapped function raises an InvalidArgumentError in a graph if a text is not UTF-8, or is too
     long for a task that does not truncate texts. These checks take milliseconds. Tokenization would
     take seconds per megabyte before a row turns out to be too long.
-
-    Args:
-        task: task that sets the maximum length.
-        function: method of `task`.
     """
     return lambda *inputs: function(
         *(_checked(task, value) if value.dtype == tf.string else value for value in inputs)
@@ -377,11 +334,7 @@ def checked(task: TaskKind, function: Callable) -> Callable:
 
 
 def _checked(task: TaskKind, texts: tf.Tensor) -> tf.Tensor:
-    """Returns the texts `(B,)`, which are cut if the task truncates texts.
-
-    Raises:
-        tf.errors.InvalidArgumentError: a text is too long, or is not UTF-8.
-    """
+    """Returns the texts `(B,)`, which are cut if the task truncates texts."""
     if task.truncates:
         texts = cut_texts(texts, task.longest)
     else:

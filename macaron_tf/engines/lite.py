@@ -36,9 +36,6 @@ class LiteFile:
     """File opened in LiteRT, with the JSON record that was written beside it.
 
     Args:
-        folder: folder of both files.
-        file: name of the LiteRT file.
-        record: name of the record.
         threads: number of threads for a matrix product; `None` means the number of CPUs available
             to this process, but at most 4, and 1 for a file below `split_bytes`.
         split_bytes: see `threads`. The matrix products of a smaller file are too small to split.
@@ -47,9 +44,6 @@ class LiteFile:
     Attributes:
         precision: weight format, `"fp32"` or `"int8"`.
         max_rows: maximum number of rows in a request that LiteRT should answer.
-
-    Raises:
-        UserError: a file is missing or damaged, or LiteRT is not installed.
     """
 
     def __init__(
@@ -93,9 +87,6 @@ class LiteNetwork(LiteFile):
     The network runs one row at a time, padded to one of the fixed `lengths`. All methods are
     thread-safe. A lock lets only one thread at a time use the interpreter.
 
-    Args:
-        folder: folder of the files `NETWORK` and `RECORD`.
-
     Attributes:
         lengths: supported row lengths in ascending order. A row is padded to the shortest length
             that is sufficient.
@@ -125,8 +116,7 @@ class LiteNetwork(LiteFile):
     def takes(self, rows: Mapping[str, np.ndarray]) -> bool:
         """Returns whether LiteRT should compute a request.
 
-        The result is `True` for a request of 1 to `max_rows` rows that are all short enough for
-        `compute` (see `fits`).
+        It takes 1 to `max_rows` rows that are all short enough (see `fits`).
         """
         return 0 < len(rows["token_ids"]) <= self.max_rows and self.fits(rows).all()
 
@@ -137,10 +127,8 @@ class LiteNetwork(LiteFile):
     def compute(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
         """Computes the network's outputs in float32 (see `OnePass.compute`).
 
-        Outputs at positions after the padded length of a row are -1e9.
-
-        Args:
-            rows: dict mapping input name to array. Each row must be short enough (see `fits`).
+        Outputs at positions after the padded length of a row are -1e9. Each row must fit (see
+        `fits`).
         """
         ids, shape = rows["token_ids"], self.inputs["token_ids"]
         length = ids.shape[shape.index(-1)]
@@ -163,10 +151,7 @@ class LiteNetwork(LiteFile):
         return computed
 
     def _row_lengths(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns the length of each row without the padding on its right, as an array `(B,)`.
-
-        A row of only padding is not shortened.
-        """
+        """Returns row lengths `(B,)` without right padding. Rows of only padding stay whole."""
         ids, shape = rows["token_ids"], self.inputs["token_ids"]
         axis = shape.index(-1)
         other_axes = tuple(dimension for dimension in range(1, ids.ndim) if dimension != axis)
@@ -181,7 +166,6 @@ class LiteModel:
     The first graph converts texts to token ids, and the second converts outputs to answers.
 
     Args:
-        network: network in LiteRT.
         model: SavedModel with the two signatures in `STEPS`, which run before and after the
             network.
         outputs: names of the outputs in the order in which `answer` returns the outputs; `None`
@@ -195,11 +179,7 @@ class LiteModel:
         self._outputs = outputs or sorted(model.signature_defs[STEPS[1]].outputs)
 
     def answer(self, inputs: Arrays) -> dict[str, np.ndarray] | None:
-        """Computes the outputs of `OnePass.serve` for a small request.
-
-        Returns `None` if the request has no rows or more than `network.max_rows` rows, or if a row
-        is longer than the last of `network.lengths`.
-        """
+        """Computes `OnePass.serve` if `network.takes` the rows, and otherwise returns `None`."""
         prepare, conclude = STEPS
         prepared = self._model.run(prepare, inputs)
         if not self.network.takes(prepared):

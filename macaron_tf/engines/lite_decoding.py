@@ -58,14 +58,9 @@ def write_decoder(
     """Converts the decoding of a network to LiteRT, and opens the written files.
 
     Args:
-        network: network to convert.
         folder: existing folder for the files `DECODER` and `RECORD`.
         precision: weight format, `"fp32"` or `"int8"`, as in `write_lite`.
         threads: number of threads for a matrix product, as in `LiteDecoder`.
-
-    Raises:
-        UserError: the network is quantized, the network has a layer that does not decode in LiteRT
-            or an operation that LiteRT cannot convert, or LiteRT is not installed.
     """
     if (
         not isinstance(network, LanguageModel | EncoderDecoder)
@@ -155,10 +150,7 @@ class _Functions:
         yield _ENCODE, _trace(self._encode, {"source": _int32(None, None)})
 
     def _dummy_memory(self) -> Any:
-        """Returns attention keys and values of a dummy source of two tokens.
-
-        Only the nested structure and the shapes matter.
-        """
+        """Returns attention keys and values of two dummy tokens, for the structure and shapes."""
         width = self.network.config.hidden_dim
         return self.network.decoder.project_memory(tf.zeros((1, 2, width)))
 
@@ -260,13 +252,11 @@ class LiteDecoder(LiteFile):
     block of `alone`.
 
     Args:
-        folder: folder of the files `DECODER` and `RECORD`.
         threads: see `LiteFile`. A file below 4 MiB gets one thread.
 
     Attributes:
         config: fields of the network's configuration that a search needs.
         can_prefill: whether `prefill` reads several prompt tokens at once.
-        reads_sources: whether the network is an encoder-decoder.
     """
 
     def __init__(self, folder: str | os.PathLike, threads: int | None = None):
@@ -315,17 +305,8 @@ class LiteDecoder(LiteFile):
     def init_decode(self, source: Any, beams: int, max_length: int | None = None):
         """Starts a search with `beams` texts per row (see `EncoderDecoder.init_decode`).
 
-        Args:
-            source: batch size B for a language model, or source ids `(B, S)` for an
-                encoder-decoder.
-            beams: number of texts per row.
-            max_length: ignored, because the caches grow.
-
-        Returns:
-            The context and the cache, which `decode_step` takes.
-
-        Raises:
-            tf.errors.InvalidArgumentError: a source has more ids than the network has positions.
+        `source` is the batch size B for a language model, or ids `(B, S)` for an encoder-decoder.
+        `max_length` is ignored, because the caches grow.
         """
         del max_length
         if self._memory and self.config.longest is not None:
@@ -406,10 +387,7 @@ class LiteDecoder(LiteFile):
     def _read_token(self, search: _Search, tokens: np.ndarray, index: int) -> np.ndarray:
         """Appends one token per text to the caches, and returns the next token's logits `(R, V)`.
 
-        Args:
-            search: search whose caches the interpreter holds.
-            tokens: token ids `(R, 1)`.
-            index: position of the tokens in their texts.
+        The interpreter holds the caches of `search`. `tokens` is `(R, 1)`, at position `index`.
         """
         interpreter = self._interpreter
         interpreter.set_tensor(self._inputs["tokens"], tokens)
@@ -427,12 +405,9 @@ class LiteDecoder(LiteFile):
         return interpreter.get_tensor(self._outputs["logits"])
 
     def _read_part(self, size: int, tokens: np.ndarray, index: int) -> None:
-        """Appends L tokens of each of R texts to the caches by a prefill function.
+        """Appends tokens `(R, L)` to the caches by a prefill function for `size` >= L tokens.
 
-        Args:
-            size: number of tokens that the prefill function takes, at least L.
-            tokens: token ids `(R, L)`.
-            index: position of the first token.
+        `index` is the position of the first token.
         """
         interpreter, length = self._interpreter, tokens.shape[1]
         runner = interpreter.get_signature_runner(f"prefill_{size}")
@@ -453,14 +428,7 @@ class LiteDecoder(LiteFile):
                 interpreter.tensor(cache)()[row, ..., positions, :] = part[0, ..., :length, :]
 
     def _load_sources(self, search: _Search, sources: np.ndarray) -> None:
-        """Copies the keys and values of sources into the interpreter.
-
-        Does nothing if the interpreter already holds the keys and values of the same sources.
-
-        Args:
-            search: search that has the keys and values.
-            sources: indices of the sources to copy.
-        """
+        """Copies the keys and values of sources into the interpreter, unless it has them."""
         if search.sources is not None and np.array_equal(search.sources, sources):
             return
         for index, part in zip(self._memory, search.memory, strict=True):
@@ -471,14 +439,8 @@ class LiteDecoder(LiteFile):
     def _arrange_caches(self, search_id: int, texts: np.ndarray, capacity: int) -> _Search:
         """Copies the caches of a search into the interpreter, reordered for the next step.
 
-        Args:
-            search_id: id of the search.
-            texts: `(B, K)` indices into the rows of the caches. Each of the K new texts of a source
-                continues the text at its index.
-            capacity: minimum number of positions in the caches.
-
-        Returns:
-            The state of the search.
+        `texts` contains `(B, K)` indices into the rows of the caches: each of the K new texts of a
+        source continues the text at its index. The caches get room for `capacity` positions.
         """
         search, num_sources, texts = self._searches[search_id], len(texts), texts.ravel()
         if self._loaded_search != search_id:
@@ -510,10 +472,7 @@ class LiteDecoder(LiteFile):
         view[targets] = view[origins]
 
     def _unload_search(self) -> None:
-        """Copies the interpreter's caches to the search that uses the interpreter.
-
-        Another search can then use the interpreter.
-        """
+        """Copies the interpreter's caches to their search, so that another search can begin."""
         if search := self._searches.get(self._loaded_search):
             search.caches, search.sources = self._copy_caches(search), None
         self._loaded_search = 0

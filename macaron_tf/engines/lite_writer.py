@@ -30,14 +30,8 @@ def write_lite(network: TaskNetwork, folder: pathlib.Path, precision: str) -> Li
     """Converts a network to LiteRT, and opens the written files.
 
     Args:
-        network: network to convert.
-        folder: existing folder for the files `NETWORK` and `RECORD`.
         precision: weight format, `"fp32"` or `"int8"`. With `"int8"`, matrices are stored in int8,
             and each row of activations is quantized before a matrix product.
-
-    Raises:
-        UserError: the network is quantized, decodes token by token or cannot be converted, or
-            LiteRT is not installed.
     """
     require_one_pass(task := network.task, "LiteRT", "call `write_decoder` instead")
     lengths = _lengths(task.longest)
@@ -70,18 +64,7 @@ def lite_file(
     network: keras.Model,
     precision: str,
 ) -> bytes:
-    """Returns the content of a LiteRT file with one signature per function.
-
-    The signatures share the weights of `network`.
-
-    Args:
-        functions: dict mapping signature name to concrete function.
-        network: network that has the weights.
-        precision: weight format, `"fp32"` or `"int8"`, as in `write_lite`.
-
-    Raises:
-        UserError: LiteRT cannot convert an operation of the network.
-    """
+    """Returns a LiteRT file with one signature per function. The signatures share the weights."""
     with tempfile.TemporaryDirectory() as folder:
         module = tf.Module()
         module.weights = [weight.value for weight in network.weights]
@@ -113,10 +96,7 @@ def _lengths(max_length: int | None) -> list[int]:
 def _traced_network(
     task: OnePass, rows: Mapping[str, tf.Tensor], length: int
 ) -> tf.types.experimental.ConcreteFunction:
-    """Traces the network for one row of `length` token ids.
-
-    The graph has only TensorFlow's built-in operations, which LiteRT can convert.
-    """
+    """Traces the network for one row of `length` ids, with operations that LiteRT converts."""
 
     def compute(**rows: tf.Tensor) -> dict[str, tf.Tensor]:
         return {"computed": task.compute(rows)}
@@ -134,12 +114,7 @@ def _shape_with_length(short: tf.TensorShape, long: tf.TensorShape) -> list[int]
 
 
 def convert_to_lite(graph: TaskGraph, precision: str) -> LiteModel:
-    """Converts a task's network to LiteRT in memory (see `write_lite`).
-
-    Args:
-        graph: graphs of the task.
-        precision: weight format, `"fp32"` or `"int8"`, as in `write_lite`.
-    """
+    """Converts a task's network to LiteRT in memory (see `write_lite`)."""
     with tempfile.TemporaryDirectory() as folder:
         network = write_lite(TaskNetwork(graph.task), pathlib.Path(folder), precision)
         steps, module = graph.steps(network.output), tf.Module()

@@ -38,10 +38,7 @@ class TaskNetwork(keras.Model):
 
     @functools.cached_property
     def rows(self) -> dict[str, tf.Tensor]:
-        """Dict mapping each input name of `task.compute` to a symbolic tensor.
-
-        The batch size and the row length are unknown.
-        """
+        """Symbolic tensors of unknown batch size and row length, by input of `task.compute`."""
         specs = [tf.TensorSpec([None], dtype) for dtype in self.task.inputs.values()]
         prepare = tf.function(lambda *texts: self.task.prepare(*texts)[0], autograph=False)
         return prepare.get_concrete_function(*specs).structured_outputs
@@ -57,13 +54,7 @@ class TaskNetwork(keras.Model):
 
 
 def require_one_pass(task: TaskKind, where: str, mend: str) -> None:
-    """Raises a UserError for a task that decodes token by token.
-
-    Args:
-        task: task to check.
-        where: name of the format that does not support such a task, for the message.
-        mend: advice to the user, for the end of the message.
-    """
+    """Raises a UserError for a task that decodes token by token."""
     if not isinstance(task, OnePass):
         raise UserError(
             f"{where} does not support a {task.name}, which decodes token by token: {mend}"

@@ -15,12 +15,7 @@ FILE = os.path.join("onnx", "model.onnx")  # path within a version's folder
 
 
 def write_onnx(network: TaskNetwork, folder: pathlib.Path) -> None:
-    """Exports a network in float32 as `FILE` into a version's folder, with the output `computed`.
-
-    Raises:
-        UserError: the network is quantized, decodes token by token or cannot be converted, or onnx
-            or tf2onnx is not installed.
-    """
+    """Exports a network in float32 as `FILE` in a version's folder, with the output `computed`."""
     require_one_pass(network.task, "--onnx", "leave the flag out")
     path = folder / FILE
     path.parent.mkdir(parents=True)
@@ -29,14 +24,7 @@ def write_onnx(network: TaskNetwork, folder: pathlib.Path) -> None:
 
 
 class OnnxNetwork:
-    """Network that `write_onnx` wrote, opened in ONNX Runtime on the CPUs of this machine.
-
-    Args:
-        folder: folder of a version.
-
-    Raises:
-        UserError: onnxruntime is not installed, or cannot open the file.
-    """
+    """Network that `write_onnx` wrote, opened in ONNX Runtime on the CPUs of this machine."""
 
     def __init__(self, folder: str | os.PathLike):
         with needed("ONNX Runtime"):

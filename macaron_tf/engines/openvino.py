@@ -18,12 +18,7 @@ EXACT = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
 
 
 def write_openvino(network: TaskNetwork, folder: pathlib.Path) -> None:
-    """Exports a network in float32 as `FILE` into a version's folder, with the output `computed`.
-
-    Raises:
-        UserError: the network is quantized, decodes token by token or cannot be converted, or
-            openvino is not installed.
-    """
+    """Exports a network in float32 as `FILE` in a version's folder, with the output `computed`."""
     with needed("--openvino"):
         import openvino  # noqa: F401
 
@@ -39,12 +34,7 @@ def write_openvino(network: TaskNetwork, folder: pathlib.Path) -> None:
 class OpenVinoNetwork:
     """Network that `write_openvino` wrote, opened in OpenVINO on the CPUs of this machine.
 
-    Args:
-        folder: folder of a version.
-        settings: settings of OpenVINO, by default for computation in float32.
-
-    Raises:
-        UserError: openvino is not installed, or cannot open the file.
+    By default, `settings` make OpenVINO compute in float32.
     """
 
     def __init__(self, folder: str | os.PathLike, settings: Mapping[str, str] = EXACT):

@@ -84,7 +84,6 @@ def write_version(
     cannot be renamed, so `saved_model.pb` is uploaded last.
 
     Args:
-        graph: graphs of the task.
         record: facts about the model for `assets.extra/export.json`.
         out: folder of the model, local or `gs://`, which is created if it is missing.
         version: version number; `None` means one more than the greatest number in `out`.
@@ -96,15 +95,6 @@ def write_version(
             `certificate` of the record, and a table below the card in `README.md`. `None` means no
             comparison.
         card: model card, which becomes the version's `README.md`. "" means no model card.
-
-    Returns:
-        Folder of the version.
-
-    Raises:
-        UserError: the version number is used, reserved or out of range, `out` cannot be written,
-            the vocabulary cannot tokenize in a graph, the network cannot be converted to a format,
-            a package for a format is not installed, or the outputs of a written file differ too
-            much from the outputs of the network.
     """
     out, task, module = paths.as_path(out), graph.task, graph.saved_module()
     # TensorFlow reports a full disk as one of its own errors.

@@ -22,11 +22,7 @@ class SessionModel:
     If the SavedModel is damaged, the constructor raises an exception, whose class depends on the
     damage.
 
-    Args:
-        path: folder of the SavedModel.
-
     Attributes:
-        signature_defs: dict mapping signature name to signature definition.
         close: function that frees the model. No thread may be running `run` at that time.
     """
 
@@ -55,11 +51,7 @@ class SessionModel:
         """Runs a signature, and returns a dict mapping output name to array.
 
         This method is thread-safe. TensorFlow releases Python's global interpreter lock (GIL)
-        during the run.
-
-        Raises:
-            KeyError: the SavedModel has no such signature, or an input is missing.
-            tf.errors.InvalidArgumentError: the model does not accept the value of an input.
+        during the run. See `ExportedModel.run` for the errors.
         """
         definition = self.signature_defs[signature]
         outputs = self._calls[signature](*(inputs[name] for name in sorted(definition.inputs)))
@@ -72,9 +64,8 @@ class SessionModel:
     def _call(self, signature: meta_graph_pb2.SignatureDef) -> Callable[..., list]:
         """Returns a function that runs a signature's graph in the calling thread.
 
-        The function takes the inputs, and returns a list of the outputs, each in the alphabetical
-        order of their names. By default, TensorFlow runs operations in a thread pool. Waking up the
-        pool takes 0.1 ms or more.
+        The outputs are in the alphabetical order of their names. By default, TensorFlow runs
+        operations in a thread pool. Waking up the pool takes 0.1 ms or more.
         """
         options = config_pb2.CallableOptions()
         options.feed.extend(signature.inputs[name].name for name in sorted(signature.inputs))

@@ -26,12 +26,7 @@ def write_warm_up(
     TensorFlow Serving does not load a version if a warm-up request fails. So this function tries
     each request, and leaves out a request that the model rejects, with a warning. If the model
     rejects all requests, the function writes no file. The server of this project does not need it.
-
-    Args:
-        folder: folder of the version.
-        functions: dict mapping signature name to concrete function. The `TensorSpec` of each input
-            must have a name.
-        texts: texts for which to request predictions. Each signature gets one request per text.
+    The `TensorSpec` of each input must have a name.
     """
     logs = []
     for (name, function), text in itertools.product(functions.items(), texts):
@@ -76,7 +71,7 @@ def _field(number: int, value: bytes) -> bytes:
 
 
 def typical_inputs(specs: Mapping[str, tf.TensorSpec], text: str = EXAMPLE) -> dict:
-    """Returns a dict mapping input name to an array with a typical value, for one row.
+    """Returns an array with a typical value of one row for each input.
 
     The value of a text input is `text`. The input `question` gets an example question instead.
     """

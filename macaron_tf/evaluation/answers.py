@@ -44,9 +44,6 @@ def score_answers(
         - "best_exact" and "best_f1" are the metrics at the best thresholds.
         - "best_exact_thresh" and "best_f1_thresh" are the best thresholds.
 
-    Raises:
-        ValueError: the argument lengths differ, or there are no questions.
-
     References: Rajpurkar et al. 2016, 2018 (SQuAD).
     """
     # Right answers that have only punctuation and articles are ignored.
@@ -96,13 +93,7 @@ def _f1(words: list[str], truth: list[str]) -> float:
 def score_words(
     predictions: Sequence[Sequence[str]], truths: Sequence[Sequence[str]]
 ) -> dict[str, float]:
-    """Returns a dict of "accuracy", the fraction of words with the right tag.
-
-    The accuracy is 0 if there are no words.
-
-    Raises:
-        ValueError: the total numbers of predicted and true tags differ.
-    """
+    """Returns a dict of "accuracy", the fraction of words with the right tag (0 if none)."""
     pairs = zip(itertools.chain(*predictions), itertools.chain(*truths), strict=True)
     is_right = [predicted == true for predicted, true in pairs]
     return {"accuracy": float(np.mean(is_right)) if is_right else 0.0}
@@ -126,9 +117,6 @@ def score_tags(
         entities that follow the scheme strictly, for example with a B- tag at the start.
         "conlleval_f1" is the F1 of the original CoNLL script, in which an I- tag outside an entity
         also starts an entity.
-
-    Raises:
-        ValueError: the numbers of sentences differ, or the numbers of words in a sentence differ.
     """
     if [*map(len, predictions)] != [*map(len, truths)]:
         raise ValueError("predictions and truths need one tag for each word of the same sentences")
@@ -151,11 +139,8 @@ def score_tags(
 def _entities(sentences: Sequence[Sequence[str]]) -> dict[tuple[str, int, int, int], str]:
     """Finds entities as spans of adjacent tags with one type, as in the CoNLL script.
 
-    A span also ends before a tag B or S, and after a tag E or S.
-
-    Returns:
-        Dict mapping (type, sentence index, start, end) to the BIOES letters of the span. The end is
-        exclusive.
+    A span also ends before a tag B or S, and after a tag E or S. The result maps (type, sentence
+    index, start, exclusive end) to the BIOES letters of the span.
     """
     entities = {}
     for sentence, tags in enumerate(sentences):

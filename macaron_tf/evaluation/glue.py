@@ -22,14 +22,10 @@ def decide(task: Task, outputs: np.ndarray) -> np.ndarray:
     """Converts a model's outputs to predictions.
 
     Args:
-        task: classification or regression task.
         outputs: `(N, C)` logits or probabilities of C classes, or `(N, 1)` scores in regression.
 
     Returns:
         `(N,)` int64 classes, or float64 scores that are clipped to the task's range.
-
-    Raises:
-        ValueError: the shape of `outputs` does not match the task.
     """
     outputs = np.asarray(outputs)
     if outputs.ndim != 2 or outputs.shape[1] != task.num_classes:
@@ -54,20 +50,13 @@ def score(
     label is positive.
 
     Args:
-        task: classification or regression task, which names its metrics.
         predictions: `(N,)` classes or scores, such as the result of `decide`.
         labels: `(N,)` true classes or scores. `None` means that the data has no labels.
         groups: `(N, 2)` paragraph index and question index of each example. Only needed for a
             grouped task (`Task.grouped`).
 
     Returns:
-        A dict mapping the name of each metric to its value. "score" is the mean of the main
-        metrics.
-
-    Raises:
-        UserError: there are no labels or examples, the task names no metric or an unknown metric,
-            or a package for a metric is missing.
-        ValueError: the array lengths differ, or `groups` of a grouped task are missing.
+        A dict mapping metric name to value. "score" is the mean of the main metrics.
     """
     if labels is None:
         raise UserError(f"these examples of {task.name!r} have no labels: give a validation split")
@@ -137,10 +126,7 @@ def _or_zero(correlation: Metric) -> Metric:
 
 @_or_zero
 def matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Computes Matthews' correlation for two or more classes (Gorodkin 2004), from -1 to 1.
-
-    The correlation is 0 if it is undefined, as for constant predictions.
-    """
+    """Computes Matthews' correlation (Gorodkin 2004), from -1 to 1, or 0 if it is undefined."""
     return _scikit_learn().matthews_corrcoef(labels, predictions)
 
 
@@ -153,24 +139,15 @@ def pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 @_or_zero
 def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Computes Spearman's rank correlation, from -1 to 1, or 0 if it is undefined.
-
-    Ties get their mean rank.
-    """
+    """Computes Spearman's rank correlation, or 0 if it is undefined. Ties get mean ranks."""
     return pearson(_scipy().rankdata(predictions), _scipy().rankdata(labels))
 
 
 def exact_match(predictions: np.ndarray, labels: np.ndarray, groups: np.ndarray | None) -> float:
     """Computes MultiRC's exact match (Khashabi et al. 2018).
 
-    Exact match is the fraction of questions whose answers are all classified correctly.
-
-    Args:
-        predictions, labels: `(N,)` classes of answers.
-        groups: `(N, 2)` paragraph index and question index of each answer.
-
-    Raises:
-        ValueError: there are no examples, or `groups` has another length than `labels`.
+    Exact match is the fraction of questions whose answers are all classified correctly. `groups` is
+    `(N, 2)`, the paragraph index and question index of each of the N answers.
     """
     _, question = np.unique(groups, axis=0, return_inverse=True)
     wrong = np.bincount(question.reshape(-1), weights=predictions != labels)  # (questions,)
@@ -204,21 +181,10 @@ def write_submission(
     index of the example, or in MultiRC of the paragraph. An existing file is replaced.
 
     Args:
-        task: task of GLUE or SuperGLUE.
-        file: submission file, from the task's `submissions`.
-        folder: output folder.
         predictions: `(N,)` classes or scores, such as the result of `decide`.
         indices: `(N,)` index of each example in the benchmark (`Examples.indices`).
         groups: `(N, 2)` paragraph index and question index of each example (`Examples.groups`).
             Only needed for a grouped task (`Task.grouped`).
-
-    Returns:
-        Path of the written file.
-
-    Raises:
-        UserError: a prediction is not finite, or the folder is not writable.
-        ValueError: the array lengths differ, an index occurs twice, or `groups` of a grouped task
-            are missing.
     """
     predictions, indices = np.asarray(predictions), np.asarray(indices)
     if predictions.shape != indices.shape or indices.ndim != 1:

@@ -13,15 +13,8 @@ Metric = Callable[[np.ndarray, np.ndarray], float]  # (predictions, labels) -> v
 def perplexity(log_probs: Iterable[float], lengths: Iterable[int]) -> float:
     """Computes the perplexity over all tokens of a dataset, exp(-sum log P / sum length).
 
-    The result is infinity if the perplexity exceeds the largest float64.
-
-    Args:
-        log_probs: natural logarithm of the probability of each output, as `decoding.score_ids`
-            returns.
-        lengths: number of tokens of each output, including EOS.
-
-    Raises:
-        ValueError: there are no tokens.
+    The result is infinity if the perplexity exceeds the largest float64. `log_probs` are natural
+    logarithms, as `decoding.score_ids` returns, and `lengths` include EOS.
     """
     tokens = sum(int(length) for length in lengths)
     if tokens == 0:
@@ -40,7 +33,7 @@ def _words(text: str) -> list[str]:
 
 
 def rouge(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """Computes the mean F1 of ROUGE-1, ROUGE-2 and ROUGE-L, as fractions from 0 to 1.
+    """Computes the mean F1 "rouge1", "rouge2" and "rougeL", as fractions from 0 to 1.
 
     Words are runs of letters, combining marks and numbers of any script, lower-cased and not
     stemmed. In a script without spaces, a run between two punctuation marks is one word. ROUGE-L
@@ -49,11 +42,7 @@ def rouge(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, flo
     letters and digits. The package is not used, because importing its dependency nltk (1,800
     modules) takes seconds.
 
-    Returns:
-        Dict of "rouge1", "rouge2" and "rougeL".
-
-    Raises:
-        ValueError: there are no texts, or the numbers of hypotheses and references differ.
+    References: Lin 2004.
 
     References: Lin 2004.
     """
@@ -86,32 +75,19 @@ def _common_subsequence(first: list[str], second: list[str]) -> int:
 
 
 def overlap_f1(common: int, predicted: int, true: int) -> float:
-    """Computes F1 = 2 `common` / (`predicted` + `true`) from counts of n-grams, words or entities.
-
-    The result is 0 if `common` is 0.
-    """
+    """Computes F1 = 2 `common` / (`predicted` + `true`) from counts, or 0 if `common` is 0."""
     return 2.0 * common / (predicted + true) if common else 0.0
 
 
 def chance(metric: Metric, labels: np.ndarray, choices: int) -> float:
     """Computes the chance level of a metric, as the mean score of 200 sets of uniform guesses.
 
-    Args:
-        metric: function of predictions and labels.
-        labels: `(N,)` true classes.
-        choices: number of classes. All classes are guessed with equal probability.
+    All of the `choices` classes are guessed with equal probability.
     """
     guesses = np.random.default_rng(0).integers(0, choices, (200, len(labels)))
     return float(np.mean([metric(guess, labels) for guess in guesses]))
 
 
 def majority(metric: Metric, labels: np.ndarray, training_labels: np.ndarray) -> float:
-    """Computes the majority-class baseline of a metric on `labels`.
-
-    Args:
-        metric: function of predictions and labels.
-        labels: `(N,)` true classes.
-        training_labels: `(M,)` true classes of the training set. The most frequent class is the
-            prediction for every example.
-    """
+    """Computes the score on `labels` if every prediction is the majority of `training_labels`."""
     return metric(np.full(len(labels), np.bincount(training_labels).argmax()), labels)

@@ -21,16 +21,10 @@ def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 def similarity_metrics(
     first: np.ndarray, second: np.ndarray, labels: np.ndarray
 ) -> dict[str, float]:
-    """Correlates cosine similarities with human similarity scores.
+    """Correlates the cosines of vectors `(N, D)` with human similarity scores `(N,)`.
 
-    Sentence-BERT is evaluated in this way (Reimers and Gurevych 2019, section 4).
-
-    Args:
-        first, second: `(N, D)` vectors of N text pairs.
-        labels: `(N,)` human similarity scores.
-
-    Returns:
-        Dict of "spearman" and "pearson", from -1 to 1. Both are NaN if a vector is not finite.
+    Sentence-BERT is evaluated in this way (Reimers and Gurevych 2019, section 4). "spearman" and
+    "pearson" are from -1 to 1, or NaN if a vector is not finite.
     """
     similarities = cosines(first, second)
     if not np.isfinite(similarities).all():
@@ -41,13 +35,8 @@ def similarity_metrics(
 def triplet_accuracy(anchor: np.ndarray, positive: np.ndarray, negative: np.ndarray) -> float:
     """Computes the share of triplets whose anchor is nearer to the positive than to the negative.
 
-    Distances are L2 distances. A triplet with two equal distances counts as wrong.
-
-    Args:
-        anchor, positive, negative: `(N, D)` vectors of N triplets.
-
-    Returns:
-        Fraction from 0 to 1, or 0 if N is 0, or NaN if a vector is not finite.
+    Distances are L2 distances of vectors `(N, D)`. A triplet with two equal distances counts as
+    wrong. The share is 0 if N is 0, or NaN if a vector is not finite.
     """
     near, far = (np.linalg.norm(anchor - other, axis=-1) for other in (positive, negative))  # (N,)
     if not np.isfinite(near + far).all():

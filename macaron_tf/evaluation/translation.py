@@ -82,9 +82,6 @@ class TranslationMetric(Settings):
         differs from sacreBLEU's default for the language, a line on stderr gives the reason. For
         example, sacreBLEU's tokenizer 13a makes a single token of a line without spaces, so that
         BLEU, which counts sequences of 4 tokens, would be 0.
-
-        Raises:
-            UserError: the tokenizer needs a package or a download that is missing.
         """
         name, reason = self.tokenize, ""
         if not name:
@@ -175,7 +172,6 @@ class TranslationScores:
         brevity_penalty: brevity penalty of tokenized BLEU, from 0 to 1.
         length_ratio: token count of the hypotheses divided by the token count of the references,
             in tokens of tokenized BLEU; 0 if the references have no tokens.
-        sentences: number of sentence pairs.
     """
 
     bleu: float
@@ -205,10 +201,6 @@ def evaluate_translations(
 
     Args:
         hypotheses, references: detokenized lines, or Moses tokens if `metric.tokenized` is set.
-        metric: settings of the metrics. `None` means the default settings.
-
-    Raises:
-        UserError: the line counts differ or are 0, or a package for the metric is missing.
     """
     check_parallel(hypotheses, references)
     metric = (metric or TranslationMetric()).for_references(references)
@@ -274,11 +266,7 @@ def tokenize_lines(lines: Sequence[str], metric: TranslationMetric) -> list[str]
 
 
 def plain_lines(lines: Sequence[str], metric: TranslationMetric) -> list[str]:
-    """Returns detokenized lines for sacreBLEU and chrF.
-
-    Lines that consist of Moses tokens (`metric.tokenized`) are detokenized. Other lines are
-    returned unchanged.
-    """
+    """Returns lines for sacreBLEU and chrF. Moses tokens (`metric.tokenized`) are detokenized."""
     if not metric.tokenized:
         return list(lines)
     import sacremoses
@@ -313,8 +301,6 @@ class PairedBootstrap:
         p_value: one-sided p-value (count + 1) / (resamples + 1). `count` is the number of resamples
             in which the system with the higher BLEU on the whole test set is not better than the
             other system. Identical systems have the p-value 1.
-        resamples: number of resamples.
-        signature: settings of tokenized BLEU.
     """
 
     bleu_a: float
@@ -353,17 +339,10 @@ def paired_bootstrap(
     before centering, so a system differs significantly from itself (p = 1 / (resamples + 1)).
 
     Args:
-        system_a, system_b: translations by each system, one line per sentence.
         references: reference lines. These lines and the translations are detokenized, or consist
             of Moses tokens if `metric.tokenized` is set.
-        metric: settings of the metric. `None` means the default settings.
         resamples: number of resamples. A resample is drawn with replacement and has the size of the
             test set.
-        seed: seed of the resampling, 0 or more.
-
-    Raises:
-        UserError: the line counts differ or are 0, `resamples` is less than 1, `seed` is negative,
-            or a package for the metric is missing.
 
     References: Koehn 2004, "Statistical Significance Tests".
     """
@@ -407,10 +386,9 @@ def paired_bootstrap(
 def _sentence_counts(lines: Sequence[str], references: Sequence[str]) -> np.ndarray:
     """Counts tokens and n-grams of each sentence. The BLEU of a test set follows from the sums.
 
-    Returns:
-        `(N, 10)` int64 counts of N sentences. Column 0 counts the tokens of the line. Column 1
-        counts the tokens of the reference. Columns 2 to 5 count the matched n-grams for n = 1 to 4,
-        and columns 6 to 9 count all n-grams of the line.
+    Of the `(N, 10)` int64 counts, column 0 counts the tokens of the line, and column 1 the tokens
+    of the reference. Columns 2 to 5 count the matched n-grams for n = 1 to 4, and columns 6 to 9
+    count all n-grams of the line.
     """
     # `effective_order` changes only sentence scores, not the counts.
     scorer = tokenized_bleu(effective_order=True)

@@ -29,7 +29,6 @@ class Verdict:
 
     Attributes:
         differences: for each seed, the arm's score minus the baseline's score.
-        difference: mean of `differences`.
         interval: 95% confidence interval of the mean. `None` means that no test was made.
         p: p-value of the two-sided paired t-test. `None` means that no test was made.
         corrected: p-value after Holm's correction for all tests of the study. `None` means that no
@@ -52,8 +51,8 @@ def is_at_chance(
 ) -> bool:
     """Returns whether any score is at chance level.
 
-    A score is at chance level if it is not better than `chance_level` by more than `margin`. The
-    result is False if `chance_level` is `None`.
+    Such a score is not better than `chance_level` by more than `margin`. Without a `chance_level`,
+    the result is False.
     """
     sign = 1 if higher_is_better else -1
     return (
@@ -73,7 +72,6 @@ def judge(
     Args:
         arms: dict mapping arm name to a tuple (scores of the arm, scores of its baseline). Both
             sequences have one score per seed, in the same order.
-        higher_is_better: whether a higher score is better.
         chance_level: score of a model that has learnt nothing, such as the majority-class score.
             `None` means that this score is unknown. A mapping has the score for each arm.
         margin: difference by which scores must be better than `chance_level`. An arm gets no

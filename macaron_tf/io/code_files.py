@@ -31,14 +31,7 @@ def take_code(folder: epath.Path, record: dict[str, Any]) -> tuple[dict[str, Any
 
     Only classes that are already imported count. Modules of installed packages are not copied. In
     the returned record, `FILE.py:Name` becomes `FILE:Name`. The function prints a note on stderr
-    for each copy.
-
-    Args:
-        folder: folder of the saved model.
-        record: JSON values that may name user code.
-
-    Returns:
-        The record with the new names, and the paths of the copies relative to `folder`.
+    for each copy. It also returns the paths of the copies relative to `folder`.
     """
     names, files = {}, {}
     for import_path in plug_ins.imported_names(record):
@@ -91,14 +84,9 @@ def _files_of(import_path: str) -> dict[str, pathlib.Path]:
     """Finds the file of a module, and the files of the user's modules that this module imports.
 
     The search includes indirect imports, but only of files below the root folder. The root folder
-    is the folder of `FILE.py`, or the folder that contains the top-level package.
-
-    Args:
-        import_path: user code, as `package.module:Name` or `FILE.py:Name`.
-
-    Returns:
-        A dict mapping each path relative to the root folder to the file. The dict is empty if the
-        module is not a Python file or belongs to an installed package.
+    is the folder of `FILE.py`, or the folder that contains the top-level package. The result maps
+    paths relative to the root folder to files. It is empty if the module is not a Python file or
+    belongs to an installed package.
     """
     origin, name = plug_ins.origin_of(import_path), import_path.partition(":")[0]
     is_own = name.partition(".")[0] not in _PROJECT_PACKAGES and not _is_installed(origin)
@@ -124,9 +112,7 @@ def _files_of(import_path: str) -> dict[str, pathlib.Path]:
 def _imports(file: pathlib.Path, package: list[str]) -> Iterator[str]:
     """Yields the full name of each module or object that a Python file imports.
 
-    Args:
-        file: Python file.
-        package: names of the packages that contain the file, to resolve relative imports.
+    `package` names the packages that contain the file, to resolve relative imports.
     """
     for node in ast.walk(ast.parse(file.read_bytes())):
         if isinstance(node, ast.Import):

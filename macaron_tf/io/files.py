@@ -32,9 +32,6 @@ def cache_directory() -> pathlib.Path:
 
     The folder is `$MACARON_TF_CACHE` if that variable is set, otherwise `~/.cache/macaron_tf`. The
     folder must be local, because its files are memory-mapped. This function does not create it.
-
-    Raises:
-        UserError: `$MACARON_TF_CACHE` is not a local path.
     """
     folder = os.environ.get("MACARON_TF_CACHE")
     if folder:
@@ -45,12 +42,8 @@ def cache_directory() -> pathlib.Path:
 def state_stamp(path: str | os.PathLike) -> tuple[str, int, int]:
     """Returns a stamp that changes whenever a file is written or moved.
 
-    Returns:
-        The absolute path with links resolved, the size in bytes, and the modification time in
-        nanoseconds.
-
-    Raises:
-        UserError: the file cannot be read.
+    The stamp is the absolute path with links resolved, the size in bytes, and the modification time
+    in nanoseconds.
     """
     with storage.clear_errors(f"cannot read {path}", "check the path"):
         if storage.is_remote(path):
@@ -63,13 +56,9 @@ def state_stamp(path: str | os.PathLike) -> tuple[str, int, int]:
 def content_stamps(paths: Sequence[str | os.PathLike]) -> list[tuple[str, int, str]]:
     """Returns stamps that stay the same when files are copied or mounted elsewhere.
 
-    Returns:
-        For each file, its name (of the target, if the file is a link), its size in bytes, and the
-        SHA-256 digest (hexadecimal) of its first and last mebibyte. The bytes in between are not
-        read, because datasets may have hundreds of gigabytes.
-
-    Raises:
-        UserError: a file cannot be read.
+    A stamp has the file's name (of the target, if the file is a link), its size in bytes, and the
+    SHA-256 digest (hexadecimal) of its first and last mebibyte. The bytes in between are not read,
+    because datasets may have hundreds of gigabytes.
     """
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
         return list(threads.map(_content_stamp, paths))
@@ -102,9 +91,6 @@ def only_writer(folder: str | os.PathLike, activity: str, wait: bool = False) ->
         folder: folder to lock, which is created if it is missing. An empty file `.lock` remains.
         activity: activity of the process, such as "training", for messages.
         wait: whether to wait until another process releases the lock. `False` raises an error.
-
-    Raises:
-        UserError: another process has the lock, or the folder cannot be written.
     """
     if storage.is_remote(folder):
         yield
@@ -134,12 +120,7 @@ def lines_of(path: epath.Path, may_be_pipe: bool = False) -> Iterator[str]:
     Only a line feed ends a line. U+2028, NEL and form feeds are part of a line.
 
     Args:
-        path: file to read.
         may_be_pipe: whether to read a device or a pipe too, which may never end.
-
-    Raises:
-        UserError: the file cannot be read, is not UTF-8, is an archive or spreadsheet, is
-            compressed without one of these three suffixes, or is damaged.
     """
     if not may_be_pipe:
         storage.refuse_device(path)
@@ -170,10 +151,7 @@ def lines_of(path: epath.Path, may_be_pipe: bool = False) -> Iterator[str]:
 
 
 def is_csv(path: epath.Path) -> bool:
-    """Returns whether `table_rows` reads a file as CSV.
-
-    One of the suffixes of such a file is `.csv`, as in `table.csv` and `table.csv.gz`.
-    """
+    """Returns whether `table_rows` reads a file as CSV, such as `table.csv` or `table.csv.gz`."""
     return ".csv" in map(str.lower, path.suffixes)
 
 
@@ -187,9 +165,6 @@ def table_rows(path: epath.Path) -> Iterator[tuple[int, list[str]]]:
     ordinary characters, because GLUE's files have unpaired quotation marks. There is one exception.
     A quoted cell with doubled quotation marks, such as `"He said ""go\"""`, is unquoted, because
     pandas and Excel write such cells.
-
-    Raises:
-        UserError: the file cannot be read, or is not valid CSV.
     """
     if not is_csv(path):
         for number, line in enumerate(_without_blank_end(path), start=1):

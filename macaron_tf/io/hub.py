@@ -18,13 +18,7 @@ _REPLACED = re.compile(
 
 
 def parse_repo(location: str) -> tuple[str, str | None]:
-    """Splits `[hub:]OWNER/NAME[@REVISION]` into OWNER/NAME and the revision.
-
-    The revision is `None` if `location` names no revision.
-
-    Raises:
-        UserError: `location` has another form.
-    """
+    """Splits `[hub:]OWNER/NAME[@REVISION]` into OWNER/NAME and the revision or `None`."""
     name, _, revision = location.removeprefix(f"{HUB}:").partition("@")
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         raise UserError(f"{location} is not a repository: write {HUB}:OWNER/NAME[@REVISION]")
@@ -36,10 +30,6 @@ def download(location: str) -> pathlib.Path:
     """Downloads `hub:OWNER/NAME[@REVISION]` if necessary, and returns its local folder.
 
     Files that this project does not read, such as ONNX files, are not downloaded.
-
-    Raises:
-        UserError: `location` has another form, the download fails, or huggingface_hub is not
-            installed.
     """
     hub = _client(location)
     name, revision = parse_repo(location)
@@ -53,15 +43,7 @@ def download(location: str) -> pathlib.Path:
 
 
 def check_login(location: str) -> str:
-    """Checks that the user is logged in, and returns the OWNER/NAME of a repository.
-
-    Args:
-        location: repository to push to, `[hub:]OWNER/NAME`.
-
-    Raises:
-        UserError: `location` has another form or names a revision, the user is not logged in, or
-            huggingface_hub is not installed.
-    """
+    """Checks that the user is logged in, and returns OWNER/NAME of `[hub:]OWNER/NAME`."""
     hub = _client(f"pushing to {location}")
     name, revision = parse_repo(location)
     if revision:
@@ -72,21 +54,14 @@ def check_login(location: str) -> str:
 
 
 def push(folder: pathlib.Path, location: str, private: bool | None = None) -> str:
-    """Uploads a folder's files in one commit.
+    """Uploads a folder's files in one commit, and returns the URL of the repository.
 
     The commit also deletes model files of an earlier push that `folder` does not contain, such as
     weights in another format.
 
     Args:
-        folder: folder to upload.
         location: repository, `[hub:]OWNER/NAME`, which is created if it is missing.
         private: whether a new repository is private. `None` means the default of its owner.
-
-    Returns:
-        The URL of the repository.
-
-    Raises:
-        UserError: the upload fails, or `check_login` raises.
     """
     name, hub = check_login(location), _client(location)
     api, files = hub.HfApi(), [path for path in sorted(folder.rglob("*")) if path.is_file()]

@@ -25,11 +25,7 @@ DAMAGE += (zlib.error, zipfile.BadZipFile)
 
 
 def as_path(path: str | os.PathLike) -> epath.Path:
-    """Returns a path with pathlib's methods, on disk or in a bucket (`gs://BUCKET/NAME`).
-
-    Raises:
-        UserError: the path is empty, or has an unsupported URL scheme.
-    """
+    """Returns a path with pathlib's methods, on disk or in a bucket (`gs://BUCKET/NAME`)."""
     check_path(os.fspath(path))
     try:
         return epath.Path(path)
@@ -58,12 +54,7 @@ def clear_errors(
 
 @contextlib.contextmanager
 def refuse_damage(path: str | os.PathLike, mend: str) -> Iterator[None]:
-    """Turns an error in `DAMAGE` that the `with` block raises into a UserError of one sentence.
-
-    Args:
-        path: file of the record, for the message.
-        mend: correction to suggest in the message.
-    """
+    """Turns an error in `DAMAGE` that the `with` block raises into a UserError of one sentence."""
     try:
         yield
     except DAMAGE as error:
@@ -81,13 +72,8 @@ def read_json(
     """Reads a JSON file, and checks the value with `parse_json`.
 
     Args:
-        path: file to read.
-        value_type: expected type of the value.
         mend: correction to suggest for a damaged file.
         fields: expected types of required fields.
-
-    Raises:
-        UserError: the file cannot be read or is damaged.
     """
     with refuse_damage(path, mend):
         return parse_json(read_bytes(path), value_type, **fields)
@@ -116,20 +102,14 @@ def absolute(path: str | os.PathLike) -> epath.Path:
 
 
 def is_file(path: str | os.PathLike) -> bool:
-    """Returns whether a path is a regular file or a link to a regular file.
-
-    In contrast, `is_file` of epath also accepts devices.
-    """
+    """Returns whether a path is a regular file or a link to one. epath also accepts devices."""
     return as_path(path).is_file() and (is_remote(path) or os.path.isfile(path))
 
 
 def make_folders(path: str | os.PathLike) -> None:
     """Creates a folder and its parents.
 
-    Raises:
-        UserError: the folder's bucket does not exist. Without this check, TensorFlow would try
-            again forever.
-        tf.errors.OpError: the folder cannot be created for another reason.
+    A missing bucket raises a UserError, because TensorFlow would try again forever.
     """
     path = os.fspath(path)
     if path.startswith("gs://"):
@@ -161,13 +141,6 @@ def atomic_output_path(path: str | os.PathLike, mend: str = "choose another path
     exception, the file at `path` stays unchanged. Both files are in the same folder, which is
     created if it is missing. If `path` is a link, the target of the link is replaced. If `path` is
     a device or a pipe, which cannot be replaced, `path` itself is yielded.
-
-    Args:
-        path: file to write.
-        mend: correction to suggest if writing fails.
-
-    Raises:
-        UserError: a file error occurs in the `with` block or while replacing the file.
     """
     clear = functools.partial(clear_errors, f"cannot write {path}", mend)
     with _atomic_output_path(path, clear) as temporary_path, clear():
@@ -314,7 +287,6 @@ def upload(folder: str | os.PathLike, destination: str | os.PathLike, last: str)
 
     Args:
         folder: local folder, or another folder in the bucket, whose files are renamed instead.
-        destination: folder in the bucket.
         last: name of the file to copy last. Its presence shows that the copy is complete.
     """
     transfer = tf.io.gfile.rename if is_remote(folder) else tf.io.gfile.copy

@@ -23,7 +23,6 @@ class Progress:
     seconds. A `Progress` inside the `with` block of another `Progress` shows nothing.
 
     Args:
-        title: name of the work, such as "tokenizing".
         unit: plural name of the units that `advance` counts; "" means that nothing is counted.
         total: total number of units; `None` means that the total is unknown.
     """
@@ -70,12 +69,7 @@ class Progress:
                 self._bar.stop()
 
     def advance(self, count: int = 1, text: str = "") -> None:
-        """Adds finished units to the count.
-
-        Args:
-            count: number of finished units.
-            text: new text beside the count. "" keeps the previous text.
-        """
+        """Adds finished units to the count. "" keeps the previous text beside the count."""
         self._bar.update(self._task, advance=count, **({"text": text} if text else {}))
 
     def over(self, items: Iterable[Item]) -> Iterator[Item]:
@@ -111,11 +105,7 @@ class Progress:
 def track(chunks: Iterable[tuple[int, Item]], total: int, title: str, unit: str) -> Iterator[Item]:
     """Yields chunks, and shows the number of units in the chunks so far.
 
-    Args:
-        chunks: pairs (number of units in the chunk, chunk).
-        total: total number of units.
-        title: see `Progress`.
-        unit: see `Progress`.
+    `chunks` are pairs (number of units in the chunk, chunk). See `Progress` for the others.
     """
     with Progress(title, unit, total) as progress:
         for size, chunk in chunks:

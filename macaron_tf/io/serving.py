@@ -38,12 +38,7 @@ def version_of(name: str) -> int | None:
 def as_json(name: str, array: np.ndarray) -> Any:
     """Converts an array to nested lists of JSON values.
 
-    Args:
-        name: name of the output. If the name ends in `_bytes`, strings are encoded as base64.
-        array: output to convert.
-
-    Raises:
-        ValueError: JSON cannot express the array's type.
+    If the output's name ends in `_bytes`, strings are encoded as base64.
     """
     if array.dtype == np.object_:
         if name.endswith("_bytes"):
@@ -79,15 +74,9 @@ def as_rows(outputs: Mapping[str, np.ndarray]) -> list[Any]:
 
 
 def failed_check(message: str) -> str | None:
-    """Extracts the message of a failed check from an error message of TensorFlow.
+    """Extracts the message of a failed check from TensorFlow's error message, or returns `None`.
 
     A check is a call of `tasks.base.require`. Assertions of a network are errors, not checks.
-
-    Args:
-        message: error message from TensorFlow.
-
-    Returns:
-        The message of the check, or `None` for other errors.
     """
     match = _CHECK.search(message) or _EAGER_CHECK.search(message)
     return match[1] if match else None

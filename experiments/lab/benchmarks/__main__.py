@@ -30,11 +30,8 @@ def ratios(results: Mapping, prefix: str) -> Lines:
 
     The time is relative to the reference, which is an implementation in another library or this
     library's baseline. The result has a line for each setting in which this library has an
-    implementation besides the reference.
-
-    Args:
-        results: content of `results.json`.
-        prefix: prefix of the names of this library's implementations.
+    implementation besides the reference. The names of this library's implementations begin with
+    `prefix`.
     """
     lines = []
     for setting, rows in grouped(results["rows"], "setting").items():
@@ -66,13 +63,8 @@ _NAMES = ", ".join(SUBJECTS)
 def run_subject(name: str, out: pathlib.Path) -> tuple[int, Lines]:
     """Runs the short form of a benchmark in a child process, whose output goes to `log.txt`.
 
-    Args:
-        name: name of the benchmark.
-        out: folder for the report and the log.
-
-    Returns:
-        The exit status of the child process, and the summary lines. If the status is not 0, there
-        is only one summary line, which has the error message or names the log.
+    Returns the exit status and the summary lines. If the status is not 0, there is only one summary
+    line, which has the error message or names the log.
     """
     prefix, command_line = SUBJECTS[name]
     module, *arguments = command_line.split()
@@ -97,11 +89,10 @@ def run_subject(name: str, out: pathlib.Path) -> tuple[int, Lines]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the command: runs the benchmarks and writes the summary.
+    """Runs the benchmarks and writes the summary. Returns 1 if a benchmark failed, otherwise 0.
 
-    Returns:
-        1 if a benchmark failed, otherwise 0. A benchmark that only refused to run, for example
-        because a library is missing, does not count as failed.
+    A benchmark that only refused to run, for example because a library is missing, does not count
+    as failed.
     """
     for name in options.only:
         if name not in SUBJECTS:

@@ -148,11 +148,6 @@ def _search(options: argparse.Namespace, model, jit_compile: bool) -> Callable:
     """Returns a function that runs the beam search of this library, `(B, S) -> (B, N)`.
 
     S is the number of source tokens, and N is the number of new tokens.
-
-    Args:
-        options: parsed options of the command.
-        model: encoder-decoder of this library.
-        jit_compile: whether XLA compiles the search.
     """
     config = peers.exact_search(options.new_tokens, options.beam_size)
     # XLA needs static shapes. Without XLA, one graph serves all shapes, as in a served model.
@@ -215,13 +210,7 @@ def continuations(options: argparse.Namespace) -> Batches:
 def completed(
     generator: TextGenerator, rows: list[list[int]], config: GenerationConfig
 ) -> np.ndarray:
-    """Generates N new tokens after each prompt by greedy decoding, and returns their ids `(B, N)`.
-
-    Args:
-        generator: generator of this library.
-        rows: token ids of B prompts.
-        config: settings of greedy decoding.
-    """
+    """Continues each prompt greedily by N tokens, and returns their ids `(B, N)`."""
     return np.array([continuation.ids for [continuation] in generator.continue_rows(rows, config)])
 
 
@@ -230,12 +219,7 @@ def compiled(
 ) -> Callable[[], np.ndarray]:
     """Returns a function that decodes greedily after prompts in a loop that XLA compiles.
 
-    The function returns the ids `(B, N)` of N new tokens after each prompt.
-
-    Args:
-        generator: generator of this library.
-        rows: `(B, P)` token ids of the prompts.
-        config: settings of greedy decoding.
+    The function returns the ids `(B, N)` of N new tokens after each prompt in `rows (B, P)`.
     """
     (batch_size, length), count = rows.shape, config.max_tokens
     arrays = (

@@ -10,19 +10,11 @@ class StepSetting:
     """Sizes and options of a BERT training step.
 
     Attributes:
-        num_layers: number of layers.
-        hidden_dim: hidden width D.
-        feed_forward_dim: feed-forward width F.
-        num_heads: number of attention heads H.
-        batch: number of rows B.
-        length: number of tokens L in a row.
-        vocab_size: vocabulary size V.
         dropout: dropout rate of embeddings, attention weights and sub-layer outputs.
         dtype_policy: Keras dtype policy. With `"mixed_bfloat16"`, matrix products are in bfloat16,
             and weights and optimizer state are in float32.
         jit: whether XLA compiles the step, for `--against blocks`.
         implementation: implementation of the kernels, for `--against blocks`.
-        seed: random seed of weights and inputs.
     """
 
     num_layers: int
@@ -84,13 +76,6 @@ def random_batch(setting: StepSetting) -> dict[str, np.ndarray]:
 
 
 def flat_positions(batch: dict[str, np.ndarray]) -> np.ndarray:
-    """Returns the indices of the masked positions in a flattened batch `(B L,)`.
-
-    Args:
-        batch: output of `random_batch`.
-
-    Returns:
-        An int64 array `(B P,)`.
-    """
+    """Returns the indices `(B P,)` int64 of the masked positions in a flattened batch `(B L,)`."""
     rows, length = batch["token_ids"].shape
     return (batch["masked_positions"] + length * np.arange(rows)[:, None]).reshape(-1)

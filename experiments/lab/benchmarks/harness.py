@@ -43,14 +43,7 @@ DTYPE_POLICY = argument(
 
 
 def several(name: str, choices: Iterable[str], text: str, default: list[str] | None = None) -> Part:
-    """Makes a flag that accepts one or more of `choices`.
-
-    Args:
-        name: name of the flag.
-        choices: accepted values.
-        text: help text.
-        default: default values; `None` means all choices.
-    """
+    """Makes a flag that accepts one or more of `choices`."""
     options = {"nargs": "+", "metavar": "NAME", "choices": tuple(choices)}
     default = list(choices) if default is None else default
     return argument(name, text, default=default, **options)
@@ -60,12 +53,8 @@ class Benchmark(Parser):
     """Argument parser of a benchmark.
 
     Args:
-        name: name of the benchmark module.
         description: docstring of the benchmark module, which `--help` prints.
         unit: unit of work in which speed is measured, such as "tokens".
-        packages: names of packages whose versions the report lists.
-        parts: additional options of this benchmark.
-        rounds: default number of timed rounds.
         warm_up: default number of untimed runs before the timed rounds.
         threads: default number of threads of every compared implementation; `None` means that each
             implementation uses one thread and the flag `--threads` does not exist.
@@ -119,10 +108,8 @@ class Benchmark(Parser):
 
         The decorated function gets the parsed options and returns `Tables`. The command parses its
         arguments, calls the function, prints the tables, writes the report to the folder of `--out`
-        if this flag is set, and returns the exit status.
-
-        Args:
-            title: format string for the report's title, with option names as fields.
+        if this flag is set, and returns the exit status. `title` is a format string with option
+        names as fields.
         """
 
         def wrap(measure: Callable[[argparse.Namespace], Tables]) -> Callable[..., int]:
@@ -154,7 +141,6 @@ def interleave(
     Args:
         contenders: dict mapping the name of a contender to a function, which does the work and
             returns the number of units of work.
-        rounds: number of timed rounds.
         warm_up: number of untimed runs before the rounds, at least 1, for tracing, compilation and
             caches.
         cpu_clock: function that returns the CPU seconds used so far; the default counts this
@@ -164,9 +150,6 @@ def interleave(
         A list with a dict for each contender. The dict has "name", "units" (units of work in a
         run), "seconds" (time of each round) and "cpu_seconds" (CPU time of all threads in each
         round). Other load on the machine affects the CPU time less than the time.
-
-    Raises:
-        UserError: a contender did a different number of units in a round than in the warm-up.
     """
     rows = []
     for name, function in contenders.items():
@@ -199,11 +182,7 @@ def compare(rows: list[dict], reference: str | None = None) -> list[dict]:
     The new fields have quartiles over the rounds. "rate" is the number of units of work per second.
     "ratio" is the time per unit, divided by the time per unit of the reference in the same round.
     "cpu_ratio" is the corresponding ratio of CPU times. The function also adds "reference", the
-    name of the reference.
-
-    Args:
-        rows: output of `interleave`.
-        reference: name of the row to compare with; `None` means the first row.
+    name of the reference, which is the first row by default.
     """
     base = next(row for row in rows if reference in (None, row["name"]))
 
@@ -233,25 +212,15 @@ def counted(units: int, work: Callable, *arguments) -> Callable[[], int]:
 
 
 def timed(contenders: Mapping[str, Callable[[], int]], options: argparse.Namespace) -> list[dict]:
-    """Times implementations, and returns the output of `compare`.
-
-    Args:
-        contenders: dict mapping the name of an implementation to a function; see `interleave`. The
-            first implementation is the reference.
-        options: parsed options with `rounds` and `warm_up`.
-    """
+    """Times implementations, the first of which is the reference (see `interleave`, `compare`)."""
     return compare(interleave(contenders, options.rounds, options.warm_up))
 
 
 def set_threads(intra_op: int, inter_op: int | None = None) -> None:
-    """Sets the number of intra-op and inter-op threads of TensorFlow.
+    """Sets the number of intra-op and inter-op threads of TensorFlow, by default equal.
 
     Call this function before the first TensorFlow operation. After this operation, TensorFlow
     raises a `RuntimeError` if a number changes.
-
-    Args:
-        intra_op: number of intra-op threads.
-        inter_op: number of inter-op threads; `None` means `intra_op`.
     """
     tf.config.threading.set_intra_op_parallelism_threads(intra_op)
     tf.config.threading.set_inter_op_parallelism_threads(inter_op or intra_op)
@@ -292,9 +261,7 @@ def made_up_texts(seed: int = 0) -> Iterator[str]:
 def machine(threads: int, packages: Iterable[str]) -> dict:
     """Returns a description of the machine and the software, for the report.
 
-    Args:
-        threads: number of threads of every compared implementation.
-        packages: names of packages whose versions are included if they are installed.
+    The versions of `packages` are included if they are installed.
     """
     versions = {"python": platform.python_version()}
     for package in packages:
@@ -326,12 +293,9 @@ def markdown(title: str, facts: Mapping, tables: Mapping[str, list[dict]], unit:
     """Formats a report in Markdown, with a table for each setting.
 
     Args:
-        title: title of the report.
-        facts: output of `machine`.
         tables: dict mapping a setting to the output of `compare` for this setting. The optional
             field "more" of a row is a dict mapping the name of an additional column to the cell in
             this column.
-        unit: unit of work, such as "tokens".
     """
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     chips = ", ".join(filter(None, (facts["gpu"], facts["cpu"])))
@@ -364,15 +328,7 @@ def cell(values: list[float], digits: int) -> str:
 
 
 def publish(directory: str | None, title: str, facts: Mapping, tables: Tables, unit: str) -> None:
-    """Prints each result when it is measured, and then prints and writes the whole report.
-
-    Args:
-        directory: folder for the report; `None` means that the report is only printed.
-        title: title of the report.
-        facts: output of `machine`.
-        tables: pairs of a setting and the output of `compare` for this setting.
-        unit: unit of work, such as "tokens".
-    """
+    """Prints each result when it is measured, and then prints and writes the whole report."""
     measured_tables = {}
     for setting, rows in tables:
         measured_tables[setting] = rows

@@ -84,19 +84,11 @@ def batched(blocks: Iterable[np.ndarray], batch_size: int) -> Iterator[np.ndarra
 def mask_rows(
     token_ids: np.ndarray, vocabulary: WordPieceVocabulary, rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Masks tokens at random for masked language modeling.
+    """Masks tokens `(B, L)` at random for masked language modeling.
 
     As in Hugging Face's data collator, each token is selected independently of the others. Special
-    tokens are never selected. A random replacement is never a special token.
-
-    Args:
-        token_ids: `(B, L)` ids of the rows.
-        vocabulary: vocabulary of the ids.
-        rng: random number generator.
-
-    Returns:
-        A dict with the masked `token_ids (B, L)` and `labels (B, L)`. The label of a token that is
-        not predicted is -100.
+    tokens are never selected. A random replacement is never a special token. In `labels (B, L)`,
+    the label of a token that is not predicted is -100.
     """
     ordinary = np.ones(vocabulary.size, bool)
     ordinary[[*vocabulary.special.ids, *range(vocabulary.pieces, vocabulary.size)]] = False
@@ -116,11 +108,8 @@ class Work:
     """Text that all compared implementations read, with methods that make batches from the text.
 
     Attributes:
-        texts: the documents.
         vocabulary: vocabulary of this library, which the Hugging Face tokenizer also uses.
         length: number of tokens L in a row.
-        batch_size: number of rows in a batch.
-        folder: folder for the files that the implementations read.
         tokens: number of tokens in all rows, including [CLS] and [SEP]; set by `check`.
     """
 
@@ -177,11 +166,7 @@ class Work:
             yield Rows.of(rows, self.length, self.vocabulary.special).token_ids
 
     def check(self) -> None:
-        """Checks that all compared implementations make equal unmasked rows, and sets `tokens`.
-
-        Raises:
-            UserError: the rows of two implementations differ.
-        """
+        """Checks that all compared implementations make equal unmasked rows, and sets `tokens`."""
         expected, actual = (
             np.concatenate([*rows]) for rows in (self.hugging_face_rows(), self.macaron_tf_rows())
         )
@@ -213,11 +198,7 @@ class Work:
         return self.masked(tf.data.Dataset.from_generator(batches, output_signature=spec))
 
     def shard_rows(self, passes: int) -> tf.data.Dataset:
-        """Makes shuffled batches of the rows in the shards.
-
-        Args:
-            passes: number of passes over the shards.
-        """
+        """Makes shuffled batches of the rows in the shards."""
         steps = max(1, passes * self._corpus.rows("train") // self.batch_size)
         return self._corpus.dataset("train", self.batch_size, seed=0).take(steps)
 
@@ -228,12 +209,8 @@ class Work:
     def contenders(self, passes: int) -> dict[str, Callable[[], int]]:
         """Returns the compared implementations, as a dict for `timed`.
 
-        The dict maps the name of an implementation to a function that makes all batches and returns
-        the number of tokens.
-
-        Args:
-            passes: number of passes over the shards, for the implementation that reads shards. The
-                other implementations read the text once.
+        Each function makes all batches and returns the number of tokens. The implementation that
+        reads shards makes `passes` passes. The others read the text once.
         """
         shard_tokens = sum(
             int(np.count_nonzero(batch["token_ids"]))
@@ -258,12 +235,7 @@ def full_pass(dataset: tf.data.Dataset) -> Callable[[], int]:
 
 
 def open_vocabulary(path: str | None, texts: Sequence[str]) -> WordPieceVocabulary:
-    """Reads a BERT vocabulary, or trains a vocabulary on the first million characters of `texts`.
-
-    Args:
-        path: vocabulary file in BERT's vocab.txt format; `None` means to train a vocabulary.
-        texts: the documents.
-    """
+    """Reads a BERT vocab.txt, or trains a vocabulary on the first million characters of `texts`."""
     if path:
         return WordPieceVocabulary.from_file(path)
     sample = "\n".join(texts)[: 1 << 20]
@@ -271,15 +243,10 @@ def open_vocabulary(path: str | None, texts: Sequence[str]) -> WordPieceVocabula
 
 
 def read_texts(pattern: str | None, megabytes: float) -> list[str]:
-    """Reads or generates documents until they have a given total size.
+    """Reads files that match a glob pattern, or generates documents, up to a given size.
 
-    The function truncates the last document to reach exactly this size. Blank documents are left
-    out.
-
-    Args:
-        pattern: glob pattern of text files; `None` means to generate documents. The files may have
-            less text than `megabytes`.
-        megabytes: maximum total size in millions of characters.
+    The function truncates the last document to reach exactly this size, if there is enough text.
+    Blank documents are left out.
     """
     remaining = round(megabytes * 1e6)
     texts = []
@@ -292,13 +259,7 @@ def read_texts(pattern: str | None, megabytes: float) -> list[str]:
 
 
 def _stay_on_one_core() -> None:
-    """Pins the process to one core.
-
-    The function has an effect only on libraries that have not yet started a thread pool.
-
-    Raises:
-        UserError: the system is not Linux.
-    """
+    """Pins the process to one core, for libraries that have not yet started a thread pool."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     os.environ["RAYON_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
     if not hasattr(os, "sched_setaffinity"):

@@ -32,10 +32,7 @@ from macaron_tf.training.config import TrainingConfig
 def bert_config(setting: StepSetting, family: str = "bert", **changes) -> EncoderConfig:
     """Returns the configuration of a catalog encoder with the sizes of `setting`.
 
-    Args:
-        setting: sizes of the model.
-        family: prefix of the model's name in the catalog, such as "macaron_bert".
-        changes: further configuration fields to replace.
+    `family` is the prefix of the model's name in the catalog, such as "macaron_bert".
     """
     return catalog.config(
         f"{family}_base",
@@ -51,16 +48,10 @@ def bert_config(setting: StepSetting, family: str = "bert", **changes) -> Encode
 
 
 def block_configs(setting: StepSetting) -> dict[str, EncoderConfig]:
-    """Returns the configurations of the blocks for `train_step --against blocks`.
+    """Returns the configurations of the blocks for `train_step --against blocks`, by paper name.
 
     The feed-forward width F is rounded down to a multiple of 96. The width of SwishRNN, 2 F / 3, is
     then a multiple of 64, and all blocks have the same number of matrix parameters.
-
-    Args:
-        setting: sizes of the model.
-
-    Returns:
-        A dict mapping the name that a block has in its paper to the configuration.
     """
     width = max(96, setting.feed_forward_dim // 96 * 96)
     blocks = {
@@ -84,15 +75,7 @@ def training_step(
     implementation: str = "auto",
     network: PretrainingEncoder | None = None,
 ) -> Contender:
-    """Makes a `Contender` that repeats AdamW updates of this library's encoder on one batch.
-
-    Args:
-        setting: sizes of the batch, and dtype policy.
-        config: configuration of the encoder.
-        jit: whether XLA compiles the step of the TensorFlow engine.
-        implementation: implementation of the kernels in the TensorFlow engine.
-        network: network built from `config`; `None` means a new network.
-    """
+    """Makes a `Contender` that repeats AdamW updates of this library's encoder on one batch."""
     keras.utils.set_random_seed(setting.seed)
     policy = setting.dtype_policy
     training = TrainingConfig(**ADAMW, schedule="constant", warmup_steps=0, dtype_policy=policy)
@@ -144,13 +127,7 @@ def on_jax() -> bool:
 def contenders(**options) -> dict[str, Contender]:
     """Makes `Contender` objects for a BERT training step in this library, without and with XLA.
 
-    With JAX, there is only one `Contender`, "ours, JAX".
-
-    Args:
-        options: fields of `StepSetting`.
-
-    Returns:
-        A dict mapping a name to a `Contender`.
+    With JAX, there is only one `Contender`, "ours, JAX". `options` are fields of `StepSetting`.
     """
     setting = StepSetting(**options)
     names = {"ours, JAX": False} if on_jax() else {"ours": False, "ours, XLA": True}
@@ -162,12 +139,6 @@ def block_contenders(**options) -> dict[str, Contender]:
 
     With `implementation="auto"`, TensorFlow and no XLA, a further `Contender` runs the first
     configuration without native kernels.
-
-    Args:
-        options: fields of `StepSetting`.
-
-    Returns:
-        A dict mapping the name of a configuration to its `Contender`.
     """
     setting = StepSetting(**options)
     steps = {
@@ -185,11 +156,7 @@ def block_contenders(**options) -> dict[str, Contender]:
 def peer_step(setting: StepSetting, model, optimizer, jit: bool) -> Contender:
     """Makes a `Contender` that repeats updates of a Keras 3 or tf_keras model on one batch.
 
-    Args:
-        setting: sizes of the batch.
-        model: model from token ids `(B, L)` and masked positions `(B, P)` to logits `(B, P, V)`.
-        optimizer: optimizer from the Keras version of the model.
-        jit: whether XLA compiles the step.
+    The model maps token ids `(B, L)` and masked positions `(B, P)` to logits `(B, P, V)`.
     """
     batch = {name: tf.constant(array) for name, array in random_batch(setting).items()}
     weights = model.trainable_variables
@@ -276,26 +243,12 @@ def model_garden_model(setting: StepSetting):
 
 
 def keras_hub_contenders(**options) -> dict[str, Contender]:
-    """Makes `Contender` objects that run a BERT training step in KerasHub, without and with XLA.
-
-    Args:
-        options: fields of `StepSetting`.
-
-    Returns:
-        A dict mapping a name to a `Contender`.
-    """
+    """Makes `Contender` objects that run a BERT training step in KerasHub, without and with XLA."""
     return peer_contenders(StepSetting(**options), "KerasHub", keras, keras_hub_model)
 
 
 def model_garden_contenders(**options) -> dict[str, Contender]:
-    """Makes `Contender` objects for a BERT training step in Model Garden, without and with XLA.
-
-    Args:
-        options: fields of `StepSetting`.
-
-    Returns:
-        A dict mapping a name to a `Contender`.
-    """
+    """Makes `Contender` objects for a BERT training step in Model Garden, without and with XLA."""
     import tf_keras
 
     return peer_contenders(StepSetting(**options), "Model Garden", tf_keras, model_garden_model)
@@ -306,14 +259,8 @@ def peer_contenders(
 ) -> dict[str, Contender]:
     """Makes `Contender` objects for a training step in another library, without and with XLA.
 
-    Args:
-        setting: sizes of the model and the batch, and dtype policy.
-        name: name of the library.
-        keras: module `keras` or `tf_keras`, which the layers of the library use.
-        make: function from `setting` to the model.
-
-    Returns:
-        A dict mapping a name to a `Contender`.
+    `keras` is the module `keras` or `tf_keras`, which the layers of the library use. `make` builds
+    the model.
     """
     keras.utils.set_random_seed(setting.seed)
     keras.mixed_precision.set_global_policy(setting.dtype_policy)

@@ -28,12 +28,8 @@ MATRIX_STD, EMBEDDING_STD = 0.03, 0.2
 def set_up(threads: int, inter_op_threads: int | None = None) -> None:
     """Sets the number of threads of PyTorch and TensorFlow.
 
-    Args:
-        threads: number of PyTorch threads, and number of TensorFlow's intra-op threads.
-        inter_op_threads: number of TensorFlow's inter-op threads; `None` means `threads`.
-
-    Raises:
-        UserError: PyTorch or transformers is not installed.
+    `threads` counts PyTorch's threads and TensorFlow's intra-op threads. The inter-op threads are
+    by default as many.
     """
     os.environ["OMP_NUM_THREADS"] = str(threads)
     # All models have random weights, so transformers downloads no files.
@@ -63,13 +59,7 @@ def exact_search(new_tokens: int, beam_size: int = BeamSearchConfig.beam_size) -
 
 
 class HuggingFacePeer:
-    """A model with random weights from the library transformers.
-
-    Args:
-        model_class: model class of transformers.
-        seed: seed of the weights.
-        settings: fields of the model configuration.
-    """
+    """A model with random weights from the library transformers."""
 
     def __init__(self, model_class: type, seed: int = 0, **settings: Any):
         import torch
@@ -79,13 +69,7 @@ class HuggingFacePeer:
         self.model = model_class(model_class.config_class(**settings)).eval()
 
     def generate(self, rows: np.ndarray, count: int, **options: Any) -> np.ndarray:
-        """Generates exactly `count` tokens for each source or prompt: `(B, P) -> (B, count)`.
-
-        Args:
-            rows: `(B, P)` token ids of B sources or prompts with P tokens each.
-            count: number of tokens to generate.
-            options: further arguments of `generate` in transformers.
-        """
+        """Generates exactly `count` tokens for each source or prompt: `(B, P) -> (B, count)`."""
         ids = self._torch.from_numpy(rows.astype(np.int64))
         with self._torch.inference_mode():
             token_ids = self.model.generate(
@@ -106,9 +90,6 @@ class MarianPeer(HuggingFacePeer):
     would prove little. Therefore the embeddings are large. The next token then depends more on the
     last token than on the position. The weights of the last LayerNorm in the decoder have random
     signs. The tied output matrix then does not favour the last token.
-
-    Args:
-        config: configuration of a post-norm Transformer.
     """
 
     def __init__(self, config: EncoderDecoderConfig):
@@ -147,11 +128,7 @@ class MarianPeer(HuggingFacePeer):
 def in_ctranslate2(runner_class: type, spec: Any, threads: int, compute_type: str) -> Any:
     """Loads a converted model into CTranslate2.
 
-    Args:
-        runner_class: class `Translator` or `Generator` of CTranslate2.
-        spec: model specification, the output of a CTranslate2 converter.
-        threads: number of threads.
-        compute_type: weight type, one of `COMPUTE_TYPES`.
+    `spec` is the output of a converter, and `compute_type` is one of `COMPUTE_TYPES`.
     """
     spec.validate()
     with tempfile.TemporaryDirectory() as directory:
@@ -167,13 +144,7 @@ def _tokens(rows: np.ndarray) -> list[list[str]]:
 
 
 class CTranslate2Peer:
-    """A CTranslate2 translator with the weights of a `MarianPeer`.
-
-    Args:
-        peer: model to convert.
-        threads: number of threads.
-        compute_type: weight type, one of `COMPUTE_TYPES`.
-    """
+    """A CTranslate2 translator with the weights of a `MarianPeer`."""
 
     def __init__(self, peer: MarianPeer, threads: int, compute_type: str = "float32"):
         from ctranslate2 import Translator
@@ -206,13 +177,7 @@ class CTranslate2Peer:
 
 
 class GPT2Peer(HuggingFacePeer):
-    """A GPT2LMHeadModel of transformers with random weights.
-
-    The last token id is the end-of-text token.
-
-    Args:
-        config: sizes of the model.
-    """
+    """A GPT2LMHeadModel of transformers with random weights. Its last token ends a text."""
 
     def __init__(self, config: EncoderConfig):
         import transformers
@@ -234,9 +199,6 @@ class GPT2Peer(HuggingFacePeer):
 
         The vocabulary of the model is a byte-level BPE of single bytes, pairs of bytes and the
         end-of-text token.
-
-        Args:
-            directory: folder to which `save_pretrained` writes the model.
         """
         self.model.save_pretrained(directory)
         byte_letters = sorted(byte_alphabet())
@@ -251,13 +213,7 @@ class GPT2Peer(HuggingFacePeer):
 
 
 class CTranslate2GPT2:
-    """A CTranslate2 generator with the weights of a `GPT2Peer`.
-
-    Args:
-        peer: model to convert.
-        threads: number of threads.
-        compute_type: weight type, one of `COMPUTE_TYPES`.
-    """
+    """A CTranslate2 generator with the weights of a `GPT2Peer`."""
 
     def __init__(self, peer: GPT2Peer, threads: int, compute_type: str = "float32"):
         from ctranslate2 import Generator

@@ -120,11 +120,6 @@ def made_up_lines(count: int, max_words: int, seed: int) -> list[str]:
     """Generates lines of artificial words.
 
     The number of words in a line is log-uniformly distributed from 2 to `max_words`.
-
-    Args:
-        count: number of lines.
-        max_words: maximum number of words in a line.
-        seed: random seed.
     """
     rng = np.random.default_rng(seed)
     lengths = np.exp(rng.uniform(np.log(2), np.log(max_words + 1), count)).astype(int)
@@ -137,12 +132,6 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
 
     The weights have a standard deviation of 0.1, which is five times BERT's standard deviation.
     With smaller weights, the answers would hardly depend on the text.
-
-    Args:
-        config: sizes of the model, except the vocabulary size.
-        vocabulary: vocabulary of the tokenizer.
-        seed: seed of the weights.
-        bfloat16: whether to compute in bfloat16.
     """
 
     def __init__(
@@ -181,27 +170,15 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
             return self.model(**self.inputs(lines, "pt")).logits.float().softmax(-1).numpy()
 
     def inputs(self, lines: Sequence[str], array_type: str) -> Mapping:
-        """Tokenizes lines `(B,)`.
-
-        Args:
-            lines: the lines.
-            array_type: type of the returned arrays, `"pt"` for PyTorch or `"np"` for NumPy.
-        """
+        """Tokenizes lines `(B,)` for PyTorch (`array_type="pt"`) or NumPy (`"np"`)."""
         limits = {"padding": True, "truncation": True, "max_length": MAX_LENGTH}
         return self._tokenizer(list(lines), return_tensors=array_type, **limits)
 
     def in_engines(self, path: pathlib.Path, threads: int, int8: bool) -> dict[str, Answer]:
         """Exports the model to ONNX, and loads it into ONNX Runtime and OpenVINO.
 
-        Args:
-            path: file to write the ONNX model to.
-            threads: number of threads of each engine.
-            int8: whether to add models with int8 weights, which the method writes to a file
-                int8.onnx beside `path`.
-
-        Returns:
-            A dict mapping the name of an engine, such as "OpenVINO, int8", to a function from lines
-            to class probabilities.
+        `int8` adds models with int8 weights, which the method writes to int8.onnx beside `path`.
+        The keys of the result are names such as "OpenVINO, int8".
         """
         import onnxruntime
         import onnxruntime.quantization
@@ -253,12 +230,7 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
         return answers
 
     def as_macaron_tf(self, directory: pathlib.Path, dtype: str = "float32") -> EncoderClassifier:
-        """Builds a classifier of this library with the weights of this Hugging Face model.
-
-        Args:
-            directory: folder to which `save_pretrained` writes the model.
-            dtype: Keras dtype policy.
-        """
+        """Builds a classifier of this library with the weights of this Hugging Face model."""
         self.model.save_pretrained(directory)
         self._vocabulary.save(directory)
         # Hugging Face reads the vocabulary from a file with this name.
@@ -275,20 +247,11 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
 
 
 def _saved(network, vocabulary, folder: pathlib.Path, output: str, *arguments: str) -> Answer:
-    """Exports a network by `macaron keras_model`, and loads the SavedModel.
+    """Exports a network by `macaron keras_model`, and returns a function that calls the SavedModel.
 
     The command runs in a process of its own, because `experiments` must not import `export`. It
-    reads the network from a .keras file, which the function writes first.
-
-    Args:
-        network: the network.
-        vocabulary: vocabulary of the network.
-        folder: folder for the .keras file and the export.
-        output: name of the model output with the answers.
-        arguments: further arguments of `macaron keras_model`.
-
-    Returns:
-        A function from lines to answers, which calls the SavedModel.
+    reads the network from a .keras file, which the function writes first. `output` is the name of
+    the model output with the answers.
     """
     folder.mkdir(parents=True, exist_ok=True)
     network.save(folder / "model.keras")
@@ -309,17 +272,7 @@ def _saved(network, vocabulary, folder: pathlib.Path, output: str, *arguments: s
 def our_answers(
     network: EncoderClassifier, vocabulary: WordPieceVocabulary, folder: pathlib.Path
 ) -> dict[str, Answer]:
-    """Makes functions that classify lines by a SavedModel, by `predict_on_batch` and by a call.
-
-    Args:
-        network: the classifier.
-        vocabulary: vocabulary of the classifier.
-        folder: folder for the export.
-
-    Returns:
-        A dict mapping the name of an implementation to a function from lines to class
-        probabilities.
-    """
+    """Makes functions that classify lines by a SavedModel, by `predict_on_batch` and by a call."""
 
     def answer(call: Callable, lines: Sequence[str]) -> np.ndarray:
         logits = call(encode_pairs(vocabulary, tf.constant(lines), None, MAX_LENGTH))
@@ -339,25 +292,14 @@ def our_answers(
 def in_lite(model: Pretrained, precision: str) -> Answer:
     """Returns a function that classifies lines by `predict`, with LiteRT for small requests.
 
-    Args:
-        model: the classifier.
-        precision: type of the LiteRT weights, `"fp32"` or `"int8"`.
+    `precision` is `"fp32"` or `"int8"`.
     """
     lite_model = model.with_lite(precision)
     return lambda lines: np.array([answer["probabilities"] for answer in lite_model.predict(lines)])
 
 
 def classifiers(options: argparse.Namespace, folder: pathlib.Path) -> dict[str, Answer]:
-    """Makes all implementations under comparison for classification.
-
-    Args:
-        options: parsed options of the command.
-        folder: folder for the exports.
-
-    Returns:
-        A dict mapping the name of an implementation to a function from lines to class
-        probabilities. The reference is first.
-    """
+    """Makes all compared implementations of classification. The reference is first."""
     vocabulary = WordPieceVocabulary.train(made_up_lines(2000, MAX_WORDS, options.seed), 4000)
     changes = {"num_layers": options.layers} if options.layers else {}
     config = catalog.config(f"bert_{options.size}", vocab_size=vocabulary.size, **changes)
@@ -394,16 +336,6 @@ def translators(
 
     The weights are random. All translations have `new_tokens` tokens, so that beam search takes the
     same number of steps in all implementations.
-
-    Args:
-        size: suffix of the model's name in the catalog, such as "tiny".
-        lines: text to train the vocabulary on.
-        new_tokens: number of tokens in each translation.
-        folder: folder for the exports.
-
-    Returns:
-        A dict mapping the name of an implementation to a function from lines `(B,)` to translations
-        `(B, 1)`.
     """
     vocabulary = SentencePieceVocabulary.train(
         lines, 1000, masks=False, languages=("en", "de"), character_coverage=1.0
@@ -431,13 +363,8 @@ def translators(
 def check_agreement(answers: Mapping[str, Answer], requests: Sequence[Sequence[str]]) -> None:
     """Checks that all implementations give about the same answers as the first implementation.
 
-    Args:
-        answers: dict mapping the name of an implementation to a function from lines to answers. The
-            names of implementations in bfloat16 or int8 end with "bfloat16" or "int8".
-        requests: lists of lines, one list for each request.
-
-    Raises:
-        UserError: texts differ, or numbers differ by 1e-4 or more (5e-2 for bfloat16 and int8).
+    Numbers may differ by less than 1e-4, or 5e-2 in implementations whose name ends with "bfloat16"
+    or "int8".
     """
     reference = next(iter(answers))
     for lines in requests:
@@ -463,8 +390,6 @@ def send_requests(
     """Sends all requests, measures their latencies, and returns the total number of lines.
 
     Args:
-        answer: function from lines to answers.
-        requests: lists of lines, one list for each request.
         clients: number of threads. A thread waits for each answer before it sends the next request.
         latencies: list to which the function appends the latency of each request in seconds.
     """
@@ -492,12 +417,6 @@ def with_latencies(
 
     The added field "latency_ms" is a dict with the keys "p50", "p95" and "p99". Warm-up runs do not
     count.
-
-    Args:
-        answers: dict mapping the name of an implementation to a function from lines to answers.
-        requests: lists of lines, one list for each request.
-        options: parsed options of the command.
-        clients: number of clients that send requests at the same time.
     """
     seconds = {name: [] for name in answers}
     contenders = {
@@ -592,10 +511,6 @@ def main(options: argparse.Namespace) -> Tables:
 
 def model_tables(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
     """Times classification and translation by models with random weights.
-
-    Args:
-        options: parsed options of the command.
-        folder: folder for the exports.
 
     Yields:
         Pairs of a table title and the rows of the table.

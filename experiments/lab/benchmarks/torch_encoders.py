@@ -75,12 +75,7 @@ class SdpaEncoder(nn.Module):
                 nn.init.trunc_normal_(weight, std=INITIALIZER_RANGE)
 
     def forward(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Computes logits `(N, V)` at N masked positions.
-
-        Args:
-            ids: `(B, L)` token ids.
-            positions: `(N,)` masked positions in the flattened batch `(B L,)`.
-        """
+        """Computes logits `(N, V)` at N positions in the flattened batch `(B L,)`."""
         x = self.tokens(ids) + (self.positions.weight + self.segments.weight[0])  # (B, L, D)
         x = F.dropout(self.norm(x), self.dropout, self.training)
         for layer in self.layers:
@@ -115,11 +110,6 @@ def hugging_face_logits(
     """Computes logits `(N, V)` at masked positions, as `SdpaEncoder.forward` does.
 
     `BertForMaskedLM.forward` computes logits at all B L positions, which takes longer.
-
-    Args:
-        model: a `BertForMaskedLM`.
-        ids: `(B, L)` token ids.
-        positions: `(N,)` masked positions in the flattened batch `(B L,)`.
     """
     hidden = model.bert(ids).last_hidden_state  # (B, L, D)
     return model.cls(hidden.flatten(0, 1)[positions])  # (N, D) -> (N, V)
@@ -130,10 +120,7 @@ def training_step(
 ) -> Contender:
     """Makes a `Contender` that repeats AdamW updates on one batch.
 
-    Args:
-        setting: sizes of the batch, and dtype policy.
-        model: model to train.
-        logits: function from ids `(B, L)` and positions `(N,)` to logits `(N, V)`.
+    `logits` maps ids `(B, L)` and positions `(N,)` to logits `(N, V)`.
     """
     batch, bfloat16 = random_batch(setting), setting.dtype_policy == "mixed_bfloat16"
     ids = torch.from_numpy(batch["token_ids"]).long().to(DEVICE)
@@ -165,12 +152,7 @@ def training_step(
 def contenders(**options) -> dict[str, Contender]:
     """Makes `Contender` objects that run a BERT training step in PyTorch.
 
-    Args:
-        options: fields of `StepSetting`.
-
-    Returns:
-        A dict mapping a name to a `Contender`. The models are the plain model, the compiled plain
-        model, and Hugging Face's model.
+    The models are the plain model, the compiled plain model, and Hugging Face's model.
     """
     setting = StepSetting(**options)
     torch.manual_seed(setting.seed)

@@ -91,10 +91,6 @@ def measure(setting: StepSetting, options: argparse.Namespace) -> list[dict]:
     """Times all implementations in a setting, and returns the output of `harness.compare`.
 
     The reference is the fastest implementation of another library, or this library's first block.
-
-    Args:
-        setting: sizes and options of the training step.
-        options: parsed options of the command.
     """
     against_peers = options.against == "peers"
     factories = [AGAINST[options.against]]
@@ -127,14 +123,7 @@ def measure(setting: StepSetting, options: argparse.Namespace) -> list[dict]:
 
 
 def check_sizes(parameters: Mapping[str, int]) -> None:
-    """Checks that all compared models have about the same number of parameters.
-
-    Args:
-        parameters: dict mapping the name of an implementation to its parameter count.
-
-    Raises:
-        UserError: a count differs from the first count by more than 1%.
-    """
+    """Checks that all compared models have the same number of parameters within 1%."""
     (first, expected), *others = parameters.items()
     for name, size in others:
         if abs(size - expected) > 0.01 * expected:
@@ -144,12 +133,7 @@ def check_sizes(parameters: Mapping[str, int]) -> None:
 
 
 def fastest(rows: list[dict], our_names: Collection[str]) -> str:
-    """Returns the name of the fastest implementation of another library.
-
-    Args:
-        rows: output of `harness.interleave`.
-        our_names: names of this library's implementations, which do not count.
-    """
+    """Returns the name of the fastest implementation of another library."""
     others = [row for row in rows if row["name"] not in our_names]
     return min(others, key=lambda row: np.median(row["seconds"]))["name"]
 

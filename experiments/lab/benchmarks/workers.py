@@ -45,14 +45,10 @@ class Worker(contextlib.AbstractContextManager):
         factory: name of a function, as `"package.module:function"`. The child process calls the
             function, which returns a dict mapping a name to a `Contender`.
         arguments: keyword arguments of the function, which are passed as JSON.
-        environment: additional environment variables of the child process.
 
     Attributes:
         parameters: dict mapping the name of a `Contender` to its parameter count.
         cpu_seconds: CPU seconds of all threads in the child process, at the end of its last run.
-
-    Raises:
-        UserError: the child process ended before it was ready.
     """
 
     def __init__(self, factory: str, arguments: Mapping, environment: Mapping[str, str]):
@@ -68,18 +64,7 @@ class Worker(contextlib.AbstractContextManager):
         self.parameters: dict[str, int] = self._reply()
 
     def run(self, name: str, steps: int) -> float:
-        """Runs steps of a `Contender` in the child process.
-
-        Args:
-            name: name of the `Contender`.
-            steps: number of steps.
-
-        Returns:
-            The result of `Contender.run_steps`.
-
-        Raises:
-            UserError: the child process has ended.
-        """
+        """Runs `run_steps` of a `Contender` in the child process, and returns its result."""
         # If the child process has ended, `_reply` raises.
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps([name, steps]) + "\n")

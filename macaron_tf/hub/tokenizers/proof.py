@@ -44,8 +44,7 @@ _TEXTS = (
 
 
 def finish(vocabulary: _AnyVocabulary, tokenizer: Tokenizer) -> _AnyVocabulary:
-    """Sets `vocabulary.added` from the tokenizer's added tokens, and proves the vocabulary's ids.
-    """
+    """Sets `vocabulary.added` from the tokenizer's added tokens, and proves the ids."""
     special = vocabulary.special.ids
     vocabulary.added = {n: i for n, i in tokenizer.added.items() if i not in special}
     vocabulary.unnormalized = [name for name in tokenizer.unnormalized if name in vocabulary.added]
