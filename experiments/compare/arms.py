@@ -226,7 +226,14 @@ class Trainer(abc.ABC):
 
     @abc.abstractmethod
     def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
-        """Trains an arm's run unless the run is complete, and returns the results; see `row`."""
+        """Trains an arm's run unless the run is complete, and returns the results; see `row`.
+
+        Args:
+            log: file for the output of the commands; `None` means stdout and stderr.
+
+        Raises:
+            Diverged: the run diverged.
+        """
 
     def fit(
         self, arm: Arm, settings: Sequence[str], run: pathlib.Path, log: pathlib.Path | None
@@ -237,7 +244,11 @@ class Trainer(abc.ABC):
     def fit_unless_diverged(
         self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None
     ) -> None:
-        """Runs `fit`, unless the run in the folder `run` has diverged before."""
+        """Runs `fit`, unless the run in the folder `run` has diverged before.
+
+        Raises:
+            Diverged: the run diverged, now or before.
+        """
         failure = None
         if not (run / DIVERGED).exists():
             try:

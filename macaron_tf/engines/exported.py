@@ -60,6 +60,10 @@ class ExportedModel:
         """Runs a signature, and returns a dict mapping output name to array.
 
         This method is thread-safe.
+
+        Raises:
+            KeyError: the model has no such signature, or an input is missing.
+            tf.errors.InvalidArgumentError: the model does not accept the value of an input.
         """
         small = self.small_engine if signature == _SIGNATURE else None
         outputs = small.answer(inputs) if small else None

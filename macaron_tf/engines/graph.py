@@ -141,12 +141,14 @@ class TaskGraph:
 
         Args:
             columns: list of N texts for each string input of the signature.
-            signature: name of the signature.
             controls: values of the inputs that are not strings, for all examples. An input without
                 a value gets the default of the task.
 
         Returns:
             List of N answers, in the order of the examples.
+
+        Raises:
+            TextError: the model does not accept a text.
         """
         for column in columns:
             check_encodable(column)

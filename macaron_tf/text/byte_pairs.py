@@ -387,8 +387,7 @@ class BytePairVocabulary(MergedPieceVocabulary):
     ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
         """Encodes normalized lines `(B,)` as ids `(B, None)` int32, and locates the pieces.
 
-        Also returns the byte offsets in the line where each piece starts and where it ends, `(B,
-        None)` int64 each.
+        Also returns the byte offsets where each piece starts and ends, `(B, None)` int64 each.
         """
         ids = self.tokenize(lines)  # (B, None)
         lengths, text_ids = np.zeros(self.pieces, np.int64), self._text_ids
