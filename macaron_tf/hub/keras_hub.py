@@ -170,9 +170,9 @@ class LanguageModelBackbone(_Backbone):
 class _Tokenizer(keras_hub.tokenizers.Tokenizer):
     """Base class of tokenizers. The tokenizer wraps a macaron_tf vocabulary.
 
-    A preset contains the files of the vocabulary as assets, and `load_assets` reads a vocabulary of
-    `kind`. The tokenizer can run in a TensorFlow graph. The start and end tokens are [CLS] and
-    [SEP]. The string "[MASK]" is ordinary text.
+    A preset contains the files of the vocabulary as assets. Without a `vocabulary`, `load_assets`
+    reads one of `kind`, such as "wordpiece". The tokenizer can run in a TensorFlow graph. The start
+    and end tokens are [CLS] and [SEP]. The string "[MASK]" is ordinary text.
 
     Call arguments:
         inputs: one string, which gives ids `(L,)`, or strings `(B,)`, which give ragged ids
