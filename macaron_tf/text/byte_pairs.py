@@ -62,6 +62,7 @@ class MergedPieceVocabulary(PieceVocabulary):
             vocabulary that is trained here.
 
     Attributes:
+        names: names of all tokens in the order of their ids, which start at 0.
         allows_unlisted_units: whether a merge may use or produce units that are not pieces, as in
             XLM. A unit that remains after the last merge and is not a piece is encoded as UNK. If
             `allows_unlisted_units` is False, the constructor raises a UserError for a merge that

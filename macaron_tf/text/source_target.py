@@ -80,7 +80,7 @@ class PairVocabulary(PieceVocabulary):
         return cls(*vocabularies, normalization, settings["languages"])
 
     def _side(self, language: str | None) -> tuple[PieceVocabulary, str]:
-        """Returns the vocabulary of a language, and the language itself. `None` is the source's."""
+        """Returns the vocabulary of a language, and the language. `None` means the source."""
         language = language or self.languages[0]
         return (self.target if language == self.languages[1] else self.source), language
 

@@ -177,7 +177,7 @@ class CTranslate2Peer:
 
 
 class GPT2Peer(HuggingFacePeer):
-    """A GPT2LMHeadModel of transformers with random weights. Its last token ends a text."""
+    """A GPT2LMHeadModel of transformers with random weights. Its last id ends a text."""
 
     def __init__(self, config: EncoderConfig):
         import transformers
