@@ -17,15 +17,9 @@ _scoped_implementation: contextvars.ContextVar[str] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def implementation_scope(name: str) -> Iterator[None]:
-    """Sets the implementation of kernels in a `with` block.
+    """Sets the implementation of kernels in a `with` block, to a name in `NAMES` or `"auto"`.
 
     The name applies to kernels that are called with the implementation `"auto"` or `"stock"`.
-
-    Args:
-        name: name of an implementation in `NAMES`, or `"auto"`.
-
-    Raises:
-        ValueError: the name is unknown.
     """
     check_choice("implementation", name, ("auto", *NAMES))
     token = _scoped_implementation.set(name)
@@ -38,8 +32,8 @@ def implementation_scope(name: str) -> Iterator[None]:
 def select_implementation(implementation: str, dtype: str) -> str:
     """Returns the name of the implementation in `NAMES` for the caller's device and graph.
 
-    An enclosing `implementation_scope` overrides `"auto"` and `"stock"`. Without a scope, `"auto"`
-    selects on TensorFlow:
+    A name in `NAMES` is returned unchanged. An enclosing `implementation_scope` overrides `"auto"`
+    and `"stock"`. Without a scope, `"auto"` selects on TensorFlow:
 
     - `"xla"` in a graph that XLA compiles,
     - `"native"` for float32 and bfloat16 on a CPU with a C++ compiler,
@@ -47,14 +41,6 @@ def select_implementation(implementation: str, dtype: str) -> str:
 
     `"stock"` selects in the same way, but never `"native"`: a process without this library cannot
     load a graph with native ops. On other backends, `"auto"` and `"stock"` select `"loop"`.
-
-    Args:
-        implementation: `"auto"`, `"stock"`, or a name in `NAMES`, which is returned unchanged.
-        dtype: dtype of the kernel's input.
-
-    Raises:
-        ValueError: `implementation` is unknown, or the implementation needs TensorFlow and Keras
-            uses another backend.
     """
     check_choice("implementation", implementation, ("auto", "stock", *NAMES))
     name = implementation

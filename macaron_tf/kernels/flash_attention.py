@@ -74,15 +74,9 @@ class Parameters:
     def scores(self, query, key, key_mask, queries, keys):
         """Computes masked attention scores times log2(e), `(Q, K)`, of two blocks.
 
-        Hidden keys and keys outside `reach` have the score MASKED_SCORE, and keys after the end of
-        the sequence PADDING_SCORE.
-
-        Args:
-            query: block of queries, `(Q, d)`.
-            key: block of keys, `(K, d)`.
-            key_mask: int32 `(K,)`, 0 at hidden keys; `None` means that all keys are visible.
-            queries: positions of the queries, `(Q,)`.
-            keys: positions of the keys, `(K,)`.
+        The blocks are `query (Q, d)` and `key (K, d)`, at positions `queries (Q,)` and `keys (K,)`.
+        Hidden keys (0 in the int32 `key_mask (K,)`) and keys outside `reach` have the score
+        MASKED_SCORE, and keys after the end of the sequence PADDING_SCORE.
         """
         scores = jnp.dot(query, key.T, preferred_element_type=jnp.float32)
         scores *= self.scale * math.log2(math.e)
@@ -104,36 +98,23 @@ class Parameters:
         return half, half
 
     def apply_dropout(self, weights, key, queries, keys):
-        """Applies dropout to attention weights `(Q, K)`.
+        """Applies dropout to attention weights `(Q, K)` with a PRNG key of two uint32.
 
-        Args:
-            weights: attention weights.
-            key: PRNG key of two uint32.
-            queries: positions of the queries, `(Q,)`.
-            keys: positions of the keys, `(K,)`.
+        `queries (Q,)` and `keys (K,)` are positions.
         """
         row_starts = queries.astype(jnp.uint32)[:, None] * jnp.uint32(self.length)
         bits = random_bits(row_starts + keys.astype(jnp.uint32)[None], key)
         return jnp.where(keep_mask(bits, self.rate), weights * (1.0 / (1.0 - self.rate)), 0.0)
 
     def key_block_range(self, index, blocks: Blocks, count: int):
-        """Returns the range of key blocks that are visible from a block of queries.
+        """Returns the range of the `count` key blocks that query block `index` sees.
 
-        Args:
-            index: index of the block of queries.
-            blocks: block sizes, with `blocks.inner` keys per block.
-            count: number of key blocks.
-
-        Returns:
-            Index of the first key block, and index after the last key block.
+        The range is the first block and the exclusive end. A key block has `blocks.inner` keys.
         """
         return _block_range(index, blocks, count, *self.reach)
 
     def query_block_range(self, index, blocks: Blocks, count: int):
-        """Returns the range of query blocks from which block `index` of keys is visible.
-
-        The arguments and the result are those of `key_block_range`, with the sides exchanged.
-        """
+        """Returns the range of query blocks from which block `index` of keys is visible."""
         return _block_range(index, blocks, count, *reversed(self.reach))
 
 
@@ -151,7 +132,7 @@ def _block_range(index, blocks: Blocks, count: int, before: int | None, after: i
 
 
 def _dropout_key(seed, head_index):
-    """Returns the PRNG key for a batch row and a head. Without dropout, the result is `None`."""
+    """Returns the PRNG key for a batch row and a head, or `None` without dropout."""
     return None if seed is None else derive_key((seed[0], seed[1]), head_index[...])
 
 
@@ -199,21 +180,10 @@ def _forward(parameters: Parameters, blocks: Blocks, *arrays):
 def _weights(
     parameters: Parameters, dropout_key, scores, logs, cotangent, value, delta, queries, keys
 ):
-    """Computes attention weights and the gradient with respect to `Q K^T`, for gradient kernels.
+    """Computes attention weights after dropout and the gradient of `Q K^T`, both `(Q, K)`.
 
-    Args:
-        parameters: static parameters.
-        dropout_key: PRNG key of dropout. `None` means no dropout.
-        scores: base-2 scores, `(Q, K)`.
-        logs: log2 of the softmax denominators from the forward kernel, `(Q,)`.
-        cotangent: gradient with respect to the outputs, `(Q, d)`.
-        value: block of values, `(K, d)`.
-        delta: inner product of `cotangent` and the output for each query, `(Q,)`.
-        queries: positions of the queries, `(Q,)`.
-        keys: positions of the keys, `(K,)`.
-
-    Returns:
-        Weights after dropout, and the gradient with respect to `Q K^T`, both `(Q, K)`.
+    `logs (Q,)` are the log2 of the softmax denominators from the forward kernel, `cotangent (Q, d)`
+    is the gradient of the outputs, and `delta (Q,)` is its inner product with the outputs.
     """
     weights = jnp.exp2(scores - logs[:, None])
     score_gradient = jnp.dot(cotangent, value.T, preferred_element_type=jnp.float32)
@@ -251,7 +221,7 @@ def _backward_queries(parameters: Parameters, blocks: Blocks, *arrays):
 
 
 def _backward_keys(parameters: Parameters, blocks: Blocks, *arrays):
-    """Computes the gradients with respect to one block of keys and values, as a Pallas kernel.
+    """Computes the gradients of one block of keys and values, as a Pallas kernel.
 
     The kernel writes the contributions of one query head, `(K, d)` each.
     """
@@ -292,22 +262,12 @@ BACKWARD_KEYS_BLOCKS = Blocks(64, 64, warps=4, stages=3)
 def _call_kernel(
     kernel, parameters: Parameters, blocks: Blocks, outer: str, arrays: dict, results: dict
 ):
-    """Runs a kernel for each block of queries or keys, each row and each head.
+    """Runs a kernel for each block of queries or keys (`outer`), each row and each head.
 
     Arrays for queries have shapes `(B, T, H, d)` and `(B, H, T)`: batch size B, T queries, H query
     heads, and head size d. Arrays for keys have shapes `(B, S, K, d)` and `(B, S)`: S keys and K
-    key heads.
-
-    Args:
-        kernel: kernel function.
-        parameters: static parameters.
-        blocks: block sizes.
-        outer: `"queries"` if a program instance holds a block of queries, or `"keys"`.
-        arrays: dict mapping name to input array.
-        results: dict mapping name to the shape and dtype of an output.
-
-    Returns:
-        List of the output arrays, in the order of `results`.
+    key heads. `arrays` has the inputs by name, and `results` the shapes and dtypes of the outputs,
+    which are returned in its order.
     """
     rows, length, heads, _ = arrays["query"].shape
     sizes = {"queries": length, "keys": arrays["key"].shape[1]}
@@ -401,6 +361,8 @@ def flash_attention(
 ):
     """Computes attention with dropout of the weights, `dropout(softmax(scale Q K^T)) V`.
 
+    The result has shape `(B, T, H, d)`.
+
     Args:
         query: queries `(B, T, H, d)` with batch size B, T queries, H query heads, and head size d.
         key: keys `(B, S, K, d)` with S keys and K key heads. Each key head is shared by H / K query
@@ -412,10 +374,6 @@ def flash_attention(
         scale: factor for the scores.
         causal: whether a query sees only keys at its own or an earlier position.
         window: size of the attention window, as in `Parameters`; 0 means no window.
-        rate: dropout rate; 0 means no dropout.
-
-    Returns:
-        Outputs `(B, T, H, d)`.
     """
     (rows, length, heads, _), num_keys = query.shape, key.shape[1]
     parameters = Parameters(scale, causal, window, rate, num_keys, heads // key.shape[2])
@@ -445,14 +403,10 @@ def flash_attention(
 
 
 def can_shard(rows: int, heads: int) -> bool:
-    """Returns whether `flash_attention` can be sharded over the device mesh.
+    """Returns whether `flash_attention` can be sharded over the device mesh, if there is one.
 
-    The size of the mesh's data axis must divide the batch size, and the size of the model axis must
-    divide the number of key heads. Without a device mesh, the result is True.
-
-    Args:
-        rows: batch size.
-        heads: number of key heads.
+    The size of the mesh's data axis must divide the batch size (`rows`), and the size of the model
+    axis must divide the number of key heads.
     """
     distribution = keras.distribution.distribution()
     if distribution is None:

@@ -23,11 +23,9 @@ def fmix32(x: jax.Array) -> jax.Array:
 
 
 def derive_key(seed: jax.Array, index: jax.Array | int = 0) -> Key:
-    """Derives a PRNG key from a seed and an index, for example for each attention head.
+    """Derives a PRNG key from a seed `(2,)` uint32 and an index, such as that of an attention head.
 
-    Args:
-        seed: `(2,)` uint32.
-        index: integer or uint32 array. An array gives one key per element.
+    An array of indices gives one key per element.
     """
     first, second = (
         fmix32(fmix32(jnp.uint32(2) * index + jnp.uint32(i) + seed[0]) ^ seed[1]) for i in (0, 1)
@@ -40,10 +38,6 @@ def random_bits(indices: jax.Array, key: Key) -> jax.Array:
 
     The hash has three multiplications. Cheaper hashes with two multiplications left correlations,
     for which `tests/kernels/test_jax_kernels.py` tests.
-
-    Args:
-        indices: element indices, uint32.
-        key: PRNG key from `derive_key`.
     """
     bits = (indices + key[0]) * jnp.uint32(0x85EBCA6B)
     bits = (bits ^ (bits >> 15)) * (key[1] | jnp.uint32(1))
@@ -51,13 +45,9 @@ def random_bits(indices: jax.Array, key: Key) -> jax.Array:
 
 
 def keep_mask(bits: jax.Array, rate: float) -> jax.Array:
-    """Returns a boolean mask, True at the elements that dropout keeps.
+    """Returns a mask, True at the elements that dropout keeps, with probability 1 - `rate` each.
 
-    Each element is kept with probability 1 - `rate`.
-
-    Args:
-        bits: random uint32 for each element.
-        rate: dropout rate.
+    `bits` is a random uint32 for each element.
     """
     return bits >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
 
@@ -65,15 +55,10 @@ def keep_mask(bits: jax.Array, rate: float) -> jax.Array:
 def dropout(x: jax.Array, rate: float, seed: jax.Array) -> jax.Array:
     """Applies dropout: zeroes elements with probability `rate`, and divides the rest by 1 - `rate`.
 
-    The random bits depend on the element's row-major index, so that the result does not depend on
-    the device mesh. An array with four axes is treated as attention weights `(B, H, T, S)` with
-    target length T and source length S. Each head has a separate key, and element indices start at
-    0 in each head, so that `flash_attention` drops the same elements.
-
-    Args:
-        x: array of any shape.
-        rate: dropout rate.
-        seed: `(2,)` uint32.
+    The random bits depend on `seed`, `(2,)` uint32, and on the element's row-major index, so that
+    the result does not depend on the device mesh. An array with four axes is treated as attention
+    weights `(B, H, T, S)` with target length T and source length S. Each head has a separate key,
+    and element indices start at 0 in each head, so that `flash_attention` drops the same elements.
     """
     if x.ndim != 4:
         bits = random_bits(_element_indices(x.shape), derive_key(seed))
@@ -87,7 +72,6 @@ def dropout(x: jax.Array, rate: float, seed: jax.Array) -> jax.Array:
 
 
 def _element_indices(shape: tuple[int, ...]) -> jax.Array:
-    """Returns the row-major index of each element in an array of the given shape, as uint32."""
     indices = jnp.zeros(shape, jnp.uint32)
     for axis in range(len(shape)):
         stride = jnp.uint32(math.prod(shape[axis + 1 :]) % 2**32)

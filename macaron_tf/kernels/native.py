@@ -58,11 +58,9 @@ def library_path() -> pathlib.Path | None:
     The library is in the subfolder `native` of the cache folder. The file name of the library
     depends on the sources, the flags, TensorFlow, the compiler and the processor. A lock prevents
     several processes from building the library at the same time. A failed build leaves a file with
-    the compiler's output beside it, and is not tried again while that file exists.
-
-    Returns:
-        Path of the library. `None` means that there is no C++ compiler, that the cache folder
-        cannot be written, or that the build failed. The log names the cause.
+    the compiler's output beside it, and is not tried again while that file exists. `None` means
+    that there is no C++ compiler, that the cache folder cannot be written, or that the build
+    failed. The log names the cause.
     """
     try:
         compiler = find_compiler()
@@ -80,14 +78,10 @@ def library_path() -> pathlib.Path | None:
 
 
 def find_compiler() -> list[str]:
-    """Returns the C++ compiler's command as a list of strings.
+    """Returns the C++ compiler's command as a list of strings, or raises a UserError without one.
 
     If the environment variable CXX is set, its command is used. Otherwise, the command is the first
     of g++, clang++ and c++ on the search path.
-
-    Raises:
-        UserError: the command in CXX has an unclosed quote, ends with a backslash or is not on the
-            search path, or CXX is not set and none of the three compilers is on the search path.
     """
     try:
         cxx = shlex.split(os.environ.get("CXX", ""))
@@ -104,10 +98,7 @@ def find_compiler() -> list[str]:
 
 
 def tuning_flags(compiler: list[str]) -> list[str]:
-    """Returns the first flag in each row of `_TUNING` that the compiler accepts.
-
-    A row without an accepted flag is skipped.
-    """
+    """Returns the first flag, if any, in each row of `_TUNING` that the compiler accepts."""
     flags = []
     for alternatives in _TUNING:
         for flag in alternatives:
@@ -166,19 +157,12 @@ def _processor() -> str:
 
 
 def available() -> bool:
-    """Returns whether the native ops work on this machine.
-
-    The first call builds the library if necessary, and loads it.
-    """
+    """Returns whether the native ops work on this machine. The first call builds and loads them."""
     return _operations() is not None
 
 
 def operations():
-    """Returns the module with the native ops.
-
-    Raises:
-        UserError: the library is not available.
-    """
+    """Returns the module with the native ops, or raises a UserError without the library."""
     library = _operations()
     if library is None:
         raise UserError("this machine has no native kernels (see the log): install a C++ compiler")
@@ -200,10 +184,8 @@ def _operations():
 def dropout(x: tf.Tensor, rate: float, key) -> tf.Tensor:
     """Applies dropout: zeroes elements with probability `rate`, and divides the rest by 1 - `rate`.
 
-    Args:
-        x: tensor of any shape, float32 or bfloat16.
-        rate: dropout rate, at least 0 and below 1, which is rounded to a multiple of 1 / 65,536.
-        key: PRNG key, `(2,)` integers. The same key drops the same elements.
+    x may have any shape and is float32 or bfloat16. `rate` is at least 0 and below 1, and is
+    rounded to a multiple of 1 / 65,536. The same `key`, `(2,)` integers, drops the same elements.
 
     References: Srivastava et al. 2014 (dropout); Salmon et al. 2011 (the generator Philox 4x32-10).
     """
@@ -211,15 +193,10 @@ def dropout(x: tf.Tensor, rate: float, key) -> tf.Tensor:
 
 
 def layer_norm(x: tf.Tensor, scale, offset, epsilon: float) -> tf.Tensor:
-    """Applies layer normalization over the last axis.
+    """Applies layer normalization over the last axis of `x (..., D)`, float32 or bfloat16.
 
-    The output is `(x - mean) / sqrt(variance + epsilon) * scale + offset`.
-
-    Args:
-        x: tensor `(..., D)`, float32 or bfloat16.
-        scale: `(D,)`; `None` means ones.
-        offset: `(D,)`; `None` means zeros.
-        epsilon: constant that is added to the variance.
+    The output is `(x - mean) / sqrt(variance + epsilon) * scale + offset`. `scale` and `offset` are
+    `(D,)`, or `None` for ones and zeros.
 
     References: Ba et al. 2016.
     """
@@ -230,12 +207,9 @@ def layer_norm(x: tf.Tensor, scale, offset, epsilon: float) -> tf.Tensor:
 
 
 def bias_gelu(x: tf.Tensor, bias, approximate: bool = False) -> tf.Tensor:
-    """Computes `GELU(x + bias)`.
+    """Computes `GELU(x + bias)` for `x (..., D)`, float32 or bfloat16, and `bias (D,)`.
 
-    Args:
-        x: tensor `(..., D)`, float32 or bfloat16.
-        bias: `(D,)`.
-        approximate: whether to use the tanh approximation of GELU.
+    `approximate` means the tanh approximation of GELU.
 
     References: Hendrycks and Gimpel 2016.
     """
@@ -246,19 +220,11 @@ def bias_gelu(x: tf.Tensor, bias, approximate: bool = False) -> tf.Tensor:
 def cross_entropy(logits: tf.Tensor, labels, smoothing: float = 0.0) -> tuple[tf.Tensor, tf.Tensor]:
     """Computes softmax cross-entropy with label smoothing (see `label_smoothed_cross_entropy`).
 
-    To save memory, the gradient overwrites the logits if no other op reads them.
-
-    Args:
-        logits: `(N, V)`, float32 or bfloat16.
-        labels: class indices `(N,)`.
-        smoothing: label smoothing, the weight of the uniform distribution in the target.
-
-    Returns:
-        The loss and the negative log-likelihood, both `(N,)` float32. The negative log-likelihood
-        has no gradient.
-
-    Raises:
-        tf.errors.InvalidArgumentError: a label is below 0 or above V - 1.
+    For logits `(N, V)`, float32 or bfloat16, and labels `(N,)`, the result is the loss and the
+    negative log-likelihood, both `(N,)` float32. The negative log-likelihood has no gradient. A
+    label outside 0 to V - 1 raises tf.errors.InvalidArgumentError. To save memory, the gradient
+    overwrites the logits if no other op reads them. `smoothing` is the weight of the uniform
+    distribution in the target.
     """
     loss, nll, _ = operations().macaron_tf_cross_entropy(
         logits=logits, labels=tf.cast(labels, tf.int32), smoothing=smoothing
@@ -346,14 +312,9 @@ def _second_derivatives(
 ) -> list:
     """Computes the gradient of a native gradient op, which is a second derivative.
 
-    Args:
-        composed: function that computes the forward op from TensorFlow's own ops.
-        inputs: inputs of `composed`. The gradient op returns a gradient for each input.
-        dy: upstream gradient that the gradient op takes.
-        upstream: gradients with respect to the outputs of the gradient op.
-
-    Returns:
-        Gradients with respect to `inputs`, then the gradient with respect to `dy`.
+    `composed` computes the forward op of `inputs` from TensorFlow's own ops, `dy` is the upstream
+    gradient that the gradient op takes, and `upstream` has the gradients of its outputs. The result
+    is the gradients of `inputs` and of `dy`.
     """
     with tf.GradientTape() as outer:
         outer.watch([*inputs, dy])

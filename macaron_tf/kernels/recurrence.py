@@ -30,12 +30,7 @@ GATES = {
 def gated(c, x2, state_bias, gate_bias, gate: str):
     """Applies the gate of SwishRNN, `(c + state_bias) * gate(x2 + gate_bias)`.
 
-    Args:
-        c: states of the recurrence, `(..., R)`.
-        x2: input of the gate, `(..., R)`.
-        state_bias: `(R,)`.
-        gate_bias: `(R,)`.
-        gate: key of `GATES`.
+    The states `c` and the gate's input `x2` are `(..., R)`, and the biases `(R,)`.
     """
     return ops.multiply(ops.add(c, state_bias), GATES[gate](ops.add(x2, gate_bias)))
 
@@ -65,13 +60,11 @@ def from_steps(x, length):
 
 
 def one_step(c, alpha, beta, x, keep=None, follows=None):
-    """Computes the next state of the recurrence, `Swish(c - x) + x`.
+    """Computes the next state of the recurrence, `Swish(c - x) + x`, for `c` and `x (k, B, R)`.
 
     Args:
-        c: previous state, `(k, B, R)`.
         alpha: parameter of Swish, `(R,)`.
         beta: parameter of Swish, `(R,)`.
-        x: input of the step, `(k, B, R)`.
         keep: `(k, B, 1)`, 0 at padded positions, which keep the previous state. `None` means no
             padding.
         follows: `(k, B, 1)`, 0 where a text begins and zeros replace the previous state. `None`
@@ -106,17 +99,10 @@ def derivatives(u, keep, alpha, beta):
 
 
 def states_by_scan(x, alpha, beta, start, *marks):
-    """Computes all states by a scan, which the backend differentiates.
+    """Computes all states `(n, k, B, R)` by a scan, which the backend differentiates.
 
-    Args:
-        x: time-major input, `(n, k, B, R)`.
-        alpha: parameter of Swish, `(R,)`.
-        beta: parameter of Swish, `(R,)`.
-        start: initial state, `(k, B, R)`.
-        marks: `keep` and `follows` of `one_step` for all steps. Both are optional.
-
-    Returns:
-        States c, `(n, k, B, R)`.
+    `x (n, k, B, R)` is time-major, `start (k, B, R)` is the initial state, and `marks` are `keep`
+    and `follows` of `one_step` for all steps. Both are optional.
     """
     return _scan(lambda c, inputs: one_step(c, alpha, beta, *inputs), start, [x, *marks])
 
@@ -153,19 +139,12 @@ def states_by_loop(x, alpha, beta, start, *marks):
 
 
 def apply_time_major(compute_states, x, alpha, beta, step_size: int, mask, start=None):
-    """Computes the recurrence on a batch-major array by means of a time-major implementation.
+    """Computes the states `(B, L, R)` of batch-major x by a time-major implementation.
 
     Args:
         compute_states: `states_by_scan` or `states_by_loop`.
-        x: `(B, L, R)`.
-        alpha: parameter of Swish, `(R,)`.
-        beta: parameter of Swish, `(R,)`.
-        step_size: k.
         mask: `(B, L)` or `None`, as in `swish_recurrence`.
         start: initial state, `(B, k, R)`; `None` means zeros.
-
-    Returns:
-        States `(B, L, R)` in x's dtype.
     """
     if start is None:
         start = ops.zeros((ops.shape(x)[0], step_size, x.shape[-1]), "float32")
@@ -178,11 +157,10 @@ def apply_time_major(compute_states, x, alpha, beta, step_size: int, mask, start
 
 
 def marks_of(mask) -> list:
-    """Converts a mask `(B, L)` to the arrays `keep` and `follows` of `one_step`.
+    """Converts a mask `(B, L)` to float32 arrays `(B, L, 1)`: `keep` and `follows` of `one_step`.
 
-    Returns:
-        List of arrays `(B, L, 1)` in float32. A boolean mask gives `keep` only, an integer mask
-        gives `keep` and `follows`, and `None` gives an empty list.
+    A boolean mask gives `keep` only, an integer mask gives `keep` and `follows`, and `None` gives
+    an empty list.
     """
     if mask is None:
         return []
@@ -194,13 +172,8 @@ def marks_of(mask) -> list:
 def _scan(step, start, inputs: list):
     """Computes all states of a recurrence, stacked along a new first axis.
 
-    On TensorFlow, this function calls `tf.scan`, because `keras.ops.scan` does not compile under
-    XLA with TensorFlow.
-
-    Args:
-        step: function from the state and the arrays of one step to the next state.
-        start: initial state.
-        inputs: list of arrays with n steps along the first axis.
+    `step` maps the state and one step's arrays to the next state. On TensorFlow, this function
+    calls `tf.scan`, because `keras.ops.scan` does not compile under XLA with TensorFlow.
     """
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf  # not on JAX, where TensorFlow need not be installed
@@ -217,14 +190,8 @@ def _loop(step, start, inputs: list, reverse: bool = False):
     """Computes the same states as `_scan`, but is not differentiable.
 
     On TensorFlow, this function does not call `tf.scan`, because LiteRT cannot convert `tf.scan`
-    for an unknown batch size. The loop passes the shape of the states as a tensor instead.
-
-    Args:
-        step: function from the state and the arrays of one step to the next state.
-        start: initial state.
-        inputs: list of arrays with n steps along the first axis.
-        reverse: whether to run from the last step to the first. The order of the output follows
-            `inputs` in both cases.
+    for an unknown batch size. The loop passes the shape of the states as a tensor instead. With
+    `reverse`, it runs from the last step to the first, but the output keeps the order of `inputs`.
     """
     if keras.backend.backend() != "tensorflow":
         return _scan_on_jax(step, start, inputs, reverse, _unroll())

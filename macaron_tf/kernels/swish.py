@@ -25,10 +25,11 @@ def swish_recurrence(
 ):
     """Computes SwishRNN's recurrence, `c[i] = Swish(c[i-k] - x[i]) + x[i]`.
 
-    `Swish(u) = sigmoid(alpha u + beta) u` with the learned vectors `alpha` and `beta`. If x[i] is
-    far above c[i-k], the result is close to x[i]. If x[i] is far below c[i-k], the result is close
-    to c[i-k]. Every k-th position belongs to the same chain, and the k chains are independent. The
-    loop therefore computes k positions per step and takes ceil(L / k) steps.
+    `Swish(u) = sigmoid(alpha u + beta) u` with the learned vectors `alpha` and `beta`, `(R,)`. If
+    x[i] is far above c[i-k], the result is close to x[i]. If x[i] is far below c[i-k], the result
+    is close to c[i-k]. Every k-th position belongs to the same chain, and the k chains are
+    independent. The loop therefore computes k positions per step and takes ceil(L / k) steps. The
+    states c are `(B, L, R)` in x's dtype.
 
     Padded positions leave the state unchanged, so padding before and after a text does not affect
     the text. Padding between real positions has no effect if its length is a multiple of k.
@@ -36,8 +37,6 @@ def swish_recurrence(
     Args:
         x: `(B, L, R)` with batch size B, length L and width R, in any float dtype. The state is
             float32.
-        alpha: `(R,)`.
-        beta: `(R,)`.
         step_size: k, at least 1. L need not be a multiple of k.
         mask: `(B, L)`, booleans with False at padding; `None` means no padding. Alternatively,
             integers with 0 at padding, 2 where a text begins and zeros replace the previous state,
@@ -48,14 +47,6 @@ def swish_recurrence(
             `"auto"` selects the fastest implementation. `"stock"` selects the fastest
             implementation that uses only TensorFlow's own ops (see `select_implementation`).
             Results differ by rounding errors.
-
-    Returns:
-        States c, `(B, L, R)`, in x's dtype.
-
-    Raises:
-        ValueError: `step_size` is below 1, or `implementation` is unknown or not available on
-            Keras's backend.
-        UserError: `implementation` is `"native"`, but the native library cannot be built or loaded.
 
     References: Lei et al. 2022, "Simple Recurrence Improves Masked Language Models", eq. 3.
     """
@@ -94,22 +85,14 @@ def swish_gate(
 ):
     """Computes SwishRNN's recurrence and gate, `(C + state_bias) * gate(X2 + gate_bias)`.
 
-    C is the output of the recurrence for the input X1.
+    C is the output of the recurrence for the input X1, as in `swish_recurrence`. The result is
+    `(B, L, R)` in x's dtype.
 
     Args:
         x: X1 and X2, concatenated along the last axis, `(B, L, 2 R)`.
-        alpha: parameter of Swish, `(R,)`.
-        beta: parameter of Swish, `(R,)`.
-        state_bias: `(R,)`.
-        gate_bias: `(R,)`.
-        step_size: see `swish_recurrence`.
         gate: `"gelu"` for the exact GELU, `"gelu_tanh"` for its tanh approximation, or `"sigmoid"`.
-        mask: see `swish_recurrence`.
         implementation: see `swish_recurrence`. `"native"` computes the recurrence and the gate in
             one pass over x, and keeps only x and C for the gradient.
-
-    Returns:
-        Gated states `(B, L, R)`, in x's dtype.
 
     References: Lei et al. 2022, "Simple Recurrence Improves Masked Language Models", eq. 3-4.
     """

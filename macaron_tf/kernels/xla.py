@@ -68,16 +68,9 @@ def from_chunks(x, batch, length):
 
 
 def recurrence_over_chunks(x, length, alpha, beta, step_size, mask=None, start=None):
-    """Computes the recurrence on chunks from `to_chunks`, and returns states in the same layout.
+    """Computes the recurrence on chunks `(n, S, R)` from `to_chunks`, to states in the same layout.
 
-    Args:
-        x: output of `to_chunks`, `(n, S, R)`.
-        length: sequence length L.
-        alpha: parameter of Swish, `(R,)`.
-        beta: parameter of Swish, `(R,)`.
-        step_size: k.
-        mask: `(B, L)`, as in `swish_recurrence`.
-        start: initial state, `(B, k, R)`; `None` means zeros.
+    See `swish_recurrence` for the other arguments. `start` is `(B, k, R)`.
     """
     iterations, rows, width = ops.shape(x)
     size = rows // UNROLL
@@ -95,7 +88,6 @@ def _with_gradient(iterations, steps, size, keep=None, follows=None):
 
     Args:
         iterations: number n of loop iterations.
-        steps: number of steps.
         size: number of rows per step, k B.
         keep: 0 at padding, in the layout of `to_chunks`; `None` means no padding.
         follows: 0 where a text begins, in the layout of `to_chunks`; `None` means that no text
@@ -104,9 +96,9 @@ def _with_gradient(iterations, steps, size, keep=None, follows=None):
     static_size = size if isinstance(size, int) else None
 
     def read(rows, step):
-        """Reads the rows of one step: `(n S, R) -> (size, R)`.
+        """Reads the rows of one step, or of the last step if `step` is past the end.
 
-        For a step past the end, the function reads the rows of the last step.
+        The shapes are `(n S, R) -> (size, R)`.
         """
         rows = xla.dynamic_slice(rows, [step * size, 0], [size, rows.shape[-1]])
         # The slice loses its static shape, which the state of a loop must have.
@@ -131,18 +123,10 @@ def _with_gradient(iterations, steps, size, keep=None, follows=None):
     def loop(compute_iteration, state, num_arrays, like):
         """Calls `compute_iteration(i, state) -> (state, rows)` in a loop, and returns all rows.
 
-        The arrays are initialized with an element of `like`. XLA then detects that the initial
-        values are never read. If the initial value were a constant, XLA would fill one array for
-        all loops of a model, and copy this array for each loop.
-
-        Args:
-            compute_iteration: function that computes the UNROLL steps of one iteration.
-            state: initial state.
-            num_arrays: number of arrays in `rows`.
-            like: array from which the results take dtype and width.
-
-        Returns:
-            List of `num_arrays` arrays `(iterations, size, R)`.
+        The rows are `num_arrays` arrays `(iterations, size, R)`, initialized with an element of
+        `like`. XLA then detects that the initial values are never read. If the initial value were a
+        constant, XLA would fill one array for all loops of a model, and copy this array for each
+        loop.
         """
         empty = tf.broadcast_to(like[0, 0, 0], (iterations, size, like.shape[-1]))
 
@@ -237,12 +221,7 @@ def dropout(x, rate: float, seed):
 
     For each dropout, TensorFlow's own op derives a key by 10 rounds of Philox in 344 operations. In
     a training step with T5, 40% of all operations serve this purpose. This function derives the key
-    by `fmix32` of MurmurHash3 (Appleby 2011) instead.
-
-    Args:
-        x: tensor of any shape.
-        rate: dropout rate.
-        seed: `(2,)` integers.
+    from `seed`, `(2,)` integers, by `fmix32` of MurmurHash3 (Appleby 2011) instead.
     """
     key = tf.cast(seed, tf.uint32)
     key = _xor_shift(key, 16) * tf.constant(0x85EBCA6B, tf.uint32)
