@@ -266,8 +266,8 @@ def _call_kernel(
 
     Arrays for queries have shapes `(B, T, H, d)` and `(B, H, T)`: batch size B, T queries, H query
     heads, and head size d. Arrays for keys have shapes `(B, S, K, d)` and `(B, S)`: S keys and K
-    key heads. `arrays` has the inputs by name, and `results` the shapes and dtypes of the outputs,
-    which are returned in its order.
+    key heads. `arrays` has the inputs by name, and `results` the shapes and dtypes of the outputs.
+    The result is a list of the outputs, in the order of `results`.
     """
     rows, length, heads, _ = arrays["query"].shape
     sizes = {"queries": length, "keys": arrays["key"].shape[1]}

@@ -49,14 +49,9 @@ PRETRAINING: dict[str, type[PretrainingObjective]] = {
 
 
 def objective_class(name: str | None) -> type[Objective]:
-    """Returns the class of the pre-training objective with the given name.
+    """Returns the class of the pre-training objective with a name, such as `"masked_language"`.
 
-    Args:
-        name: value of `Pretrained.objective`, such as `"masked_language"`.
-
-    Returns:
-        The objective's class. If the name is `None` or unknown, the result is the base class
-        `Objective`, whose attributes `causal`, `fills_masks`, `encoder_decoder` and `has_memory`
-        are False.
+    If the name is `None` or unknown, the result is the base class `Objective`, whose attributes
+    `causal`, `fills_masks`, `encoder_decoder` and `has_memory` are False.
     """
     return PRETRAINING.get(name or "", Objective)

@@ -69,15 +69,9 @@ class Objective(Settings, abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
-        """Computes the sums of the loss and of the metrics over a batch.
+        """Computes the sums of the loss and of the metrics over a batch of tensors by feature name.
 
-        Args:
-            network: the network to train or evaluate.
-            batch: dict mapping feature name to tensor.
-            training: whether dropout is active and evaluation-only sums are left out.
-
-        Returns:
-            Dict mapping name to float32 scalar, such as `loss_sum` and `weight`.
+        The result maps names such as `loss_sum` and `weight` to float32 scalars.
         """
 
 
@@ -113,16 +107,9 @@ class PretrainingObjective(Objective):
         run.
 
         Args:
-            rows: batches of token rows, with `token_ids (B, L)` int. The first batch has the index
-                `start_step`.
-            masking: the masking settings.
-            vocabulary: the vocabulary of the token ids.
-            seed: the random seed.
+            rows: batches of token rows, with `token_ids (B, L)` int. Static masking needs
+                `row_number` and `epoch`, too.
             start_step: index of the first batch in `rows`. Each micro-batch counts as one batch.
-
-        Raises:
-            ValueError: static masking is set, but `rows` lacks `row_number` or `epoch`.
-            UserError: the objective does not support the vocabulary (see `preparation`).
         """
         prepare = self.preparation(rows.element_spec, masking, vocabulary)
 
@@ -143,13 +130,8 @@ class PretrainingObjective(Objective):
         The function is traced without AutoGraph, so branches on tensors need `tf.cond`.
 
         With static masking (`masking.duplicates` = K), each row has K different masks. Epoch e uses
-        mask e modulo K.
-
-        Args:
-            spec: dict mapping name to `tf.TensorSpec` of a batch of rows. Static masking needs
-                `row_number` and `epoch`, both `(B,)` int.
-            masking: the masking settings.
-            vocabulary: the vocabulary of the token ids.
+        mask e modulo K. `spec` maps the names of a batch of rows to `tf.TensorSpec`. Static masking
+        needs `row_number` and `epoch`, both `(B,)` int.
         """
 
         def masked(batch, seed):
@@ -172,18 +154,7 @@ def with_weights(batch: Batch) -> Batch:
 
 
 def cross_entropy(labels: Tensor, logits: Tensor) -> Tensor:
-    """Computes the cross-entropy in nats, in float32.
-
-    Args:
-        labels: `(...,)` int, class indices from 0 to C - 1.
-        logits: `(..., C)`, any float type.
-
-    Returns:
-        `(...,)` float32, without reduction.
-
-    Raises:
-        ValueError: on TensorFlow, the shapes of labels and logits do not match.
-    """
+    """Computes the cross-entropy `(...,)` in nats, in float32, of logits `(..., C)`."""
     if runs_native(logits):
         labels = tf.convert_to_tensor(labels)
         labels.shape.assert_is_compatible_with(logits.shape[:-1])
@@ -198,26 +169,16 @@ def cross_entropy(labels: Tensor, logits: Tensor) -> Tensor:
 
 
 def correct(logits: Tensor, labels: Tensor) -> Tensor:
-    """Returns 1 where the logit of the label is the largest logit, and 0 elsewhere.
-
-    Logits have shape `(..., C)`, labels have shape `(...,)`, and the result is `(...,)` float32.
-    """
+    """Returns 1 where the label's logit is the largest in `(..., C)`, and else 0, as float32."""
     predicted = ops.cast(ops.argmax(logits, axis=-1), labels.dtype)
     return ops.cast(ops.equal(predicted, labels), "float32")
 
 
 def weighted_sums(losses: Tensor, weights: Tensor, correctness: Tensor | None = None) -> Sums:
-    """Computes weighted sums of losses and of correct predictions.
+    """Computes the weighted sums `loss_sum` and, unless `correctness` is `None`, `correct_sum`.
 
-    Args:
-        losses: `(...,)` float32.
-        weights: `(...,)` float32.
-        correctness: `(...,)` float32, 1 at correct predictions and 0 elsewhere. `None` leaves
-            `correct_sum` out of the result.
-
-    Returns:
-        Dict of `loss_sum`, `weight` (the sum of the weights) and, unless `correctness` is `None`,
-        `correct_sum`.
+    All arguments are float32 `(...,)`. `correctness` is 1 at correct predictions and 0 elsewhere.
+    The dict also contains `weight`, the sum of the weights.
     """
     sums = {"loss_sum": ops.sum(losses * weights), "weight": ops.sum(weights)}
     return sums if correctness is None else {**sums, "correct_sum": ops.sum(correctness * weights)}
@@ -238,13 +199,7 @@ def token_sums(
 ) -> Sums:
     """Computes the weighted sum of the cross-entropies of N predicted tokens.
 
-    Args:
-        logits: `(N, V)`, any float type.
-        labels: `(N,)` int.
-        weights: `(N,)` float32.
-        token_ids: `(B, L)` int, the network's input.
-        training: whether to leave out `correct_sum`.
-        pad_id: id of padding in `token_ids`.
+    Logits are `(N, V)`, labels and weights `(N,)`, and `token_ids (B, L)` the network's input.
 
     Returns:
         Dict of `loss_sum` and `nll_sum` (which are equal, in nats), `weight` (the sum of the
@@ -283,7 +238,6 @@ class MaskedPositions:
             all B P positions, including padding.
         length: L, the row length.
         weights: `(N,)` float32, 0 at padding.
-        pad_id: id of padding in the batch's `token_ids`.
     """
 
     used: Tensor | None

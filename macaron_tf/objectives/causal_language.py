@@ -32,16 +32,9 @@ from macaron_tf.settings import Natural, NonNegative
 class CausalLanguageObjective(PretrainingObjective):
     """Causal language modelling: cross-entropy of each token given the previous tokens of the row.
 
-    The first token of a row and padding are not predicted.
-
-    Call arguments:
-        network: a `LanguageModel` with causal attention.
-        batch: dict of the `encoder_inputs` and, optionally, `labels (B, L - 1)` int. The default
-            labels are `token_ids[:, 1:]`.
-        training: see `Objective`.
-
-    Returns:
-        The dict that `token_sums` returns for the predicted tokens.
+    The first token of a row and padding are not predicted. A causal `LanguageModel` reads the
+    `encoder_inputs`. The labels `(B, L - 1)` are `token_ids[:, 1:]` unless the batch has `labels`.
+    The sums are those of `token_sums`.
 
     References: Radford et al. 2018 (GPT), eq. 1; Conneau and Lample 2019 (XLM), section 3.2.
     """
@@ -86,12 +79,7 @@ class CausalLanguageObjective(PretrainingObjective):
     ) -> Sums:
         """Computes `token_sums` over all labels that are not padding.
 
-        Args:
-            network: network with `logits`, which maps `(N, D)` to `(N, V)`.
-            hidden: `(B, T, D)`, hidden states that predict T labels.
-            labels: `(B, T)` int.
-            token_ids: `(B, L)` int, the network's input.
-            training: see `Objective`.
+        `hidden (B, T, D)` predicts `labels (B, T)`, by the network's `logits`.
         """
         pad_id = network.config.pad_id
         hidden, labels = flat_rows(hidden, labels, self.skip_padding, pad_id)
@@ -104,17 +92,9 @@ class SegmentLanguageObjective(CausalLanguageObjective):
     """Transformer-XL's objective: causal language modelling of segments, with memory.
 
     Each token is predicted given the previous tokens of its segment and the memory, which holds
-    hidden states of the previous segments.
-
-    Call arguments:
-        network: a `SegmentLanguageModel` with the memories `training` and `evaluation` in its dict
-            `memories`.
-        batch: batch from this objective's `dataset`. Row b continues row b of the previous batch,
-            unless `starts (B,)` is True for the row.
-        training: see `Objective`.
-
-    Returns:
-        The dict that `token_sums` returns for the predicted tokens.
+    hidden states of the previous segments. The network is a `SegmentLanguageModel` with the
+    memories `training` and `evaluation`. Row b of a batch continues row b of the previous batch,
+    unless `starts (B,)` is True for the row. The sums are those of `token_sums`.
 
     References: Dai et al. 2019 (Transformer-XL), section 3.2.
     """
@@ -168,15 +148,8 @@ class AuxiliaryLanguageObjective(ClassificationObjective):
             of rows per example.
         language_weight: lambda, the weight of the language model loss. At 0, L1 is not computed.
 
-    Call arguments:
-        network: a `CausalReader`.
-        batch: see `ClassificationObjective`.
-        training: see `Objective`.
-
-    Returns:
-        The dict that `ClassificationObjective` returns. Its `loss_sum` also includes lambda L1.
-        Unless lambda is 0, the dict also contains `language_loss_sum`, the sum of L1 over examples
-        (nats).
+    The network is a `CausalReader`. The sums are those of `ClassificationObjective`, with lambda L1
+    in `loss_sum`, and, unless lambda is 0, `language_loss_sum`, the sum of L1 over examples (nats).
 
     References: Radford et al. 2018 (GPT), eq. 5.
     """
@@ -198,15 +171,9 @@ class AuxiliaryLanguageObjective(ClassificationObjective):
 
 
 def _language_loss(language_model, token_ids: Tensor, hidden: Tensor) -> Tensor:
-    """Computes L1 of `AuxiliaryLanguageObjective`.
+    """Computes L1 of `AuxiliaryLanguageObjective` in nats, `(B,)` float32.
 
-    Args:
-        language_model: model with `logits`, which maps `(N, D)` to `(N, V)`.
-        token_ids: `(B, R, L)` int, R rows per example.
-        hidden: `(B, R, L, D)`, the hidden states of `token_ids`.
-
-    Returns:
-        `(B,)` float32, L1 of each example in nats.
+    `token_ids (B, R, L)` has R rows per example, and `hidden (B, R, L, D)` their hidden states.
     """
     labels = token_ids[:, :, 1:]  # (B, R, L - 1)
     # (B, R, L - 1, D) -> (N, D) and (B, R, L - 1) -> (N,), N = B R (L - 1)
@@ -232,16 +199,12 @@ class BidirectionalLanguageObjective(Objective):
             softmax. The sampled softmax needs a vocabulary sorted by descending frequency. The
             draws depend only on the batch, so a resumed run equals an uninterrupted run.
 
-    Call arguments:
-        network: an `Elmo`.
-        batch: dict of `characters (B, L, C)` int, C characters per word, and `words (B, L)` int,
-            word ids, -1 at padding.
-        training: see `Objective`.
+    An `Elmo` reads `characters (B, L, C)` int, C characters per word, and the labels are `words (B,
+    L)` int, word ids, -1 at padding.
 
-    Returns:
-        Dict of `loss_sum` and `nll_sum` (which are equal, in nats, over both directions), `weight`
-        (number of predictions), `forward_sum`, `forward_weight`, `backward_sum`, `backward_weight`
-        and, outside training, `correct_sum`.
+    The sums are `loss_sum` and `nll_sum` (which are equal, in nats, over both directions), `weight`
+    (number of predictions), `forward_sum`, `forward_weight`, `backward_sum`, `backward_weight` and,
+    outside training, `correct_sum`.
 
     References: Peters et al. 2018 (ELMo), section 3.1; Jean et al. 2015 (sampled softmax).
     """
@@ -298,14 +261,6 @@ def log_uniform(seed: tf.Tensor, count: int, num_classes: int) -> tf.Tensor:
 
     Class k of V classes has probability ln((k + 2) / (k + 1)) / ln(V + 1). Word frequencies are
     close to this distribution if the classes are words sorted by descending frequency.
-
-    Args:
-        seed: `(2,)` int.
-        count: number of draws.
-        num_classes: V, the number of classes.
-
-    Returns:
-        `(count,)` int32.
     """
     uniform = draws.uniform(seed, 1, count)[0]
     # The inverse of the distribution function ln(k + 2) / ln(V + 1).
@@ -314,15 +269,7 @@ def log_uniform(seed: tf.Tensor, count: int, num_classes: int) -> tf.Tensor:
 
 
 def log_probability(class_ids: tf.Tensor, num_classes: int) -> tf.Tensor:
-    """Computes the log-probability with which `log_uniform` draws each of the given classes.
-
-    Args:
-        class_ids: class indices, of any shape.
-        num_classes: V, the number of classes of the distribution.
-
-    Returns:
-        float32 log-probabilities, of the same shape as `class_ids`.
-    """
+    """Computes the log-probability with which `log_uniform` draws each of the given classes."""
     k = tf.cast(class_ids, tf.float32)
     return tf.math.log(tf.math.log1p(1.0 / (k + 1.0)) / math.log(num_classes + 1))
 
@@ -330,7 +277,7 @@ def log_probability(class_ids: tf.Tensor, num_classes: int) -> tf.Tensor:
 def sampled_cross_entropy(
     hidden: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, labels: tf.Tensor, sampled_ids: tf.Tensor
 ) -> tf.Tensor:
-    """Computes the cross-entropy of a sampled softmax.
+    """Computes the cross-entropy `(N,)` of a sampled softmax, in nats.
 
     The softmax denominator is estimated. The term of the label is exact. The term of a drawn class
     with probability p is weighted by 1 / (S p), because S draws contain the class S p times on
@@ -343,9 +290,6 @@ def sampled_cross_entropy(
         bias: `(V,)`.
         labels: `(N,)` int.
         sampled_ids: `(S,)` int, class indices from `log_uniform`.
-
-    Returns:
-        `(N,)` float32, in nats.
 
     References: Bengio and Senecal 2008, "Adaptive Importance Sampling to Accelerate Training of a
     Neural Probabilistic Language Model"; Jean et al. 2015, section 3.

@@ -36,27 +36,18 @@ class CorruptionObjective(PretrainingObjective):
     end in EOS, and the decoder's input begins with BOS. A row of padding gives a source and a
     target of only PAD.
 
-    Call arguments:
-        network: an `EncoderDecoder`.
-        batch: dict of `source (B, S)` and `target (B, T)` int.
-        training: see `Objective`.
-
-    Returns:
-        The dict that a `TranslationObjective` without label smoothing returns.
+    An `EncoderDecoder` reads `source (B, S)` and `target (B, T)` int. The sums are those of a
+    `TranslationObjective` without label smoothing.
     """
 
     encoder_decoder = True
 
     @abc.abstractmethod
     def corruption(self, vocabulary: PieceVocabulary, length: int) -> Corruption:
-        """Returns a function that corrupts a batch of texts.
+        """Returns a function that corrupts a batch of texts of at most R = `length` tokens.
 
         The function takes the texts `(B, R)` and a seed `(2,)`. The function returns the sources
         `(B, S)` and the targets `(B, T)`.
-
-        Args:
-            vocabulary: the vocabulary of the token ids.
-            length: R, the maximum text length in tokens.
         """
 
     def preparation(self, spec, masking, vocabulary):
@@ -85,13 +76,8 @@ def lengths_of(text: tf.Tensor, pad: int) -> tf.Tensor:
 def pack_left(ids: tf.Tensor, keep: tf.Tensor, new_length: int, pad: int) -> tf.Tensor:
     """Removes ids from each row, moves the remaining ids to the left and fills the row with `pad`.
 
-    Args:
-        ids: `(B, R)` int.
-        keep: `(B, R)` bool, True at ids to keep, with at most `new_length` True values in a row.
-        new_length: length of the new rows.
-
-    Returns:
-        `(B, new_length)` int.
+    `ids` is `(B, R)` and the result `(B, new_length)`. `keep (B, R)` is True at ids to keep, at
+    most `new_length` in a row.
     """
     columns = tf.cumsum(tf.cast(keep, tf.int32), axis=-1, exclusive=True)
     ids = tf.where(keep, ids - pad, 0)
@@ -99,16 +85,10 @@ def pack_left(ids: tf.Tensor, keep: tf.Tensor, new_length: int, pad: int) -> tf.
 
 
 def add_eos(ids: tf.Tensor, real: tf.Tensor, new_length: int, special: Special) -> tf.Tensor:
-    """Adds EOS after the last token of each text.
+    """Adds EOS after the last token of each text `(B, R)`, to `(B, new_length)`.
 
-    Args:
-        ids: `(B, R)` int, with padding at the end.
-        real: `(B,)` bool, False for rows that get no EOS.
-        new_length: length of the new rows, large enough for the longest text and EOS. R + 1 is
-            always enough.
-
-    Returns:
-        `(B, new_length)` int.
+    `real (B,)` is False for rows that get no EOS. `new_length` is large enough for the longest text
+    and EOS: R + 1 is always enough.
     """
     ids = tf.pad(ids, [[0, 0], [0, 1]], constant_values=special.pad)
     columns = tf.range(ids.shape[1])
@@ -174,9 +154,6 @@ class SpanCorruptionConfig(Settings):
         """Computes the number of hidden tokens and the maximum number of hidden spans in a text.
 
         In a text of fewer than two tokens, no token is hidden.
-
-        Args:
-            tokens: number of tokens in the text.
         """
         if tokens < 2:
             return 0, 0
@@ -188,10 +165,7 @@ class SpanCorruptionConfig(Settings):
     def lengths(self, tokens: int) -> tuple[int, int]:
         """Computes the maximum lengths of a source and of a target, both including EOS.
 
-        The source is the encoder's input, and the target is the sequence that the decoder predicts.
-
-        Args:
-            tokens: maximum number of tokens in a text before the corruption.
+        `tokens` is the maximum number of tokens in a text before the corruption.
         """
         if self.kind in ("bert_style", "mass_style", "deshuffling"):
             return tokens + 1, tokens + 1
@@ -214,9 +188,6 @@ class SpanCorruptionConfig(Settings):
         The source is the encoder's input: the corrupted text, followed by EOS. With the default
         settings, a source is shorter than its text, because one sentinel replaces a span of several
         hidden tokens. A text may therefore have up to 568 tokens if `source_length` is 512.
-
-        Args:
-            source_length: maximum number of tokens in a source, including EOS.
         """
         tokens = source_length - 1
         while self.lengths(tokens + 1)[0] <= source_length:
@@ -230,21 +201,12 @@ def hidden_spans(
     config: SpanCorruptionConfig,
     pad: int,
 ) -> tf.Tensor:
-    """Draws random spans to hide in each text.
+    """Draws random spans to hide in each text: `(B, R)` bool, True at hidden tokens.
 
     `config` and the number of tokens determine the number of hidden tokens and the number n of
     spans. The hidden tokens are divided at random into n non-empty parts, and so are the
     visible tokens. All divisions are equally likely. Visible and hidden parts alternate, beginning
     with a visible part.
-
-    Args:
-        text: `(B, R)` int, R static, with padding at the end.
-        seed: `(2,)` int.
-        config: the settings, with the rate and the mean span length.
-        pad: id of padding.
-
-    Returns:
-        `(B, R)` bool, True at hidden tokens.
 
     References: Raffel et al. 2020 (T5), function `random_spans_noise_mask` of the released code.
     """
@@ -268,21 +230,13 @@ def hidden_spans(
 def hidden_tokens(
     text: tf.Tensor, seed: tf.Tensor, config: SpanCorruptionConfig, pad: int
 ) -> tf.Tensor:
-    """Draws the hidden tokens of each text, as `config.kind` specifies.
+    """Draws the hidden tokens of each text, as `config.kind` specifies: `(B, R)` bool.
 
     "random_spans" hides the spans of `hidden_spans`. "deshuffling" hides all tokens. "prefix_lm"
     hides the tokens after a prefix, whose length is drawn uniformly from 1 to n - 1 for a text of n
     tokens. Every other kind chooses a fixed number of tokens uniformly (see
     `SpanCorruptionConfig.counts`). T5's released code instead hides each token independently, so
     the number of hidden tokens varies. In a text of fewer than two tokens, no token is hidden.
-
-    Args:
-        text: `(B, R)` int, R static, with padding at the end.
-        seed: `(2,)` int.
-        config: the settings.
-
-    Returns:
-        `(B, R)` bool, True at hidden tokens.
     """
     tokens, real = lengths_of(text, pad), text != pad
     has_hidden = (tokens > 1)[:, None]  # (B, 1)
@@ -306,7 +260,7 @@ def with_sentinels(
     new_length: int,
     special: Special,
 ) -> tf.Tensor:
-    """Replaces each span of hidden tokens by a sentinel and adds EOS.
+    """Replaces each span of hidden tokens by a sentinel and adds EOS, to rows `(B, new_length)`.
 
     The result for a row without hidden tokens is all padding.
 
@@ -314,11 +268,6 @@ def with_sentinels(
         text: `(B, R)` int, with padding at the end.
         hidden: `(B, R)` bool, False at padding.
         sentinels: `(N,)` int, id of the first span's sentinel, of the second span's, and so on.
-        new_length: length of the new rows.
-        special: ids of padding and EOS.
-
-    Returns:
-        `(B, new_length)` int.
     """
     before = tf.pad(hidden[:, :-1], [[0, 0], [1, 0]])
     starts = hidden & ~before
@@ -349,13 +298,7 @@ class SpanCorruptionObjective(CorruptionObjective):
     config: SpanCorruptionConfig = SpanCorruptionConfig()
 
     def corruption(self, vocabulary: PieceVocabulary, length: int) -> Corruption:
-        """Returns the corruption function (see `CorruptionObjective.corruption`).
-
-        `SpanCorruptionConfig.lengths` gives the shapes of source and target.
-
-        Raises:
-            UserError: the number of spans in a text can exceed the number of sentinels.
-        """
+        """Returns the corruption function, with shapes from `SpanCorruptionConfig.lengths`."""
         kind, special = self.config.kind, vocabulary.special
         size = vocabulary.size
         sentinels = np.array(special.sentinels or range(size, size + SENTINELS), np.int32)
@@ -414,19 +357,10 @@ class SpanCorruptionObjective(CorruptionObjective):
 def _random_parts(
     items: tf.Tensor, parts: tf.Tensor, seed: tf.Tensor, max_items: int, max_parts: int
 ) -> tf.Tensor:
-    """Divides the items of each row into non-empty parts at random.
+    """Divides the items of each row into non-empty parts at random, all divisions equally likely.
 
-    All divisions of a row are equally likely.
-
-    Args:
-        items: `(B,)` int32, number of items in each row.
-        parts: `(B,)` int32, number of parts in each row.
-        seed: `(2,)` int.
-        max_items: maximum value of `items`.
-        max_parts: maximum value of `parts`.
-
-    Returns:
-        `(B, max_parts)` int32, the sizes of the parts. Sizes beyond a row's parts are 0.
+    The result is the sizes of the parts, `(B, max_parts)` int32. Sizes beyond a row's `parts` are
+    0.
     """
     columns = tf.range(max_items)
     between = columns < items[:, None] - 1  # (B, max_items)

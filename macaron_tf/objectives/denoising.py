@@ -30,14 +30,9 @@ _SPARE = 16
 
 
 def poisson_limits(mean: float) -> np.ndarray:
-    """Returns the cumulative distribution function of a Poisson distribution.
+    """Returns P(X <= k) of a Poisson distribution for k = 0, 1, ..., `(K,)` float32.
 
-    Args:
-        mean: mean of the distribution.
-
-    Returns:
-        One-dimensional float32 array with P(X <= k) for k = 0, 1, ... The array ends at the first k
-        at which P(X > k) is at most 1e-7.
+    The array ends at the first k at which P(X > k) is at most 1e-7.
     """
     probabilities, k, tail = [math.exp(-mean)], 0, 1.0 - math.exp(-mean)
     while tail > 1e-7:
@@ -56,7 +51,6 @@ def draw_spans(
 
     Args:
         budget: `(B,)` int32, number of words to hide in each row.
-        seed: `(2,)` int.
         mean: mean of the Poisson distribution, in words.
         max_budget: maximum value of `budget`.
 
@@ -92,20 +86,13 @@ def infill(
     arrangements of the spans among the remaining words are equally likely. Spans do not overlap. In
     the released code, overlapping spans share one mask token, and fewer words are hidden.
 
-    The result has at most R tokens. Spans of 0 words that could make the result longer than R are
-    left out. This case occurs only in texts of a few words.
+    The result `(B, R)`, with padding at the end, has at most R tokens. Spans of 0 words that could
+    make it longer are left out. This case occurs only in texts of a few words.
 
     Args:
         text: `(B, R)` int, R static, with padding at the end.
         starts: `(B, R)` bool, True where a token begins a word.
-        seed: `(2,)` int.
-        rate: fraction of the words to hide.
         mean: mean span length, in words.
-        mask_id: id of the mask token.
-        pad: id of padding.
-
-    Returns:
-        `(B, R)` int, with padding at the end.
 
     References: Lewis et al. 2020 (BART), section 2.2.
     """
@@ -156,14 +143,10 @@ def infill(
 
 
 def shuffle_sentences(text: tf.Tensor, stops: tf.Tensor, seed: tf.Tensor, pad: int) -> tf.Tensor:
-    """Shuffles the sentences of each text uniformly. Padding stays at the end.
+    """Shuffles the sentences of each text `(B, R)` uniformly. Padding stays at the end.
 
-    Args:
-        text: `(B, R)` int, R static, with padding at the end.
-        stops: `(B, R)` bool, True at full stops. A sentence ends after the last of one or more
-            consecutive full stops.
-        seed: `(2,)` int.
-        pad: id of padding.
+    `stops (B, R)` is True at full stops. A sentence ends after the last of one or more consecutive
+    full stops.
     """
     continues = tf.pad(stops[:, 1:], [[0, 0], [0, 1]])
     ends = tf.cast(stops & ~continues, tf.int32)
@@ -174,16 +157,10 @@ def shuffle_sentences(text: tf.Tensor, stops: tf.Tensor, seed: tf.Tensor, pad: i
 
 
 def shuffle_near(text: tf.Tensor, seed: tf.Tensor, reach: float, pad: int) -> tf.Tensor:
-    """Shuffles the tokens of each text locally.
+    """Shuffles the tokens of each text `(B, R)` locally.
 
     The function sorts the tokens by the key i + u, where i is the position of the token and u is
     drawn from U(0, reach). A token moves by at most `reach` positions. Padding stays at the end.
-
-    Args:
-        text: `(B, R)` int, R static, with padding at the end.
-        seed: `(2,)` int.
-        reach: upper limit of the uniform distribution U, in tokens.
-        pad: id of padding.
 
     References: Lample et al. 2018, "Unsupervised Machine Translation Using Monolingual Corpora
     Only", section 2.3.
@@ -195,9 +172,9 @@ def shuffle_near(text: tf.Tensor, seed: tf.Tensor, reach: float, pad: int) -> tf
 
 
 def rotate(text: tf.Tensor, seed: tf.Tensor, pad: int) -> tf.Tensor:
-    """Rotates each text `(B, R)` so that it begins with a random token. Padding stays at the end.
+    """Rotates each text `(B, R)` so that it begins with a token drawn uniformly.
 
-    The first token is drawn uniformly.
+    Padding stays at the end.
     """
     tokens = lengths_of(text, pad)[:, None]  # (B, 1)
     columns = tf.range(text.shape[1])
@@ -212,16 +189,8 @@ def choose_fraction(
 ) -> tf.Tensor:
     """Chooses ceil(rate * n) of the n tokens in each text uniformly, or fewer.
 
-    Args:
-        text: `(B, R)` int, R static, with padding at the end.
-        seed: `(2,)` int.
-        rate: fraction of the tokens to choose.
-        pad: id of padding.
-        min_unchosen: minimum number of tokens in each text that are not chosen, even if fewer than
-            ceil(rate * n) tokens can then be chosen.
-
-    Returns:
-        `(B, R)` bool, True at chosen tokens.
+    The result is bool `(B, R)`, True at chosen tokens. At least `min_unchosen` tokens of each text
+    are not chosen, even if fewer than ceil(rate * n) tokens can then be chosen.
     """
     lengths = np.arange(text.shape[1] + 1, dtype=np.int32)
     counts = np.minimum(rounded_up(rate, lengths), np.maximum(lengths - min_unchosen, 0))
@@ -281,7 +250,7 @@ class DenoisingObjective(CorruptionObjective):
     config: DenoisingConfig = DenoisingConfig()
 
     def corruption(self, vocabulary: PieceVocabulary, length: int) -> Corruption:
-        """Returns the function that adds noise to texts (see `CorruptionObjective.corruption`).
+        """Returns the function that adds noise to texts.
 
         Sources and targets have the shape `(B, length + 1)`, with room for EOS.
         """

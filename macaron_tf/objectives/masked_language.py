@@ -34,20 +34,15 @@ class MaskedLanguageObjective(PretrainingObjective):
         sentence_pair: whether to add the sentence-pair loss. The task is next sentence prediction
             (NSP) or sentence order prediction (SOP), depending on the data.
 
-    Call arguments:
-        network: a `PretrainingEncoder`.
-        batch: dict of the `encoder_inputs`, and `masked_positions`, `masked_labels` and
-            `masked_weights`, all `(B, P)`. `sentence_pair` also needs `pair_label (B,)` int and
-            `pair_weights (B,)` float32 (see `mask_tokens`). The label is 0 if the second sentence
-            follows the first, and 1 if the second sentence is random (NSP) or the two sentences are
-            swapped (SOP).
-        training: see `Objective`.
+    A `PretrainingEncoder` reads the `encoder_inputs`. The batch also has `masked_positions`,
+    `masked_labels` and `masked_weights`, all `(B, P)`. `sentence_pair` also needs `pair_label (B,)`
+    int and `pair_weights (B,)` float32 (see `mask_tokens`). The label is 0 if the second sentence
+    follows the first, and 1 if the second sentence is random (NSP) or the two sentences are swapped
+    (SOP).
 
-    Returns:
-        The dict that `token_sums` returns for the masked tokens. With `sentence_pair`, `loss_sum`
-        includes the pair loss, and the dict also contains `pair_loss_sum` (nats),
-        `pair_accuracy_sum`, `pair_loss_weight` and `pair_accuracy_weight`. Both weights are the
-        number of rows that are not all padding.
+    The sums are those of `token_sums`. With `sentence_pair`, `loss_sum` includes the pair loss, and
+    there are also `pair_loss_sum` (nats), `pair_accuracy_sum`, `pair_loss_weight` and
+    `pair_accuracy_weight`. Both weights are the number of rows that are not all padding.
 
     References: Devlin et al. 2018 (BERT), section 3.1 and appendix A.2; Lan et al. 2020 (ALBERT),
     section 3.1 (SOP); Conneau and Lample 2019 (XLM), section 3.4 (TLM).
@@ -87,20 +82,14 @@ class MaskedLanguageObjective(PretrainingObjective):
 class SpanBoundaryObjective(PretrainingObjective):
     """SpanBERT's objective: MLM plus the span boundary objective (SBO).
 
-    Masked token i of a span from position s to e has the loss
-    `-log P(x_i | h_i) - log P(x_i | h_{s-1}, h_{e+1}, p_{i-s+1})`, with hidden states h and
-    position embeddings p. The loss is averaged over all masked tokens.
+    Masked token i of a span from position s to e has the loss `-log P(x_i | h_i) - log P(x_i |
+    h_{s-1}, h_{e+1}, p_{i-s+1})`, with hidden states h and position embeddings p. The loss is
+    averaged over all masked tokens. The network is a `PretrainingEncoder` with `span_boundary`, and
+    the batch comes from `mask_tokens` with `MaskingConfig(choice="spans")`.
 
-    Call arguments:
-        network: a `PretrainingEncoder` with `span_boundary`.
-        batch: batch from `mask_tokens` with `MaskingConfig(choice="spans")`.
-        training: see `Objective`.
-
-    Returns:
-        The dict that `token_sums` returns for the masked tokens. `loss_sum` covers both terms, and
-        `nll_sum` and `correct_sum` cover only the first term. The dict also contains
-        `span_boundary_loss_sum` (nats) for the second term and, outside training,
-        `span_boundary_accuracy_sum`.
+    The sums are those of `token_sums`. `loss_sum` covers both terms, and `nll_sum` and
+    `correct_sum` cover only the first term. `span_boundary_loss_sum` (nats) and, outside training,
+    `span_boundary_accuracy_sum` are for the second term.
 
     References: Joshi et al. 2020 (SpanBERT), section 3.2.
     """

@@ -36,22 +36,15 @@ def permute_tokens(
     """Chooses the tokens to predict in each row, and their factorization order.
 
     Let n be the number of tokens in a row, without special tokens. If n is above 0, then max(1,
-    round(n / K)) tokens are predicted. The predicted tokens form spans of m = 1 to 5 tokens with
-    probability proportional to 1/m, as in the released code. Spans do not overlap. The remaining
-    tokens are context. In the factorization order, the predicted tokens come after the context, in
-    a uniformly random permutation. Equal seeds give equal choices.
+    round(n / K)) tokens are predicted, where K is `partial`. The predicted tokens form spans of m =
+    1 to 5 tokens with probability proportional to 1/m, as in the released code. Spans do not
+    overlap. The remaining tokens are context. In the factorization order, the predicted tokens come
+    after the context, in a uniformly random permutation. Equal seeds give equal choices.
 
-    Args:
-        batch: see `mask_tokens`.
-        seed: see `mask_tokens`.
-        partial: K of partial prediction. About one of every K tokens is predicted.
-        vocabulary: the vocabulary of the token ids.
-
-    Returns:
-        The batch with two kinds of new entries. `order (B, L)` int32 is -1 at context, and the
-        index in the permutation at predicted tokens. `masked_positions`, `masked_labels` and
-        `masked_weights`, all `(B, P)`, describe the predicted tokens as in `mask_tokens`. Unlike in
-        `mask_tokens`, the position at padding is -1, because position 0 may be predicted.
+    The batch gets two kinds of new entries. `order (B, L)` int32 is -1 at context, and the index in
+    the permutation at predicted tokens. `masked_positions`, `masked_labels` and `masked_weights`,
+    all `(B, P)`, describe the predicted tokens as in `mask_tokens`. Unlike in `mask_tokens`, the
+    position at padding is -1, because position 0 may be predicted.
 
     References: Yang et al. 2019 (XLNet), section 2.3, and its released code.
     """
@@ -79,21 +72,14 @@ class PermutationObjective(PretrainingObjective):
     """XLNet's permutation language modelling objective, with memory.
 
     The loss is the mean cross-entropy of the predicted tokens. Each token is predicted given the
-    memory and the tokens before it in a random factorization order.
+    memory and the tokens before it in a random factorization order. The network is a
+    `TwoStreamModel` with the memories `training` and `evaluation`. Row b of a batch continues row b
+    of the previous batch, unless `starts (B,)` is True for the row. The sums are those of
+    `token_sums`.
 
     Attributes:
         partial: K of partial prediction. About one of every K tokens is predicted. The paper uses 6
             and 7.
-
-    Call arguments:
-        network: a `TwoStreamModel` with the memories `training` and `evaluation` in its dict
-            `memories`.
-        batch: batch from this objective's `dataset`. Row b continues row b of the previous batch,
-            unless `starts (B,)` is True for the row.
-        training: see `Objective`.
-
-    Returns:
-        The dict that `token_sums` returns for the predicted tokens.
 
     References: Yang et al. 2019 (XLNet), sections 2.2 and 2.3.
     """
@@ -104,10 +90,7 @@ class PermutationObjective(PretrainingObjective):
     partial: Positive = 6.0
 
     def preparation(self, spec, masking, vocabulary):
-        """Returns a function that applies `permute_tokens` to a batch from `stream_dataset`.
-
-        The function removes the entry `previous_ids`.
-        """
+        """Returns a function that applies `permute_tokens` to a batch, without `previous_ids`."""
 
         def permuted(batch: Batch, seed: tf.Tensor) -> Batch:
             batch = {name: batch[name] for name in batch if name != "previous_ids"}

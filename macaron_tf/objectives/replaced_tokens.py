@@ -41,18 +41,12 @@ class ReplacedTokenObjective(PretrainingObjective):
     Attributes:
         discriminator_weight: lambda, the weight of the discriminator's loss.
 
-    Call arguments:
-        network: a `GeneratorDiscriminator`.
-        batch: batch from this objective's `dataset`.
-        training: see `Objective`.
-
-    Returns:
-        The dict that `token_sums` returns for the generator. Its `loss_sum` also includes lambda
-        times the discriminator's loss. The dict also contains a sum and a weight for each metric of
-        the discriminator, such as `replaced_loss_sum` and `replaced_loss_weight`. The metrics are
-        `replaced_loss`, `replaced_accuracy`, `replaced_rate` (the fraction of replaced tokens),
-        `replaced_recall` and `replaced_precision`. A discriminator that finds no replaced token has
-        an accuracy of 1 - rate.
+    The network is a `GeneratorDiscriminator`. The sums are those of `token_sums` for the generator,
+    with lambda times the discriminator's loss in `loss_sum`, and a sum and a weight for each metric
+    of the discriminator, such as `replaced_loss_sum` and `replaced_loss_weight`. The metrics are
+    `replaced_loss`, `replaced_accuracy`, `replaced_rate` (the fraction of replaced tokens),
+    `replaced_recall` and `replaced_precision`. A discriminator that finds no replaced token has an
+    accuracy of 1 - rate.
 
     References: Clark et al. 2020 (ELECTRA), section 2.
     """
@@ -136,16 +130,10 @@ class ReplacedTokenObjective(PretrainingObjective):
 
 
 def put_tokens(token_ids: Tensor, flat_indices: Tensor, tokens: Tensor, used: Tensor) -> Tensor:
-    """Replaces tokens at given positions, with `keras.ops`.
+    """Replaces tokens of `token_ids (B, L)` at given positions, with `keras.ops`.
 
-    Args:
-        token_ids: `(B, L)` int.
-        flat_indices: `(N,)` int, indices into the flattened `(B L,)`.
-        tokens: `(N,)` int, the new tokens.
-        used: `(N,)` bool, False at entries to ignore.
-
-    Returns:
-        `(B, L)` int.
+    `flat_indices (N,)` are indices into the flattened `(B L,)`, and `used (N,)` is False at entries
+    to ignore.
     """
     ids = ops.reshape(token_ids, (-1,))  # (B, L) -> (B L,)
     change = ops.where(used, tokens - ops.take(ids, flat_indices), 0)
@@ -154,19 +142,12 @@ def put_tokens(token_ids: Tensor, flat_indices: Tensor, tokens: Tensor, used: Te
 
 
 def sample(logits: Tensor, uniform: Tensor, pad_id: int = 0) -> Tensor:
-    """Draws one token per row from the softmax, except padding, by inverse transform sampling.
+    """Draws one token per row of `logits (N, V)`, except padding, by inverse transform sampling.
 
-    Inverse transform sampling needs one uniform number per token. The Gumbel-max trick would need V
-    uniform numbers. The cumulative sum first runs over blocks of 128 vocabulary entries, and then
-    within one block. A cumulative sum over the whole vocabulary can take ten times as long as the
-    softmax. No gradient flows through the draw.
-
-    Args:
-        logits: `(N, V)` float32.
-        uniform: `(N,)` float32 in [0, 1).
-
-    Returns:
-        `(N,)` int32, the drawn token ids.
+    `uniform (N,)` is in [0, 1). Inverse transform sampling needs one uniform number per token. The
+    Gumbel-max trick would need V uniform numbers. The cumulative sum first runs over blocks of 128
+    vocabulary entries, and then within one block. A cumulative sum over the whole vocabulary can
+    take ten times as long as the softmax. No gradient flows through the draw.
     """
     logits = ops.stop_gradient(logits)
     size = logits.shape[1]
@@ -184,15 +165,10 @@ def sample(logits: Tensor, uniform: Tensor, pad_id: int = 0) -> Tensor:
 
 
 def _draw_indices(weights: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-    """Draws one index per row by inverse transform sampling.
+    """Draws one index per row of unnormalized `weights (N, K)` by inverse transform sampling.
 
-    Args:
-        weights: `(N, K)` float32, unnormalized weights of K indices.
-        uniform: `(N,)` float32 in [0, 1).
-
-    Returns:
-        The indices `(N,)` int32, and a new uniform number `(N,)` in [0, 1) for each row. This
-        number is the relative position of the draw within the interval of the drawn index.
+    The second result is a new uniform number `(N,)` in [0, 1) for each row: the relative position
+    of the draw within the interval of the drawn index.
     """
     sums = ops.cumsum(weights, axis=-1)
     target = uniform[:, None] * sums[:, -1:]  # (N, 1), below the total weight

@@ -30,7 +30,6 @@ from macaron_tf.settings import INT32, Count, Positive
 
 
 def _labels_where(real: Tensor, labels: Tensor) -> Tensor:
-    """Replaces labels by 0 where `real` is False."""
     return ops.where(real, labels, ops.zeros_like(labels))
 
 
@@ -42,12 +41,9 @@ def _check_outputs(name: str, configured: int, outputs: int) -> None:
 class TaskObjective(Objective):
     """Base class of the objectives that compare a network's logits with labels.
 
-    Call arguments:
-        network: network that maps the `encoder_inputs` to logits. Padding has id 0 if the network
-            is not a model of this library.
-        batch: dict of the `encoder_inputs`, `label` and, optionally, `weight (B,)` float32. The
-            default weight is 1.
-        training: see `Objective`.
+    The network maps the `encoder_inputs` to logits. Padding has id 0 if the network is not a model
+    of this library. The batch also has `label` and, optionally, `weight (B,)` float32, 1 by
+    default.
 
     Returns:
         Dict of `loss_sum`, `weight`, `input_tokens` (the number of tokens that are not padding)
@@ -62,13 +58,8 @@ class TaskObjective(Objective):
     def sums(self, logits: Tensor, batch: Batch, training: bool, pad_id: int = 0) -> Sums:
         """Computes the sums that `__call__` returns, from the network's logits.
 
-        Args:
-            logits: the network's output.
-            batch: dict of `label`, `weight (B,)`, `token_ids` and, optionally, `padding_mask`. The
-                input tokens are counted from `padding_mask` if the batch has it, and otherwise from
-                `token_ids`.
-            training: see `Objective`.
-            pad_id: id of padding in `token_ids`.
+        The input tokens are counted from the batch's `padding_mask` if there is one, and otherwise
+        from `token_ids`.
         """
         losses, weights, correctness = self.losses(ops.cast(logits, "float32"), batch)
         sums = weighted_sums(losses, weights, None if training else correctness)
@@ -78,15 +69,10 @@ class TaskObjective(Objective):
 
     @abc.abstractmethod
     def losses(self, logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Computes the loss, weight and correctness of each prediction.
+        """Computes the loss, weight and correctness (0 or 1) of each prediction.
 
-        Args:
-            logits: the network's output, float32.
-            batch: dict of `weight (B,)` and `label`, whose shape the subclass documents.
-
-        Returns:
-            Losses, weights and correctness (0 or 1), all `(B,)` or `(B, L)` float32. Correctness is
-            `None` for regression.
+        All are float32, `(B,)` or `(B, L)`. Correctness is `None` for regression. The subclass
+        documents the shape of the batch's `label`.
         """
 
 
@@ -97,11 +83,8 @@ class ClassificationObjective(TaskObjective):
     Attributes:
         num_classes: C, the number of classes. 1 means regression.
 
-    Call arguments:
-        network: an `EncoderClassifier` or a `CausalReader`.
-        batch: see `TaskObjective`. `label (B,)` is int32 from 0 to C - 1, or float32 for
-            regression.
-        training: see `Objective`.
+    The network is an `EncoderClassifier` or a `CausalReader`. `label (B,)` is int32 from 0 to C -
+    1, or float32 for regression.
     """
 
     num_classes: Count
@@ -119,12 +102,8 @@ class SpanObjective(TaskObjective):
     """Objective of extractive question answering: mean cross-entropy of answer start and end.
 
     A prediction is correct if both the most probable start and the most probable end are correct.
-
-    Call arguments:
-        network: an `EncoderQuestionAnswering`.
-        batch: see `TaskObjective`. `label (B, 2)` int32 contains the first and the last position of
-            the answer, or two zeros if there is no answer.
-        training: see `Objective`.
+    The network is an `EncoderQuestionAnswering`. `label (B, 2)` int32 contains the first and the
+    last position of the answer, or two zeros if there is no answer.
 
     References: Devlin et al. 2018 (BERT), section 4.2 and the released code.
     """
@@ -140,14 +119,11 @@ class SpanObjective(TaskObjective):
 class TaggingObjective(TaskObjective):
     """Cross-entropy of word tags, averaged over the words of a batch.
 
+    The network is an `EncoderTokenClassifier`. `label (B, L)` int32 is the tag index plus 1 at the
+    first subword piece of each word, and 0 elsewhere.
+
     Attributes:
         num_tags: number of tags.
-
-    Call arguments:
-        network: an `EncoderTokenClassifier`.
-        batch: see `TaskObjective`. `label (B, L)` int32 is the tag index plus 1 at the first
-            subword piece of each word, and 0 elsewhere.
-        training: see `Objective`.
 
     References: Devlin et al. 2018 (BERT), section 5.3.
     """
@@ -172,17 +148,13 @@ class SequenceObjective(Objective):
         skip_padding: whether to compute logits only at positions with a weight above 0. Shapes are
             then dynamic.
 
-    Call arguments:
-        network: a `TemporalModel` or a `WordTagger`.
-        batch: dict of `inputs`, `targets` and `weight`. The weight, float32, is 0 at positions
-            without a target. The shape of the weight is `(B, L)`, or `(B,)` if the network predicts
-            only at the last position. Class indices in `targets` have the same shape as the weight,
-            and float targets have one more axis.
-        training: see `Objective`.
+    The network is a `TemporalModel` or a `WordTagger`. The batch has `inputs`, `targets` and
+    `weight`. The weight, float32, is 0 at positions without a target. The shape of the weight is
+    `(B, L)`, or `(B,)` if the network predicts only at the last position. Class indices in
+    `targets` have the same shape as the weight, and float targets have one more axis.
 
-    Returns:
-        Dict of `loss_sum` and `weight`. With `loss="classes"`, the dict also contains `nll_sum`
-        (nats) and, outside training, `correct_sum`.
+    The sums are `loss_sum`, `weight` and, with `loss="classes"`, `nll_sum` (nats) and, outside
+    training, `correct_sum`.
 
     References: Bai et al. 2018, "An Empirical Evaluation of Generic Convolutional and Recurrent
     Networks for Sequence Modeling", section 4.
@@ -220,19 +192,13 @@ class SequenceObjective(Objective):
 
 
 class SimilarityObjective(Objective):
-    """Base class of the objectives that train sentence vectors.
+    """Base class of the objectives that train the sentence vectors of a `SiameseEncoder`.
+
+    The batch has `token_ids (B, S, L)` int, `label (B,)` (not needed for triplets) and, optionally,
+    `weight (B,)` float32. The sums are `loss_sum`, `weight` and `input_tokens`.
 
     Attributes:
         sentences: S, the number of sentences in an example.
-
-    Call arguments:
-        network: a `SiameseEncoder`.
-        batch: dict of `token_ids (B, S, L)` int, `label (B,)` (not needed for triplets) and,
-            optionally, `weight (B,)` float32.
-        training: see `Objective`.
-
-    Returns:
-        Dict of `loss_sum`, `weight` and `input_tokens`.
 
     References: Reimers and Gurevych 2019 (Sentence-BERT), section 3.
     """
@@ -257,16 +223,9 @@ class SimilarityObjective(Objective):
         labels: Tensor | None,
         training: bool = False,
     ) -> Tensor:
-        """Computes the loss of each example.
+        """Computes the loss of each example, `(B,)` float32, from sentence vectors `(B, S, D)`.
 
-        Args:
-            network: the encoder that computed the vectors.
-            vectors: `(B, S, D)`, sentence vectors of width D.
-            labels: `(B,)`; `None` if the batch has no labels, which only triplets allow.
-            training: whether dropout is active.
-
-        Returns:
-            `(B,)` float32.
+        `labels` is `None` if the batch has no labels, which only triplets allow.
         """
 
 

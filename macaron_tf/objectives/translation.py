@@ -26,12 +26,7 @@ from macaron_tf.special import Special
 
 
 def shift_right(target: Tensor, first: int = Special.begin) -> Tensor:
-    """Shifts the target `(B, T)` right by one position to make the decoder's input.
-
-    Args:
-        target: `(B, T)` int.
-        first: id in the first column of the result.
-    """
+    """Shifts the target `(B, T)` right by one position, behind `first`, for the decoder's input."""
     first = ops.full((ops.shape(target)[0], 1), first, dtype=target.dtype)
     return ops.concatenate([first, target[:, :-1]], axis=1)
 
@@ -49,15 +44,10 @@ class TranslationObjective(Objective):
         starts: whether targets begin with BOS, as in BART. The decoder's first input is then EOS
             instead of BOS.
 
-    Call arguments:
-        network: an `EncoderDecoder`.
-        batch: dict of `source (B, S)` and `target (B, T)` int. Each target ends in EOS.
-        training: see `Objective`.
+    An `EncoderDecoder` reads `source (B, S)` and `target (B, T)` int. Each target ends in EOS.
 
-    Returns:
-        Dict of `loss_sum`, `weight` (the number of target tokens), `nll_sum` (nats, without label
-        smoothing), `source_tokens` (the number of source tokens) and, outside training,
-        `correct_sum`.
+    The sums are `loss_sum`, `weight` (the number of target tokens), `nll_sum` (nats, without label
+    smoothing), `source_tokens` (the number of source tokens) and, outside training, `correct_sum`.
     """
 
     label_smoothing: Fraction = 0.1
@@ -92,14 +82,8 @@ def label_smoothed_cross_entropy(
     kernel. The reuse saves five passes over the largest tensor of a training step, which takes 164
     MB for 4,096 tokens and a vocabulary of 10,000.
 
-    Args:
-        logits: `(N, V)`, any float type. The loss is computed in float32.
-        labels: `(N,)` int, from 0 to V - 1.
-        label_smoothing: e, the probability spread evenly over all V classes, from 0 to 1.
-
-    Returns:
-        The smoothed loss `(N,)` and the negative log-likelihood `(N,)` without label smoothing,
-        both float32 in nats. Gradients flow only through the loss.
+    For logits `(N, V)`, the result is the smoothed loss and the negative log-likelihood without
+    label smoothing, both float32 `(N,)` in nats. Gradients flow only through the loss.
 
     References: Szegedy et al. 2016, section 7.
     """

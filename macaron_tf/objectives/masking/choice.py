@@ -14,15 +14,9 @@ _ALGORITHM = "philox"
 
 
 def _by_seed(draw: Callable, seed: tf.Tensor, dtype: tf.DType | None = None) -> tf.Tensor:
-    """Calls `draw` with a seed `(2,)`, or maps `draw` over the B seeds of `(B, 2)`.
+    """Calls `draw` with a seed `(2,)`, or maps and stacks it over the B seeds of `(B, 2)`.
 
-    Args:
-        draw: function from one seed `(2,)` to a tensor.
-        seed: `(2,)` or `(B, 2)` int.
-        dtype: dtype of the result of `draw`; `None` means the dtype of `seed`.
-
-    Returns:
-        The result of `draw`, or the B stacked results.
+    `dtype` is that of the result. `None` means the dtype of `seed`.
     """
     seed = tf.convert_to_tensor(seed)
     return draw(seed) if seed.shape.rank == 1 else tf.map_fn(draw, seed, fn_output_signature=dtype)
@@ -47,15 +41,8 @@ def uniform(
 ) -> tf.Tensor:
     """Draws uniform random numbers of shape `(rows, columns)`.
 
-    Args:
-        seed: `(2,)` int, or `(B, 2)` int with one seed per row. With one seed per row, the draws of
-            a row do not depend on the other rows of the batch.
-        rows: B, the number of rows.
-        columns: number of draws per row.
-        below: exclusive upper limit of integer draws; `None` means float draws.
-
-    Returns:
-        float32 in [0, 1), or int32 from 0 to `below` - 1.
+    The result is float32 in [0, 1), or int32 from 0 to `below` - 1. With one seed per row, `(B, 2)`
+    instead of `(2,)`, the draws of a row do not depend on the other rows of the batch.
     """
     seed = tf.convert_to_tensor(seed)
     dtype = tf.float32 if below is None else tf.int32
@@ -75,13 +62,8 @@ def choose_tokens(maskable: tf.Tensor, counts: tf.Tensor, seed: tf.Tensor) -> tf
     likely. This rejection sampling can take a fifth of the time of sorting one random number per
     token.
 
-    Args:
-        maskable: `(B, L)` bool, L static.
-        counts: `(B,)` int32, number of tokens to choose, at most the number of maskable tokens.
-        seed: `(2,)` or `(B, 2)` int.
-
-    Returns:
-        `(B, L)` int32, the position plus 1 at chosen tokens, and 0 elsewhere.
+    `maskable` is bool `(B, L)`, and `counts (B,)` is at most its number of True values. The result
+    is `(B, L)` int32, the position plus 1 at chosen tokens, and 0 elsewhere.
     """
     rows, length = tf.unstack(tf.shape(maskable))
     # Draws per round. At a masking rate of 15%, one round is nearly always enough.
@@ -122,17 +104,10 @@ def choose_words(
 ) -> tf.Tensor:
     """Chooses whole words in random order, as BERT's released code does.
 
-    Words with more tokens than the remaining count are skipped, so fewer than `counts` tokens may
-    be chosen.
-
-    Args:
-        maskable: `(B, L)` bool, L static.
-        starts: `(B, L)` bool, True where a token begins a word.
-        counts: `(B,)` int32, maximum number of tokens to choose.
-        seed: `(2,)` or `(B, 2)` int.
-
-    Returns:
-        `(B, L)` int32, the word index plus 1 at chosen tokens, and 0 elsewhere.
+    Words with more tokens than the remaining count are skipped, so fewer than `counts (B,)` tokens
+    may be chosen. `maskable` and `starts` are bool `(B, L)`, and `starts` is True where a token
+    begins a word. The result is `(B, L)` int32, the word index plus 1 at chosen tokens, and 0
+    elsewhere.
     """
     words, sizes = words_of(maskable, starts)  # (B, L) each
     scores = tf.where(sizes > 0, uniform(seed, tf.shape(sizes)[0], maskable.shape[1]), -1.0)
@@ -146,14 +121,10 @@ def choose_words(
 def words_of(maskable: tf.Tensor, starts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Computes the word index of each token, and the number of maskable tokens of each word.
 
-    Args:
-        maskable: `(B, L)` bool, L static.
-        starts: `(B, L)` bool, True where a token begins a word.
-
-    Returns:
-        Two `(B, L)` int32 tensors. The first tensor contains the word index of each token, from 0
-        in each row. The second tensor contains the size of word 0, 1, ... of the row, and then
-        zeros. A token that is not maskable is a word of size 0.
+    `maskable` and `starts` (see `choose_words`) are `(B, L)`, and so are the two int32 tensors of
+    the result. The first tensor contains the word index of each token, from 0 in each row. The
+    second tensor contains the size of word 0, 1, ... of the row, and then zeros. A token that is
+    not maskable is a word of size 0.
     """
     after_special = tf.pad(~maskable[:, :-1], [[0, 0], [1, 0]], constant_values=True)
     begins = tf.cast(starts | ~maskable | after_special, tf.int32)
@@ -166,12 +137,7 @@ def reduced_by_row(
 ) -> tf.Tensor:
     """Reduces the values of each group in each row: `(B, N)` to `(B, num_groups)`.
 
-    Args:
-        values: `(B, N)`, with N values per row.
-        groups: `(B, N)` int32, the group index of each value, from 0 to `num_groups` - 1 in each
-            row.
-        num_groups: number of groups per row.
-        reduce: function with the signature of `tf.math.unsorted_segment_sum`.
+    `groups (B, N)` has the group index of each value, from 0 to `num_groups` - 1 in each row.
     """
     rows = tf.shape(values)[0]
     groups = tf.reshape(groups + num_groups * tf.range(rows)[:, None], [-1])  # (B, N) -> (B N,)
@@ -180,15 +146,7 @@ def reduced_by_row(
 
 
 def lookup_by_count(table: np.ndarray, mask: tf.Tensor) -> tf.Tensor:
-    """Returns the table entry for the number of True values in each row.
-
-    Args:
-        table: `(L + 1, ...)`, one entry for each count from 0 to L.
-        mask: `(B, L)` bool.
-
-    Returns:
-        `(B, ...)`.
-    """
+    """Returns the entry of `table (L + 1, ...)` for each row's count of True in `(B, L)`."""
     return tf.gather(tf.constant(table), tf.reduce_sum(tf.cast(mask, tf.int32), axis=-1))
 
 
@@ -196,14 +154,8 @@ def _fill(sizes: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
     """Takes words in order until each row's token count is used up, skipping words that do not fit.
 
     Each round takes the longest prefix of words that fits. The round then drops every word with
-    more tokens than the remaining count. A row of 512 tokens needs two or three rounds.
-
-    Args:
-        sizes: `(B, L)` int32, tokens per word.
-        counts: `(B,)` int32, maximum number of tokens to take.
-
-    Returns:
-        `(B, L)` bool, True at taken words.
+    more tokens than the remaining count. A row of 512 tokens needs two or three rounds. `sizes (B,
+    L)` contains the number of tokens per word, and the result is True at taken words.
     """
 
     def round_(taken, candidates, remaining):
@@ -222,13 +174,7 @@ def _fill(sizes: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
 
 
 def ngram_lengths(max_length: int = 3) -> np.ndarray:
-    """Returns the probabilities of n-gram lengths n = 1 to `max_length`, proportional to 1/n.
-
-    Args:
-        max_length: maximum number of words in an n-gram.
-
-    Returns:
-        `(max_length,)` float64.
+    """Returns the probabilities of n-gram lengths n = 1 to `max_length` words, proportional to 1/n.
 
     References: Lan et al. 2020 (ALBERT), section 4.1.
     """
@@ -239,15 +185,8 @@ def ngram_lengths(max_length: int = 3) -> np.ndarray:
 def span_lengths(max_length: int = 10, p: float = 0.2) -> np.ndarray:
     """Returns the probabilities of span lengths from 1 to `max_length` words.
 
-    The span length has a truncated geometric distribution. With the defaults, the mean is 3.8
-    words.
-
-    Args:
-        max_length: maximum number of words in a span.
-        p: parameter of the geometric distribution.
-
-    Returns:
-        `(max_length,)` float64.
+    The span length has a geometric distribution with parameter p, truncated. With the defaults, the
+    mean is 3.8 words.
 
     References: Joshi et al. 2020 (SpanBERT), section 3.1.
     """
@@ -267,24 +206,19 @@ def choose_spans(
 
     For each span, the function draws the length n in words. Then the function draws the first word
     uniformly among all words that fit the remaining count and begin n consecutive free words. If
-    there is no such word, the function draws again, and all further spans of the row have at most
-    n - 1 words. A span that would exceed the count is cut after the last whole word that fits, as
-    in ALBERT's released code. SpanBERT's code also cuts within a word. Spans do not overlap and
-    contain only maskable tokens.
+    there is no such word, the function draws again, and all further spans of the row have at most n
+    - 1 words. A span that would exceed the count is cut after the last whole word that fits, as in
+    ALBERT's released code. SpanBERT's code also cuts within a word. Spans do not overlap and
+    contain only maskable tokens. The result is `(B, L)` int32, a positive number that identifies
+    the span at chosen tokens, and 0 elsewhere.
 
     Args:
-        maskable: `(B, L)` bool, L static.
         starts: `(B, L)` bool, True where a token begins a word.
         counts: `(B,)` int32, maximum number of tokens to choose. Fewer tokens are chosen if no
             further word is free, or if every free word has more tokens than the remaining count.
-        seed: `(2,)` or `(B, 2)` int.
         lengths: `(N,)`, probabilities of the span lengths 1 to N, in words.
         apart: whether to keep at least one unmasked word between two spans. SpanBERT's released
             code instead merges adjacent spans, so its span lengths do not follow `lengths`.
-
-    Returns:
-        `(B, L)` int32, a positive number that identifies the span at chosen tokens, and 0
-        elsewhere.
     """
     rows, length = tf.shape(maskable)[0], maskable.shape[1]
     words, sizes = words_of(maskable, starts)  # (B, L) each
@@ -342,13 +276,9 @@ def outer_boundaries(
 ) -> dict[str, tf.Tensor]:
     """Finds the boundary tokens of each masked span, and each masked token's position in its span.
 
-    P is the maximum number of masked tokens in a row.
-
-    Args:
-        span_ids: `(B, P)` int32, the span index of each masked token, from 0 in each row.
-        columns: `(B, P)` int32, the masked tokens' positions in the row, ascending.
-        real: `(B, P)` bool, False at padding.
-        length: L, the row length.
+    `span_ids (B, P)` is the span index of each of at most P masked tokens, from 0 in each row, and
+    `columns (B, P)` their ascending positions in a row of L = `length`. `real (B, P)` is False at
+    padding.
 
     Returns:
         Dict of three `(B, P)` int32 tensors, all 0 at padding. `left_boundaries` and

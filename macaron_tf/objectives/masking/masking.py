@@ -73,20 +73,13 @@ class MaskingConfig(Settings):
             raise self.error(f"mask={self.mask} + masking.random={self.random} must be at most 1")
 
     def positions(self, length: int) -> int:
-        """Returns P, the maximum number of masked tokens in a row, rounded up to a multiple of 8.
-
-        Args:
-            length: L, the row length in tokens.
-        """
+        """Returns P, the maximum number of masked tokens in a row, as a multiple of 8."""
         return multiple_of_8(int(rounded_up(self.rate, length)))
 
     def counts(self, length: int) -> np.ndarray:
         """Returns the number of masked tokens in rows of n = 0 to L tokens, `(L + 1,)` int32.
 
         Special tokens do not count in n.
-
-        Args:
-            length: L, the maximum row length in tokens.
         """
         tokens = np.arange(1, length + 1)
         counts = rounded_up(self.rate, tokens) if self.round_up else np.rint(self.rate * tokens)
@@ -100,7 +93,6 @@ def rounded_up(rate: float, tokens: int | np.ndarray) -> np.ndarray:
 
 
 def multiple_of_8(value: int) -> int:
-    """Rounds up to a multiple of 8."""
     return -(-value // 8) * 8
 
 
@@ -121,8 +113,6 @@ def mask_tokens(
         batch: dict with `token_ids (B, L)` int, L static. Other entries are passed through.
         seed: `(2,)` int, or `(B, 2)` int with one seed per row. With one seed per row, the mask of
             a row does not depend on the other rows of the batch.
-        config: the masking settings.
-        vocabulary: the vocabulary of the token ids.
 
     Returns:
         The batch with masked `token_ids` and these new entries:
@@ -136,9 +126,6 @@ def mask_tokens(
           number of masked tokens in the batch divided by the number of rows that are not all
           padding, or 0 for a row of padding. Rows on different replicas that share the batch
           therefore have equal weights.
-
-    Raises:
-        ValueError: L is not static.
 
     References: Devlin et al. 2018 (BERT), section 3.1 and appendix A.1; the references of
     `MaskingConfig`.
@@ -200,11 +187,9 @@ def _chosen(
     counts: tf.Tensor,
     seed: tf.Tensor,
 ) -> tf.Tensor:
-    """Chooses the tokens to mask, as `config.choice` specifies.
+    """Chooses the tokens to mask, as `config.choice` specifies: `(B, L)` int32.
 
-    Returns:
-        `(B, L)` int32, a positive number that identifies the token, word or span at chosen tokens,
-        and 0 elsewhere.
+    A positive number identifies the token, word or span at chosen tokens. Elsewhere, it is 0.
     """
     if config.choice == "tokens":
         return choose_tokens(maskable, counts, seed)
@@ -217,15 +202,10 @@ def _chosen(
 
 
 def flat_positions(masked: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Finds the masked positions of each row as indices into the flattened `(B L,)`.
+    """Finds the masked positions of each row as `count` indices into the flattened `(B L,)`.
 
-    Args:
-        masked: `(B, L)` bool.
-        count: P, the number of indices per row, at least the number of True values in each row.
-
-    Returns:
-        Indices `(B, P)` int32, ascending in each row, and `(B, P)` bool, True at valid indices. The
-        indices after a row's last masked position are arbitrary.
+    The result is indices `(B, P)` int32, ascending in each row, and `(B, P)` bool, True at valid
+    indices. The indices after a row's last masked position are arbitrary.
     """
     counts = tf.reduce_sum(tf.cast(masked, tf.int32), axis=-1)  # (B,)
     columns = tf.range(count)
@@ -238,10 +218,7 @@ def flat_positions(masked: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor]
 def masked_features(token_ids: tf.Tensor, flat: tf.Tensor, real: tf.Tensor) -> Batch:
     """Builds `masked_positions`, `masked_labels` and `masked_weights` (see `mask_tokens`).
 
-    Args:
-        token_ids: `(B, L)` int, the ids before masking.
-        flat: `(B, P)` int32 indices from `flat_positions`.
-        real: `(B, P)` bool from `flat_positions`.
+    `flat` and `real`, `(B, P)`, are from `flat_positions`, and `token_ids` are before masking.
     """
     return {
         "masked_positions": tf.where(real, flat % token_ids.shape[1], 0),
@@ -253,16 +230,9 @@ def masked_features(token_ids: tf.Tensor, flat: tf.Tensor, real: tf.Tensor) -> B
 def put_tokens(
     token_ids: tf.Tensor, flat: tf.Tensor, tokens: tf.Tensor, used: tf.Tensor
 ) -> tf.Tensor:
-    """Replaces the tokens at given positions.
+    """Replaces tokens of `token_ids (B, L)` at indices `flat (B, P)` into the flattened `(B L,)`.
 
-    Args:
-        token_ids: `(B, L)` int.
-        flat: `(B, P)` int32, indices into the flattened `(B L,)`.
-        tokens: `(B, P)` int, the new tokens.
-        used: `(B, P)` bool, False at entries to ignore.
-
-    Returns:
-        `(B, L)` int.
+    `used (B, P)` is False at entries to ignore.
     """
     ids = tf.reshape(token_ids, [-1])  # (B, L) -> (B L,)
     change = tf.where(used, tokens - tf.gather(ids, flat), 0)
