@@ -27,9 +27,8 @@ class LineError(UserError):
 class TextError(UserError):
     """Error for an input text that a model does not accept.
 
-    Args:
-        number: position of the text among the inputs, counted from 1.
-        reason: clause that says why the model does not accept the text.
+    `number` is the position of the text among the inputs, counted from 1, and `reason` a clause
+    that says why the model does not accept it.
     """
 
     def __init__(self, number: int, reason: str):
@@ -43,9 +42,7 @@ _UNPAIRED_SURROGATE = re.compile("[\ud800-\udfff]")
 def check_encodable(texts: Iterable[str], first: int = 1) -> None:
     """Raises a UserError if a text has an unpaired surrogate, which UTF-8 cannot encode.
 
-    Args:
-        texts: texts to check.
-        first: number of the first text in the error message.
+    `first` is the number of the first text in the error message.
     """
     for number, text in enumerate(texts, first):
         if surrogate := _UNPAIRED_SURROGATE.search(text):
@@ -57,15 +54,9 @@ def check_encodable(texts: Iterable[str], first: int = 1) -> None:
 def parse_json(text: str | bytes, value_type: type = dict, /, **fields: type) -> Any:
     """Parses a JSON text, checks the type of the value and of its fields, and returns the value.
 
-    Args:
-        text: JSON text. Bytes must be UTF-8, UTF-16 or UTF-32.
-        value_type: expected type of the value.
-        fields: required fields of a JSON object, with the expected type of each field. The object
-            may have other fields.
-
-    Raises:
-        ValueError: the text is not JSON or is nested too deeply, a required field is missing, or a
-            type differs.
+    Bytes must be UTF-8, UTF-16 or UTF-32. `fields` are required fields of a JSON object, with the
+    expected type of each field. The object may have other fields. Anything else, such as a text
+    that is nested too deeply, raises a ValueError.
     """
     try:
         value = json.loads(text)
@@ -113,12 +104,6 @@ def check_path(text: str, local: bool = False, name: str = "a path") -> str:
         text: a path, or text that contains paths, such as `tsv:FILE` or `NAME=DIR`.
         local: whether to accept only local paths, and no `gs://BUCKET/NAME`.
         name: name of the argument, for the error message about an empty path.
-
-    Returns:
-        The text with the home folder in place of `~` at the beginning.
-
-    Raises:
-        UserError: `text` is empty, or contains a URL that is not accepted, such as `s3://BUCKET`.
     """
     if not text:
         raise UserError(f"{name} is empty: give a file or a folder (is a shell variable unset?)")
@@ -152,12 +137,9 @@ ALIASES = {
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """Suggests a known name that is similar to `name`, as the end of an error message.
+    """Suggests a known name that is similar to `name`, such as `; perhaps you meant 'adam'`, or "".
 
     A name of another library (see `ALIASES`) is similar to the name here.
-
-    Returns:
-        Text such as `; perhaps you meant 'adam'`, or "" if no known name is similar.
     """
     choices = list(choices)
     prefix, dot, last = name.rpartition(".")
@@ -178,9 +160,7 @@ USER_FILES: set[str] = set()
 def first_line(error: BaseException, message: str | None = None) -> str:
     """Returns the first line of an error's message, or the class name if the message is empty.
 
-    Args:
-        error: error to describe.
-        message: message to use; `None` means `str(error)`.
+    `message` replaces `str(error)`.
     """
     message = str(error) if message is None else message
     return (message.strip().splitlines() or [type(error).__name__])[0]
@@ -189,14 +169,8 @@ def first_line(error: BaseException, message: str | None = None) -> str:
 def sentence_of(error: BaseException, import_path: str = "") -> str | None:
     """Describes an exception in one sentence if user code may have caused the exception.
 
-    Args:
-        error: exception to describe, which has been raised.
-        import_path: name of the user's module or function that raised the exception, or "" if
-            unknown.
-
-    Returns:
-        The sentence. `None` means that `import_path` is "" and this process has imported no user
-        code.
+    `import_path` is the name of the user's module or function that raised the exception, or "" if
+    unknown. The result is `None` if `import_path` is "" and this process has imported no user code.
     """
     frames = traceback.extract_tb(error.__traceback__)
     user_frames = [frame for frame in frames if frame.filename in USER_FILES]
@@ -248,14 +222,9 @@ def install_command(extra: str) -> str:
 
 
 def missing_package(error: Exception, purpose: str = "this command") -> str | None:
-    """Returns the error message for a missing package.
+    """Returns the message for a missing package in `EXTRAS`, or `None` for any other error.
 
-    Args:
-        error: any exception.
-        purpose: feature that needs the package, for the message.
-
-    Returns:
-        The message, or `None` if `error` is not about a package in `EXTRAS`.
+    `purpose` is the feature that needs the package.
     """
     module = error.name.partition(".")[0] if isinstance(error, ImportError) and error.name else ""
     return (
@@ -327,9 +296,7 @@ def store_problem(error: Exception) -> tuple[str, str] | None:
     """Explains why a request to a Google Cloud Storage bucket (`gs://`) failed.
 
     If the failure may be temporary, TensorFlow has already repeated the request up to ten times.
-
-    Returns:
-        The reason and the correction. `None` means that `error` has another cause.
+    The result is the reason and the correction, or `None` if `error` has another cause.
     """
     if not (match := _REQUEST_ERROR.search(str(error))):
         return None
@@ -355,12 +322,9 @@ def store_sentence(error: Exception) -> str | None:
 def needed(purpose: str, package: str = "") -> Iterator[None]:
     """Turns an `ImportError` in the `with` block into a `UserError` that says what to install.
 
-    Without `package`, an `ImportError` that is not about a missing package is raised unchanged.
-
-    Args:
-        purpose: feature that needs the package, for the error message.
-        package: package to suggest for any `ImportError`, unless an extra of this project installs
-            the missing module.
+    `purpose` is the feature that needs the package. `package` is suggested for any `ImportError`,
+    unless an extra of this project installs the missing module. Without `package`, an `ImportError`
+    that is not about a missing package is raised unchanged.
     """
     try:
         yield

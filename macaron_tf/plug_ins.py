@@ -41,11 +41,7 @@ def is_import_path(name: str) -> bool:
 
 
 def parse_call(text: str) -> tuple[str, dict[str, Any]]:
-    """Parses `NAME` or `NAME(key=value, ...)` into NAME and its keyword arguments.
-
-    Raises:
-        UserError: the text has another form, or a value is not a literal.
-    """
+    """Parses `NAME` or `NAME(key=value, ...)` into NAME and its keyword arguments (literals)."""
     name, bracket, rest = text.partition("(")
     if not bracket:
         return name, {}
@@ -58,7 +54,7 @@ def parse_call(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def find(import_path: str, base: type | None = None, trust_code: bool = False) -> Any:
-    """Finds the object that `package.module:Name` or `FILE.py:Name` names.
+    """Finds the object that `package.module:Name` or `FILE.py:Name` names, or raises a UserError.
 
     Args:
         import_path: name of the object. `:Name` may be omitted if the module defines only one
@@ -68,10 +64,6 @@ def find(import_path: str, base: type | None = None, trust_code: bool = False) -
         trust_code: whether the module may be imported, which runs its code. `False` means that the
             name was read from a file: then it must name a class of a module that is already
             imported, or a function that was found with `trust_code=True` before.
-
-    Raises:
-        UserError: the module or object does not exist, the import fails, the object has another
-            type, or `trust_code` is needed.
     """
     name, _, attribute = import_path.partition(":")
     if not (trust_code or is_imported(import_path, base)):
@@ -164,7 +156,6 @@ def origin_of(import_path: str) -> str | None:
 
 
 def _path_of(name: str) -> pathlib.Path | None:
-    """Returns the absolute path of `FILE.py`, or `None` if there is no such file."""
     with contextlib.suppress(*_LOOKUP_ERRORS):
         file = pathlib.Path(name).expanduser().resolve()
         return file if file.is_file() else None
@@ -193,14 +184,10 @@ def _is_suitable(value: Any, base: type | None) -> bool:
 
 
 def import_module(name: str) -> types.ModuleType:
-    """Imports a module by its name or from a file `FOLDER/NAME.py`.
+    """Imports a module by its name or from a file `FOLDER/NAME.py`, or raises a UserError.
 
     The search path includes the working directory. On the first import of a module, this function
     prints the module's name and file to stderr. Later imports do not execute the module again.
-
-    Raises:
-        UserError: the module or file does not exist, `name` is not a module name, or the module
-            raises an exception.
     """
     if name.endswith(".py"):
         file = _path_of(name)
@@ -251,10 +238,7 @@ def _import_file(file: pathlib.Path) -> types.ModuleType:
 def clear_errors(import_path: str) -> Iterator[None]:
     """Turns exceptions of user code in the `with` block into a `UserError` of one sentence.
 
-    A `UserError` is raised unchanged.
-
-    Args:
-        import_path: name of the user's module or function, for the message.
+    A `UserError` is raised unchanged. `import_path` names the user's module or function.
     """
     try:
         yield

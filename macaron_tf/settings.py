@@ -72,9 +72,6 @@ class Settings:
 
     Attributes:
         section: prefix of field names in error messages, such as `model` in `model.hidden_dim`.
-
-    Raises:
-        SettingError: a value does not fit its annotation, or `check` raises.
     """
 
     section: ClassVar[str] = ""
@@ -98,16 +95,8 @@ class Settings:
         """Makes settings from values that were read from a file.
 
         In contrast, the constructor is for values that the user wrote, and imports the user code
-        that they name.
-
-        Args:
-            values: dict mapping names of fields to values.
-            trust_code: whether to import user code that the values name, such as a block (see
-                `macaron_tf.plug_ins.find`).
-
-        Raises:
-            SettingError: a value does not fit its annotation, or `check` raises.
-            UserError: `trust_code` is needed.
+        that they name. `trust_code` says whether to import user code that the values name, such as
+        a block (see `macaron_tf.plug_ins.find`).
         """
         return cls(**{**values, **cls.converted(values, trust_code)})
 
@@ -115,13 +104,7 @@ class Settings:
     def converted(cls, values: Mapping[str, Any], trust_code: bool) -> dict[str, Any]:
         """Converts the values of fields to the annotated types, and finds the user code they name.
 
-        Args:
-            values: dict mapping names of fields to values. Other names are left out.
-            trust_code: see `read`.
-
-        Raises:
-            SettingError: a value does not fit its annotation.
-            UserError: `trust_code` is needed.
+        Names in `values` that are not fields are left out.
         """
         result = {}
         for name, hint in hints_of(cls).items():
@@ -142,9 +125,7 @@ class Settings:
     def error(cls, sentence: str) -> SettingError:
         """Returns a `SettingError` whose message begins with the full name of a setting.
 
-        Args:
-            sentence: message that begins with a field name. This method inserts `section` and a dot
-                before the field name.
+        `sentence` begins with a field name, before which `section` and a dot are inserted.
         """
         return SettingError(f"{cls.section}.{sentence}" if cls.section else sentence)
 
@@ -179,13 +160,7 @@ def hints_of(cls: type[Settings]) -> dict[str, Any]:
 
 
 def _convert(value, hint, trust_code: bool):
-    """Converts a value to the annotated type, or raises `_Mismatch` if the value does not fit.
-
-    Args:
-        value: the value.
-        hint: the annotation.
-        trust_code: see `Settings.read`.
-    """
+    """Converts a value to the annotated type, or raises `_Mismatch` if the value does not fit."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         is_list = type(value) is list
@@ -229,19 +204,10 @@ def _convert(value, hint, trust_code: bool):
 
 
 def parse(name: str, text: str, hint) -> Any:
-    """Parses the value of a field on a command line.
+    """Parses the value of a field on a command line, and converts it to the annotated type.
 
-    Args:
-        name: name of the field, for the error message.
-        text: Python literal, such as `3` or `(1, 2)`, or plain text.
-        hint: annotation of the field.
-
-    Returns:
-        The value, converted to the annotated type. A value for a nested settings class is returned
-        unconverted, and the constructor of the enclosing class converts it.
-
-    Raises:
-        SettingError: the value does not fit the annotation.
+    `text` is a Python literal, such as `3` or `(1, 2)`, or plain text. A value for a nested
+    settings class is returned unconverted, and the constructor of the enclosing class converts it.
     """
     try:
         literal = ast.literal_eval(text)

@@ -44,18 +44,9 @@ def declare(
     parts: int = 1,
     decays: bool | None = None,
 ) -> keras.Variable:
-    """Attaches a `WeightSpec` to a weight, and returns the weight.
+    """Attaches a `WeightSpec` to a weight, and returns the weight. Layers call it in `build`.
 
-    Layers call this function in `build`.
-
-    Args:
-        variable: weight to annotate.
-        axes: see `WeightSpec`. An empty tuple means the axes that `spec_of` returns.
-        parts: see `WeightSpec`.
-        decays: see `WeightSpec`. `None` means the value that `spec_of` returns.
-
-    Raises:
-        ValueError: the number of axes differs from the rank of the weight.
+    No `axes`, and `decays=None`, mean the values that `spec_of` returns.
     """
     default = spec_of(variable)
     axes, decays = tuple(axes) or default.axes, default.decays if decays is None else decays

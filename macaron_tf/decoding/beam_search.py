@@ -50,18 +50,11 @@ class LengthLimits(Settings):
 def target_limits(
     source: tf.Tensor, config: LengthLimits, pad: int
 ) -> tuple[int | tf.Tensor, tf.Tensor]:
-    """Computes the maximum output lengths (see `LengthLimits`), which are at least 1.
+    """Computes the maximum output length T of the batch, and of each sentence, `(B,)` int32.
 
-    Args:
-        source: `(B, S)` int32, source ids of length S, with PAD after EOS.
-        config: the length settings.
-        pad: id of PAD.
-
-    Returns:
-        T, the maximum output length of the batch, and the maximum output length of each sentence,
-        `(B,)` int32. The sentences' values do not depend on padding. T is a Python int computed
-        from S if S is static, as under XLA. Otherwise, T is an int32 scalar computed from the
-        longest sentence.
+    The lengths are at least 1 (see `LengthLimits`). The sentences' values do not depend on padding.
+    T is a Python int computed from S if S is static, as under XLA. Otherwise, T is an int32 scalar
+    computed from the longest sentence.
     """
     lengths = tf.reduce_sum(tf.cast(source != pad, tf.int32), axis=1)
     limits = tf.math.ceil(config.max_length_ratio * tf.cast(lengths, tf.float32))
@@ -105,15 +98,9 @@ class BeamSearchConfig(LengthLimits):
 
 
 def length_penalty(length: tf.Tensor, name: str, alpha: float) -> tf.Tensor:
-    """Computes the divisor of log P (see `BeamSearchConfig`).
+    """Computes the divisor of log P, at least 1 (see `BeamSearchConfig`).
 
-    Args:
-        length: output lengths with EOS, of any shape.
-        name: name of the formula, `"gnmt"`, `"fairseq"` or `"none"`.
-        alpha: exponent of the length penalty.
-
-    Returns:
-        float32 of the same shape, 1 or more.
+    `length` is the output length with EOS.
     """
     length = tf.cast(length, tf.float32)
     if name == "none" or alpha == 0:
@@ -123,13 +110,9 @@ def length_penalty(length: tf.Tensor, name: str, alpha: float) -> tf.Tensor:
 
 
 def loop_shapes(values: Any, fixed_rows: bool = True) -> Any:
-    """Returns the shape invariants of a `tf.while_loop`.
+    """Returns the shape invariants of a `tf.while_loop`, in which axes of initial size 0 may grow.
 
-    Axes of initial size 0 may grow in the loop.
-
-    Args:
-        values: initial values of the loop variables, a nested structure of tensors.
-        fixed_rows: whether the size of axis 0 stays constant.
+    `values` is a nested structure of tensors. Unless `fixed_rows`, the size of axis 0 may change.
     """
 
     def invariant(x):
@@ -189,13 +172,11 @@ def beam_search(
         cache: nested structure of tensors `(B, K, ...)`, with constant shapes, except that axes of
             initial size 0 may grow. Beam search reorders the tensors along axis 1.
         batch_size: B.
-        config: the search settings.
         max_length: T, the maximum output length. XLA requires a Python int.
         limits: `(B,)` int32, maximum length of each output with EOS; `None` means T.
         vocabulary_size: number of ids that can be produced; `None` means V.
         prefix: ids that the decoder reads before BOS, at positions from 0. The capacity of a cache
             of fixed size must include the prefix.
-        special: ids of PAD, BOS and EOS.
 
     Returns:
         Dict of four tensors for the N = `config.n_best` outputs, best first. `"ids"` `(B, N, T)`
@@ -288,18 +269,8 @@ def _run_until_few_live(
 ) -> _State:
     """Runs search steps until the search has ended for all but `max_unfinished` sentences.
 
-    Args:
-        step: function that runs one step.
-        state: the initial state.
-        context: see `beam_search`.
-        limits: see `beam_search`.
-        max_length: T, the maximum number of steps.
-        max_unfinished: maximum number of unfinished sentences at which the loop ends.
-        shape_source: state from which the loop takes the shape invariants. Axes of size 0 in
-            `shape_source` may grow.
-
-    Returns:
-        The last state.
+    T, the maximum number of steps, is `max_length`. The loop takes the shape invariants from
+    `shape_source`, whose axes of size 0 may grow.
     """
     # Loop variables are plain tuples, because eager tf.while_loop returns plain tuples.
     values = tf.while_loop(
@@ -326,10 +297,8 @@ def _run_dropping_final(
 
     As soon as the search has ended for a quarter of the batch, these sentences are removed. The
     removal copies all tensors once, so the removal costs less than a single step with a growing
-    cache, which copies all tensors twice.
-
-    Returns:
-        The ended hypotheses, ids `(B, K, T)` int32 and scores `(B, K)` float32.
+    cache, which copies all tensors twice. The result is the ended hypotheses: ids `(B, K, T)` int32
+    and scores `(B, K)` float32.
     """
 
     def run_and_shrink(rows, state, row_context, limits, ended_ids, ended_scores):
@@ -368,14 +337,9 @@ def _continuations(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """Finds the K best continuations without EOS, and log P of each live hypothesis plus EOS.
 
-    Top-k runs on the logits, and only the selected logits are converted to log-probabilities. This
-    avoids a `(B, K, V)` tensor of log-probabilities. The result is exact, because at most K
-    continuations of one hypothesis can be among the K best of all hypotheses.
-
-    Args:
-        logits: `(B, K, V)`.
-        log_probs: `(B, K)`, log P of the live hypotheses.
-        vocabulary_size, special: see `beam_search`.
+    Top-k runs on the logits `(B, K, V)`, and only the selected logits are converted to
+    log-probabilities. This avoids a `(B, K, V)` tensor of log-probabilities. The result is exact,
+    because at most K continuations of one hypothesis can be among the K best of all hypotheses.
 
     Returns:
         Four `(B, K)` tensors: log P of the best continuations in descending order, indices of their
@@ -409,20 +373,13 @@ _GROUP_WIDTHS = (64, 32, 16, 8)
 
 
 def top_k(scores: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Computes the same result as `tf.math.top_k` for a matrix, but faster.
+    """Computes the same result as `tf.math.top_k` for a matrix `(N, V)` with static V, but faster.
 
     The columns are divided into groups. The k largest values of a row lie in the k groups with the
     largest maxima. Computing maxima is vectorized on CPUs and selecting the largest values is not,
     so 128 rows of 10,000 take 1.2 ms instead of 4.2 ms. The inputs of `tf.math.top_k` have rank 2,
-    because XLA fully sorts a tensor of rank 3 (213 ms).
-
-    Args:
-        scores: `(N, V)`, V static.
-        k: number of values per row.
-
-    Returns:
-        The k largest values of each row in descending order and their indices, both `(N, k)`. Among
-        equal values, the value with the lower index comes first.
+    because XLA fully sorts a tensor of rank 3 (213 ms). Among equal values, the value with the
+    lower index comes first.
     """
     size = scores.shape[1]
     width = next((w for w in _GROUP_WIDTHS if size % w == 0 and size // w >= k), None)

@@ -18,15 +18,10 @@ _ROW_MULTIPLE, _LENGTH_MULTIPLE = 16, 16
 
 
 class GreedySearch:
-    """Greedy search with an encoder-decoder, compiled by JAX.
+    """Greedy search with an encoder-decoder (see `translate_ids`), compiled by JAX.
 
-    At each step, the search takes the most probable token, until EOS or the length limit.
-
-    Args:
-        model: encoder-decoder (see `macaron_tf.decoding.translator.translate_ids`).
-        vocabulary_size: number of ids in the vocabulary. The search never produces an id of
-            `vocabulary_size` or more.
-        limits: limits of the output length.
+    At each step, the search takes the most probable token with an id below `vocabulary_size`, until
+    EOS or the length limit.
     """
 
     def __init__(self, model: Any, vocabulary_size: int, limits: LengthLimits):
@@ -43,10 +38,8 @@ class GreedySearch:
     ) -> Iterator[dict[str, np.ndarray]]:
         """Yields the outputs of each batch, in the format of `beam_search` with `n_best=1`.
 
-        The score of an output is its log P, without a length penalty.
-
-        Args:
-            batches: pairs of source ids `(B, S)` and a random seed. The seed is ignored.
+        The score of an output is its log P, without a length penalty. A batch is a pair of source
+        ids `(B, S)` and a random seed, which is ignored.
         """
         for source, _ in batches:
             count, length = source.shape

@@ -73,14 +73,8 @@ def threefry(
 
     TensorFlow's stateless random ops take one seed for a whole tensor, and give different bits
     under XLA. This function takes one key per element, so the draws for a text do not depend on the
-    other texts in the batch.
-
-    Args:
-        key: pair of uint32 tensors.
-        counter: pair of uint32 tensors, whose shapes broadcast with the shapes of `key`.
-
-    Returns:
-        Pair of uint32 tensors of the broadcast shape.
+    other texts in the batch. Keys, counters and the result are pairs of uint32 tensors, which
+    broadcast.
 
     References: Salmon et al. 2011, section 3.2.
     """
@@ -100,13 +94,9 @@ def threefry(
 def uniforms(seeds: tf.Tensor, streams: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
     """Draws uniform random numbers that depend only on the seed, stream and position.
 
-    Args:
-        seeds: `(..., 2)` int, the two 32-bit integers of each seed.
-        streams: int32, indices of random streams. The shape broadcasts with `seeds[..., 0]`.
-        positions: int32, positions in the streams. The shape broadcasts with `seeds[..., 0]`.
-
-    Returns:
-        float32 in [0, 1), multiples of 2^-23, of the broadcast shape.
+    The numbers are float32 in [0, 1), multiples of 2^-23. `seeds (..., 2)` contains two 32-bit
+    integers per seed. `streams` are indices of random streams, and `positions` are positions in
+    them. Both are int32 and broadcast with `seeds[..., 0]`.
     """
     parts = [tf.bitcast(tf.cast(x, tf.int32), tf.uint32) for x in (seeds, streams, positions)]
     bits, _ = threefry((parts[0][..., 0], parts[0][..., 1]), (parts[2], parts[1]))
@@ -135,15 +125,9 @@ _MINIMUM = 1e-10
 def filter_logits(logits: tf.Tensor, controls: Controls | DrawSettings) -> tf.Tensor:
     """Applies temperature, top-k and top-p to logits, and sets excluded tokens to -inf.
 
-    Tokens with the same logit as the last kept token are also kept.
-
-    Args:
-        logits: `(B, K, V)` float32, -inf at tokens that are already excluded. If the values of
-            `controls` are Python numbers, the shape may be `(..., V)`.
-        controls: the settings, with a temperature above 0.
-
-    Returns:
-        Logits of the same shape, divided by the temperature.
+    Tokens with the same logit as the last kept token are also kept. The result is divided by the
+    temperature, which must be above 0. The logits are `(B, K, V)` float32, -inf at tokens that are
+    already excluded, or any `(..., V)` if the values of `controls` are Python numbers.
     """
     if tf.is_tensor(controls.temperature):
         return _filtered_by_row(logits, controls)
@@ -182,18 +166,11 @@ def _filtered_by_row(logits: tf.Tensor, controls: Controls) -> tf.Tensor:
 
 
 def draw(logits: tf.Tensor, uniform: tf.Tensor, controls: Controls | DrawSettings) -> tf.Tensor:
-    """Draws a token for each sample by inverse transform sampling.
+    """Draws a token `(B, K)` for each sample of logits `(B, K, V)` by inverse transform sampling.
 
-    Inverse transform sampling needs one uniform number per token. The Gumbel-max trick would need V
-    uniform numbers.
-
-    Args:
-        logits: `(B, K, V)` float32, -inf at excluded tokens.
-        uniform: `(B, K)` float32 in [0, 1).
-        controls: the settings. At temperature 0, the most probable token is taken.
-
-    Returns:
-        `(B, K)` int32, token ids.
+    Inverse transform sampling needs one uniform number per token: `uniform (B, K)` in [0, 1). The
+    Gumbel-max trick would need V uniform numbers. Excluded tokens have the logit -inf. At
+    temperature 0, the most probable token is taken.
     """
     best = tf.argmax(logits, axis=-1, output_type=tf.int32)
     is_by_row = tf.is_tensor(controls.temperature)
@@ -270,7 +247,6 @@ class State(NamedTuple):
         ended: `(B, K)` bool, whether the sample has ended.
         log_probs: `(B, K)` float32, total log-probability of the new tokens, before temperature,
             top-k and top-p.
-        cache: the decoder's cache.
     """
 
     index: tf.Tensor
@@ -290,9 +266,6 @@ def first_state(
     length.
 
     Args:
-        prompts: batch of B prompts, with K samples each.
-        context: see `beam_search`.
-        cache: see `beam_search`.
         prefill_fn: function `(tokens (B, L) int32, index scalar int32, context, cache) -> cache`,
             where `tokens` begin at position `index` of the decoder's input, and `cache` has the
             shape for K = 1. `None` means no prefill.
@@ -332,18 +305,9 @@ def advance(
 ) -> tuple[State, tf.Tensor]:
     """Runs one decoding step, in which each row reads a prompt token or draws a new token.
 
-    A row begins to draw new tokens when the step function has read the whole prompt.
-
-    Args:
-        step_fn: see `beam_search`.
-        state: the state before the step.
-        context: see `beam_search`.
-        prompts: batch of B prompts, with K samples each.
-        rules: rules for drawing new tokens.
-
-    Returns:
-        The new state, and the drawn tokens `(B, K)` int32. The token is PAD for a sample that still
-        reads its prompt or that has ended.
+    A row begins to draw new tokens when the step function has read the whole prompt. The second
+    result is the drawn tokens `(B, K)` int32, PAD for a sample that still reads its prompt or that
+    has ended.
     """
     logits, cache = step_fn(state.tokens, state.index, context, state.cache)
     logits = tf.cast(logits, tf.float32)  # (B, K, V)
@@ -397,8 +361,6 @@ def generate(
         context: see `beam_search`.
         cache: see `beam_search`. A cache of fixed size must have a capacity of P + `max_tokens` - 1
             tokens.
-        prompts: batch of B prompts of at most P ids, with K samples each.
-        rules: rules for drawing new tokens.
         max_tokens: N, the maximum of the prompts' limits. XLA requires a Python int.
         prefill_fn: see `first_state`.
 
@@ -424,17 +386,8 @@ def continue_sampling(
 ) -> tuple[tf.Tensor, State]:
     """Calls `advance` in a loop until each text has ended or reached its limit.
 
-    Args:
-        step_fn: see `beam_search`.
-        context: see `beam_search`.
-        state: the state to start from, such as the result of `first_state`.
-        prompts: batch of B prompts, with K samples each.
-        rules: rules for drawing new tokens.
-        max_tokens: N, the maximum of the prompts' limits.
-
-    Returns:
-        The new tokens `(B, K, N)` int32, and the last state. Positions of tokens that an earlier
-        call drew contain PAD.
+    `state` is, for example, the result of `first_state`. The new tokens are `(B, K, N)` int32,
+    where N is `max_tokens`. Positions of tokens that an earlier call drew contain PAD.
     """
     positions = tf.range(max_tokens)
     ids = tf.fill([*tf.unstack(tf.shape(prompts.seeds)), max_tokens], rules.pad)  # (B, K, N)
@@ -481,14 +434,12 @@ def sample(
         context: see `beam_search`.
         cache: see `beam_search`.
         batch_size: B.
-        config: the sampling settings.
         max_length: T, the maximum output length. XLA requires a Python int.
         seed: random seed, scalar or `(2,)` int. Equal seeds and batches give equal draws. The draws
             for a sentence depend on its position in the batch.
         limits: `(B,)` int32, maximum length of each output with EOS; `None` means T.
         vocabulary_size: number of ids that can be produced; `None` means V.
         prefix: ids that the decoder reads before BOS.
-        special: ids of PAD, BOS and EOS.
 
     Returns:
         Dict of `"ids"` `(B, K, T)` int32, ending in EOS and then PAD, `"log_probs"` `(B, K)`

@@ -16,10 +16,7 @@ from macaron_tf.text.words import cut_lines
 def score_ids(model: Any, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
     """Computes the log-probabilities of given targets under an encoder-decoder.
 
-    Args:
-        model: encoder-decoder that maps a dict of `source` and `target` to logits `(B, T, V)`.
-        source: `(B, S)` int32, source ids with EOS and then PAD at the end.
-        target: `(B, T)` int32, target ids with EOS and then PAD at the end.
+    `source (B, S)` and `target (B, T)` int32 end in EOS and then PAD.
 
     Returns:
         Dict of `"token_log_probs"` `(B, T)` float32, 0 at PAD, `"log_probs"` `(B,)` float32, the
@@ -40,10 +37,7 @@ def score_ids(model: Any, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int, width: int = 0) -> np.ndarray:
-    """Pads rows of ids with `pad` to an `(N, L)` int32 array.
-
-    L is the maximum row length, or `width` if `width` is larger.
-    """
+    """Pads rows of ids with `pad` to `(N, L)` int32, where L is at least `width`."""
     ids = np.full((len(rows), max(width, *map(len, rows))), pad, np.int32)
     for padded_row, row in zip(ids, rows, strict=True):
         padded_row[: len(row)] = row
@@ -56,11 +50,7 @@ def split_ids(vocabulary: PieceVocabulary, texts: Sequence[Sequence[str]]) -> li
     The ids of the parts, joined, are the ids of the whole text. Parts that are encoded one by one
     may have other ids: Llama 2 adds a space to the beginning of each, and GPT-2 encodes two line
     ends as one token only at the end of a text. A token with characters of two parts belongs to the
-    later part.
-
-    Args:
-        vocabulary: vocabulary that encodes the texts.
-        texts: parts of each text, in order. A part includes the space before its first word.
+    later part. A part includes the space before its first word.
     """
     heads = [[*itertools.accumulate(parts)] for parts in texts]
     rows = iter(vocabulary.encode_lines([head for text in heads for head in text]))
@@ -127,14 +117,9 @@ class TextScorer:
     def score(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Scores:
         """Computes the log-probability of each continuation given its context.
 
-        Args:
-            pairs: pairs of the context's ids and the continuation's ids. If a context is too long
-                for the window, the beginning of the context is cut off. The context may be empty if
-                `starts` is True.
-
-        Raises:
-            UserError: a continuation is empty or too long for the window, or a context is empty and
-                `starts` is False.
+        A pair contains the ids of the context and of the continuation. If a context is too long for
+        the window, the beginning of the context is cut off. The context may be empty if `starts` is
+        True. A continuation that is empty or too long for the window raises a UserError.
         """
         rows, first_scored = [], []
         for number, (context, continuation) in enumerate(pairs, 1):
@@ -158,11 +143,7 @@ class TextScorer:
         return text if self.line_ends else " ".join(cut_lines(text))
 
     def text_ids(self, text: str) -> list[int]:
-        """Returns the token ids of a text, without [CLS] (see `read`).
-
-        Raises:
-            UserError: the text is empty or consists of white space.
-        """
+        """Returns the token ids of a text, without [CLS] (see `read`)."""
         if not text.strip():
             raise UserError("the text to score has no words: give a text with at least one word")
         return self.vocabulary.encode_lines([self.read(text)])[0]
@@ -172,19 +153,9 @@ class TextScorer:
 
         Every token is scored once, except the first token of the text if `starts` is False. In
         every window except the first, the first tokens have already been scored and serve only as
-        context. There are at least `window - 1 - stride` of these tokens.
-
-        Args:
-            ids: ids of the text (see `text_ids`).
-            stride: number of tokens between the starts of two windows; `None` means half a window.
-
-        Returns:
-            Scores with one entry per window, in order. An entry is the sum over the tokens that are
-            scored in the window.
-
-        Raises:
-            UserError: the text is too short, or `stride` is not in the range from 1 to
-                `window` - 1.
+        context. There are at least `window - 1 - stride` of these tokens, where `stride` is the
+        number of tokens between the starts of two windows; `None` means half a window. The scores
+        have one entry per window, in order: the sum over the tokens that are scored in the window.
         """
         max_stride, tokens_per_window = self.window - 1, self.window - len(self.prefix)
         stride = max(max_stride // 2, 1) if stride is None else stride

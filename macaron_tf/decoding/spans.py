@@ -16,12 +16,8 @@ def best_spans(logits: tf.Tensor, max_answer: int) -> dict[str, tf.Tensor]:
 
     The score of a span is the sum of its start logit and its end logit. Position 0, [CLS],
     represents "no answer". If several spans have the best score, the function chooses the shortest
-    span, and among equally short spans the first span.
-
-    Args:
-        logits: `(M, 2, L)` float, start and end logits. The logit is -1e9 at positions where no
-            answer is allowed.
-        max_answer: maximum span length, in positions.
+    span, and among equally short spans the first span. `logits (M, 2, L)` are start and end logits,
+    -1e9 at positions where no answer is allowed. A span has at most `max_answer` positions.
 
     Returns:
         Dict of five `(M,)` tensors. `"start"` and `"end"` int64 are the first and the last position
@@ -54,9 +50,8 @@ def best_spans(logits: tf.Tensor, max_answer: int) -> dict[str, tf.Tensor]:
 def best_answers(spans: dict[str, tf.Tensor], positions: WindowPositions) -> dict[str, tf.Tensor]:
     """Finds the best answer to each of N questions over all windows of the question's context.
 
-    Args:
-        spans: result of `best_spans` for the windows of all questions.
-        positions: mapping from the windows' token positions to character positions in the contexts.
+    `spans` are the `best_spans` of all windows, and `positions` maps token positions in windows to
+    character positions in contexts.
 
     Returns:
         Dict of five `(N,)` tensors. `"start"` and `"end"` int64 are character positions. The answer
@@ -93,17 +88,12 @@ def best_answers(spans: dict[str, tf.Tensor], positions: WindowPositions) -> dic
 
 
 def decide_answered(answers: dict[str, tf.Tensor], threshold: float | None) -> dict[str, tf.Tensor]:
-    """Decides whether each of N questions has an answer.
+    """Decides whether each of N questions has an answer, from the result of `best_answers`.
 
-    Args:
-        answers: result of `best_answers`.
-        threshold: maximum of `null - score` at which a question has an answer. `None` means that
-            every question with a possible span has an answer.
-
-    Returns:
-        Dict of `"answered"` `(N,)` bool and `"probability"` `(N,)` float32. The probability of the
-        decision comes from a softmax over the spans of all windows. If `threshold` is set, the
-        softmax includes "no answer".
+    `threshold` is the maximum of `null - score` at which a question has an answer. `None` means
+    that every question with a possible span has an answer. The result is `"answered"` `(N,)` bool
+    and `"probability"` `(N,)` float32. The probability of the decision comes from a softmax over
+    the spans of all windows. If `threshold` is set, the softmax includes "no answer".
     """
     score, null, total = answers["score"], answers["null"], answers["log_total"]
     is_possible = score > IMPOSSIBLE

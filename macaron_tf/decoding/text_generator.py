@@ -47,12 +47,8 @@ def fill_context(
     """Builds a few-shot prompt from as many examples as fit, followed by the query.
 
     The function skips an example that does not fit, and a later, shorter example may still fit. If
-    the query alone is too long, its beginning is cut off, and the prompt contains no examples.
-
-    Args:
-        examples: token ids of each example with its answer, in order of preference.
-        query: token ids of the query.
-        max_length: maximum number of ids in the prompt.
+    the query alone is too long, its beginning is cut off, and the prompt contains no examples. An
+    example includes its answer, and the examples are in order of preference.
 
     References: Brown et al. 2020 (GPT-3), section 2.4.
     """
@@ -101,7 +97,6 @@ class TextGenerator:
     Args:
         model: a `LanguageModel`, or another model with `init_decode`, `decode_step`, `can_prefill`
             and `prefill`.
-        vocabulary: the model's vocabulary.
         longest: maximum row length in tokens, including [CLS] and [SEP]; `None` means no limit.
         starts: whether rows begin with [CLS]. Without [CLS], a prompt must not be empty.
         end_ids: ids of the tokens that end a text, which add no text; none means [SEP].
@@ -143,11 +138,7 @@ class TextGenerator:
         return {"starts": bool(self.prefix), **{name: getattr(self, name) for name in names}}
 
     def with_model(self, model: Any) -> Self:
-        """Returns a copy of this generator that runs another model.
-
-        Args:
-            model: model with the methods that the constructor requires, such as a `LiteDecoder`.
-        """
+        """Returns a copy of this generator that runs another model, such as a `LiteDecoder`."""
         copied = copy.copy(self)
         copied.model = model
         copied._reset_functions()
@@ -156,11 +147,8 @@ class TextGenerator:
     def row(self, text: str) -> list[int]:
         """Encodes a prompt as the model's input: [CLS] (if `starts`), then the ids of the text.
 
-        The method first changes line ends and the white space at the end (see `as_prompt`).
-
-        Raises:
-            UserError: the text leaves no room for new tokens, has an unpaired surrogate, or is
-                empty and the model cannot begin a text.
+        The method first changes line ends and the white space at the end (see `as_prompt`). A text
+        that leaves no room for new tokens raises a UserError.
         """
         check_encodable([text])
         if len(text.encode()) > (max_bytes := byte_limit(self.longest)):
@@ -176,14 +164,7 @@ class TextGenerator:
         return [*self.prefix, *self.vocabulary.encode_lines([as_prompt(text, self.line_ends)])[0]]
 
     def rows(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Encodes prompts as the model's input, in a graph and without the checks of `row`.
-
-        Args:
-            texts: `(B,)` strings.
-
-        Returns:
-            `(B, None)` ragged int32.
-        """
+        """Encodes prompts `(B,)` as ragged `(B, None)` in a graph, without the checks of `row`."""
         ids = self.vocabulary.encode(as_prompts(texts, self.line_ends))  # (B, None)
         prefix = tf.constant([self.prefix], tf.int32)  # (1, 1) or (1, 0)
         prefixes = tf.repeat(prefix, tf.shape(texts)[0], axis=0)
@@ -192,7 +173,7 @@ class TextGenerator:
     def fits(self, length: int | tf.Tensor) -> bool | tf.Tensor:
         """Returns whether the model can continue a row of `length` ids.
 
-        The model can do so if the row has at least one id and leaves room for one new token.
+        The row needs at least one id, and must leave room for one new token.
         """
         return length > 0 if self.longest is None else (length > 0) & (length < self.longest)
 
@@ -205,21 +186,16 @@ class TextGenerator:
         return length == len(self.prefix)
 
     def begin(self, prompts: Prompts, capacity: int | None = None) -> tuple[Prompts, Any, Any]:
-        """Returns the decoder's prompts, context and cache for a batch of encoded prompts.
+        """Returns the decoder's prompts, context and cache for prompts from `row` or `rows`.
 
-        Args:
-            prompts: prompts whose ids come from `row` or `rows`.
-            capacity: maximum number of tokens in the cache; `None` means a growing cache.
+        `capacity` is the maximum number of tokens in the cache; `None` means a growing cache.
         """
         batch_size, samples = tf.shape(prompts.ids)[0], prompts.seeds.shape[1]
         return prompts, *self.model.init_decode(batch_size, samples, capacity)
 
     @property
     def prefill_fn(self) -> PrefillFunction | None:
-        """Prefill function for `first_state`.
-
-        `None` means that the model reads prompts token by token.
-        """
+        """Prefill function for `first_state`. `None` means that the model reads token by token."""
         return self.model.prefill if self.model.can_prefill else None
 
     def generate(self, prompts: Prompts, rules: Rules) -> dict[str, tf.Tensor]:
@@ -229,12 +205,7 @@ class TextGenerator:
         return generate(step_fn, context, cache, prompts, rules, max_tokens, self.prefill_fn)
 
     def rules(self, controls: Controls | DrawSettings, min_tokens: int = 0) -> Rules:
-        """Returns rules that allow the vocabulary's ordinary tokens, and `end_ids` as the end.
-
-        Args:
-            controls: temperature, top-k and top-p.
-            min_tokens: minimum number of new tokens before the end.
-        """
+        """Returns rules that allow the vocabulary's ordinary tokens, and `end_ids` as the end."""
         return Rules(
             controls,
             self.end_ids,
@@ -246,20 +217,10 @@ class TextGenerator:
     def complete(
         self, texts: Sequence[str], config: GenerationConfig | None = None, seed: int = 1
     ) -> list[list[Completion]]:
-        """Continues texts by sampling.
+        """Continues texts by sampling, with `config.num_samples` completions for each text.
 
-        The samples for a text depend only on the text, the settings and the seed.
-
-        Args:
-            texts: prompts. The empty string begins a new text.
-            config: sampling settings; `None` means the defaults.
-            seed: random seed. Sample k of every text uses `seed + k`.
-
-        Returns:
-            For each text, in order, a list of `config.num_samples` completions.
-
-        Raises:
-            UserError: `row` raises for a text.
+        The samples for a text depend only on the text, the settings and the seed. Sample k of every
+        text uses `seed + k`. The empty string begins a new text.
         """
         return self.continue_rows([self.row(text) for text in texts], config, seed)
 
@@ -370,7 +331,6 @@ class SequenceGenerator(TextGenerator):
 
     Args:
         model: an `EncoderDecoder`, or another model with `init_decode` and `decode_step`.
-        vocabulary: the model's vocabulary.
         longest: maximum number of tokens in an input text, including EOS, and maximum number of
             tokens in an answer. `None` means no limit.
         sentinels: number of sentinels. Gap i of a text, counted from 0, is encoded as sentinel i,

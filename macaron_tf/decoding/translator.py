@@ -25,7 +25,7 @@ def translate_ids(
     prefix: Sequence[int] = (),
     seed: tf.Tensor | int | None = None,
 ) -> dict[str, tf.Tensor]:
-    """Translates a batch of source ids by beam search or sampling.
+    """Translates a batch of source ids by `beam_search` or `sample`, and returns their result.
 
     Args:
         model: encoder-decoder with the method `init_decode(source, beams, max_length) -> (context,
@@ -33,14 +33,10 @@ def translate_ids(
             `decode_step(tokens, index, context, cache) -> (logits, cache)` (see `beam_search`), and
             with `config.special`, the ids of PAD, BOS and EOS.
         source: `(B, S)` int32, source ids with EOS and then PAD at the end.
-        config: settings of beam search or of sampling.
         vocabulary_size: number of ids that can be produced; `None` means all ids of the model.
         prefix: ids that the decoder reads before BOS. The length limits do not count the prefix.
         seed: random seed, scalar or `(2,)` int. Sampling requires the seed, and beam search ignores
             it.
-
-    Returns:
-        The dict that `beam_search` or `sample` returns.
     """
     special = model.config.special
     max_length, limits = target_limits(source, config, special.pad)
@@ -144,15 +140,10 @@ class LineTranslator:
         return {"scores": outputs["log_probs"], **outputs}
 
     def translate(self, lines: Sequence[str], first_line: int = 1) -> Translations:
-        """Translates lines. The translation of a line without tokens is empty.
+        """Translates lines without line breaks. The translation of a line without tokens is empty.
 
-        Args:
-            lines: the lines, without line breaks.
-            first_line: number of the first line, for warnings and errors. With sampling, the draws
-                depend on this number.
-
-        Raises:
-            UserError: a line has an unpaired surrogate.
+        `first_line` is the number of the first line, for warnings and errors. With sampling, the
+        draws depend on this number.
         """
         check_encodable(lines, first_line)
         rows, warnings = [], []
@@ -181,10 +172,8 @@ class LineTranslator:
     def stream(self, lines: Iterable[str], chunk_size: int = 256) -> Iterator[Translations]:
         """Translates lines in chunks, and yields the translations of each chunk.
 
-        Args:
-            lines: iterable of lines, such as an open file. Line breaks are removed.
-            chunk_size: number of lines translated together. A larger chunk takes less time per
-                line, and a smaller chunk yields its first translation sooner.
+        Line breaks, as in an open file, are removed. A larger chunk takes less time per line, and a
+        smaller chunk yields its first translation sooner.
         """
         lines = (line.rstrip("\r\n") for line in lines)
         first = 1

@@ -28,10 +28,6 @@ def join_hosts(addresses: list[str] | None = None, process_index: int | None = N
         addresses: `"host:port"` of each process. All processes connect to the first address. `None`
             means that JAX detects the cluster: a TPU slice, SLURM, Open MPI or Kubernetes.
         process_index: index of this process, from 0. `None` means that JAX detects the index.
-
-    Raises:
-        UserError: JAX detects no cluster, the connection fails, or JAX has already computed
-            something.
     """
     import jax
 

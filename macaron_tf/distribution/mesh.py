@@ -44,14 +44,7 @@ class MeshParallel(keras.distribution.ModelParallel):
 
 
 def parse_mesh(text: str) -> dict[str, int]:
-    """Parses mesh axis sizes such as `data=4,model=2`. An omitted axis gets size 1.
-
-    Returns:
-        Dict mapping axis name to size.
-
-    Raises:
-        UserError: `text` has another form.
-    """
+    """Parses mesh axis sizes such as `data=4,model=2`. An omitted axis gets size 1."""
     sizes = dict.fromkeys(AXES, 1)
     for part in text.split(","):
         match = re.fullmatch(rf"({'|'.join(AXES)})=([1-9][0-9]{{0,5}})", part.strip())
@@ -65,14 +58,8 @@ def use_mesh(sizes: dict[str, int] | None = None) -> None:
     """Sets the device mesh on which new variables and batches are sharded.
 
     With a single device, no mesh is set. A mesh over several processes must contain all devices of
-    these processes.
-
-    Args:
-        sizes: dict mapping axis name to size. `None` means one device in a single process, and all
-            devices along `data` in several processes.
-
-    Raises:
-        UserError: the mesh has more devices than JAX sees or, with several processes, fewer.
+    these processes. If `sizes`, by axis name, is `None`, a single process uses one device, and
+    several processes use all devices along `data`.
     """
     import jax
 

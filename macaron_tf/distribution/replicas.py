@@ -22,12 +22,9 @@ Result = dict[str, np.ndarray]
 class ReplicaMap:
     """Map of a function over batches, in parallel on the replicas of all workers.
 
-    In each step, every replica processes one batch.
-
-    Args:
-        strategy: distribution strategy.
-        function: `tf.function` with an input signature of tensors, which returns a dict of tensors.
-            Its variables must have been created in the scope of `strategy`.
+    In each step, every replica processes one batch. `function` is a `tf.function` with an input
+    signature of tensors, which returns a dict of tensors. Its variables must have been created in
+    the scope of `strategy`.
     """
 
     def __init__(
@@ -91,7 +88,6 @@ def distributed(
     replicas, some replicas get no row. With one replica, the dataset is returned unchanged.
 
     Args:
-        strategy: distribution strategy with the replicas.
         dataset: batches of tensors `(B, ...)` in dicts or tuples. The batches must be equal on
             every worker unless `per_worker` is set. Scalars are copied to all replicas.
         per_worker: whether each worker provides its own batches. The rows of a batch are then
@@ -141,8 +137,7 @@ def _share(tensor, index: tf.Tensor, count: int):
 def spread_seeds(strategy: tf.distribute.Strategy, states: Sequence[keras.Variable]) -> None:
     """Gives each replica a different dropout seed. Keras uses the same seed on all replicas.
 
-    Args:
-        states: states `(2,)` of Keras seed generators, which hold a seed and a counter.
+    `states` are the states `(2,)` of Keras seed generators: a seed and a counter.
     """
     if strategy.num_replicas_in_sync == 1 or not states:
         return

@@ -32,11 +32,6 @@ def make_strategy(
         replicas: number of devices. Only valid for `"mirrored"`. `None` means all GPUs, or two
             logical CPU devices.
 
-    Raises:
-        UserError: `name` is unknown, a device is missing, TF_CONFIG is missing or malformed,
-            `replicas` is below 1, `tpu` or `replicas` is passed for another strategy, or TensorFlow
-            has already initialized its devices.
-
     Example:
         strategy = make_strategy("mirrored", replicas=2)
         with strategy.scope():
@@ -87,14 +82,7 @@ def _mirrored(replicas: int | None) -> tf.distribute.Strategy:
 
 
 def read_cluster() -> tuple[list[str], int]:
-    """Reads the environment variable TF_CONFIG.
-
-    Returns:
-        The addresses of all workers, each `host:port`, and the index of this worker.
-
-    Raises:
-        UserError: the variable is missing or malformed.
-    """
+    """Reads each worker's `host:port`, and the index of this worker, from TF_CONFIG."""
     text = os.environ.get("TF_CONFIG", "")
     try:
         config = parse_json(text, task=dict, cluster=dict)
@@ -204,10 +192,7 @@ class Workers:
         return self.totals([value if self.chief else 0.0 for value in values])
 
     def gather(self, value: bytes) -> list[bytes]:
-        """Returns a list with the value of `value` on each worker, in the order of the workers.
-
-        Every worker must call this method.
-        """
+        """Returns the workers' values of `value`, in order. Every worker must call this method."""
         lengths = self.concatenate(np.array([len(value)]))
         padded = np.frombuffer(value.ljust(lengths.max(), b"\0"), np.uint8)
         rows = self.concatenate(padded).reshape(len(lengths), -1)

@@ -11,8 +11,8 @@ class CausalConvolution(Recording, keras.layers.Layer):
     """Dilated causal convolution with weight normalization: `y[t] = b + sum_i W_i x[t - d i]`.
 
     Maps `(B, L, C)` to `(B, L, F)`. The index i runs from 0 to k - 1, and x is 0 before the first
-    position, so padding may only be at the end. The kernel is `W = g v / |v|`, where `|v|` is the
-    norm over all weights of one output channel. The length g and the direction v are trained. v is
+    position. Padding may only be at the end. The kernel is `W = g v / |v|`, where `|v|` is the norm
+    over all weights of one output channel. The length g and the direction v are trained. v is
     initialized uniformly within ±1 / sqrt(k C), and g is initialized to `|v|`.
 
     Args:

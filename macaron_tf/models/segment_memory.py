@@ -105,7 +105,7 @@ class SegmentLanguageModel(KeepsMemory, LanguageModel):
     In each layer, attention keeps its inputs at the last M = `memory_length` positions, and a
     recurrence keeps its state. No gradient flows through the memory. `call` computes a segment
     without a memory. In cached decoding, a token sees itself and the last M tokens, so the cost per
-    token is constant. `config` has `causal=True` and `positions="transformer_xl"`.
+    token is constant. `config` must have `causal=True` and `positions="transformer_xl"`.
 
     Example:
         memory = model.init_memory(batch_size)

@@ -128,8 +128,8 @@ class EncoderMultipleChoice(TaskModel):
     A call takes a dict of `token_ids (B, R, L)` and optionally `segment_ids (B, R, L)`. The R rows
     of an example contain the context with each of the R choices (see `encode_choices`). The output
     contains float32 logits `(B, R)` for a softmax over the choices. If an example has fewer than R
-    choices, the other rows contain padding and get the logit -1e9. The arguments are those of
-    `EncoderClassifier`.
+    choices, the other rows contain padding and get the logit -1e9. See `EncoderClassifier` for
+    `pooler_activation`.
 
     References: Devlin et al. 2018 (BERT), section 4.4.
     """

@@ -36,10 +36,10 @@ def permute_tokens(
     """Chooses the tokens to predict in each row, and their factorization order.
 
     Let n be the number of tokens in a row, without special tokens. If n is above 0, then max(1,
-    round(n / K)) tokens are predicted, where K is `partial`. The predicted tokens form spans of m =
-    1 to 5 tokens with probability proportional to 1/m, as in the released code. Spans do not
-    overlap. The remaining tokens are context. In the factorization order, the predicted tokens come
-    after the context, in a uniformly random permutation. Equal seeds give equal choices.
+    round(n / K)) tokens are predicted, where K is `partial`. The predicted tokens form spans of 1
+    to 5 tokens, of length m with probability proportional to 1/m, as in the released code. Spans do
+    not overlap. The remaining tokens are context. In the factorization order, the predicted tokens
+    come after the context, in a uniformly random permutation. Equal seeds give equal choices.
 
     The batch gets two kinds of new entries. `order (B, L)` int32 is -1 at context, and the index in
     the permutation at predicted tokens. `masked_positions`, `masked_labels` and `masked_weights`,

@@ -206,9 +206,9 @@ def choose_spans(
 
     For each span, the function draws the length n in words. Then the function draws the first word
     uniformly among all words that fit the remaining count and begin n consecutive free words. If
-    there is no such word, the function draws again, and all further spans of the row have at most n
-    - 1 words. A span that would exceed the count is cut after the last whole word that fits, as in
-    ALBERT's released code. SpanBERT's code also cuts within a word. Spans do not overlap and
+    there is no such word, the function draws again, and all further spans of the row have fewer
+    than n words. A span that would exceed the count is cut after the last whole word that fits, as
+    in ALBERT's released code. SpanBERT's code also cuts within a word. Spans do not overlap and
     contain only maskable tokens. The result is `(B, L)` int32, a positive number that identifies
     the span at chosen tokens, and 0 elsewhere.
 
