@@ -96,7 +96,8 @@ class Settings:
 
         In contrast, the constructor is for values that the user wrote, and imports the user code
         that they name. `trust_code` says whether to import user code that the values name, such as
-        a block (see `macaron_tf.plug_ins.find`).
+        a block (see `macaron_tf.plug_ins.find`). A value that does not fit raises a `SettingError`,
+        which is a ValueError.
         """
         return cls(**{**values, **cls.converted(values, trust_code)})
 

@@ -248,7 +248,8 @@ class TextGenerator:
     ) -> Iterator[str]:
         """Yields the text of the first sample of `complete` in non-empty parts, during generation.
 
-        With recurrent token mixers, the time per token does not grow with the length of the text.
+        A text that `row` refuses raises a UserError before the first part. With recurrent token
+        mixers, the time per token does not grow with the length of the text.
         """
         config = dataclasses.replace(config or GenerationConfig(), num_samples=1)
         row = self.row(text)

@@ -120,7 +120,10 @@ def cluster_bounds(vocab_size: int, cutoffs: Sequence[int]) -> list[tuple[int, i
 
 
 def cluster_width(width: int, divisor: int, cluster: int) -> int:
-    """Returns the vector width in cluster `cluster`: `width / divisor^cluster`, rounded down."""
+    """Returns the vector width in cluster `cluster`: `width / divisor^cluster`, rounded down.
+
+    A result of 0 raises a ValueError.
+    """
     cluster_dim = width // divisor**cluster
     if not cluster_dim:
         raise ValueError(f"divisor={divisor} leaves no width in cluster {cluster}: lower it")

@@ -336,7 +336,10 @@ def names(config_class: type | None = None) -> list[str]:
 
 
 def config(name: str, /, **overrides) -> Config:
-    """Returns a named configuration, with fields replaced by `overrides`."""
+    """Returns a named configuration, with fields replaced by `overrides`.
+
+    An unknown name or field, or an invalid value, raises a ValueError.
+    """
     if name not in CONFIGS:
         hint, choices = nearest(name, CONFIGS), ", ".join(names())
         raise ValueError(f"no model has the name {name!r}: give one of {choices}{hint}")

@@ -459,7 +459,10 @@ class SiameseEncoder(TaskModel):
 
 
 def parse_concatenation(text: str) -> tuple[str, ...]:
-    """Parses a text such as `"u,v,|u-v|"` into the names of features, in order."""
+    """Parses a text such as `"u,v,|u-v|"` into the names of features, in order.
+
+    A name that is unknown or occurs twice raises a ValueError.
+    """
     names = tuple(part.strip() for part in text.split(","))
     if len(set(names)) < len(names) or not set(names) <= set(FEATURES):
         raise ValueError(f"concatenation={text!r} must be some of {', '.join(FEATURES)}, each once")
