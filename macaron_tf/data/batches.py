@@ -52,8 +52,6 @@ class Batches(abc.ABC):
         """Yields batches as dicts of NumPy arrays.
 
         Args:
-            seed: seed of the shuffling; each epoch has its own order.
-            start_step: index of the first batch, counted from the start of epoch 0.
             repeat: whether to continue with further epochs forever. If False, the batches end with
                 the epoch that contains `start_step`.
         """
@@ -89,7 +87,6 @@ def prefetch(dataset: tf.data.Dataset, steps: int) -> tf.data.Dataset:
     parallel maps still use all processors.
 
     Args:
-        dataset: dataset of batches.
         steps: cardinality of `dataset`: the number of batches, `tf.data.INFINITE_CARDINALITY` or
             `tf.data.UNKNOWN_CARDINALITY`. Iteration raises an error if a known cardinality is
             wrong.
@@ -114,14 +111,12 @@ class ArrayBatches(Batches):
     that is not shuffled has every example, in order, and its last batch may be smaller.
 
     Args:
-        count: number of examples, N, at least 1.
         size: number of examples per batch, B. If `size` exceeds N, B is N.
         gather: function from example indices `(B,)` to a dict mapping name to array.
         shapes: dict mapping the name of each array to a tuple (dtype, shape). The shape includes
             the batch dimension, which is `None` if a batch may be smaller than B.
         lengths: `(N,)` example lengths. The batches of a shuffled epoch consist of examples of
             similar length. `None` means that length does not matter.
-        shuffle: whether to shuffle each epoch.
     """
 
     def __init__(
@@ -182,14 +177,7 @@ class MixingConfig(Settings):
     temperature: Annotated[float, Ge(1)] = 1.0
 
     def rates(self, counts: np.ndarray) -> np.ndarray:
-        """Computes the mixing rates of N tasks.
-
-        Args:
-            counts: `(N,)` number of examples of each task.
-
-        Returns:
-            `(N,)` rates, which add up to 1.
-        """
+        """Computes the mixing rates of N tasks."""
         rates = np.minimum(counts, self.limit) ** (1.0 / self.temperature)
         return rates / rates.sum()
 
@@ -227,8 +215,6 @@ class BucketBatches(Batches):
     Args:
         rows: one or several collections of token rows, such as source and target. Each collection
             has the same number of rows for every example.
-        count: number of examples, N.
-        make_buckets: function from `row_lengths` to `Buckets`.
         other_arrays: further arrays that affect training, such as labels. `fingerprint` covers
             these arrays. `None` entries are ignored.
         indices: `(N,)` integers that identify the examples in `evaluation_dataset`; `None` means 0

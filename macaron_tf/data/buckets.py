@@ -32,7 +32,6 @@ class Plan(Sequence[Batch]):
     objects would take 65 MB.
 
     Args:
-        rows: example indices of all batches, concatenated.
         cuts: `(S, 3)` int, start, end and padded length of each batch. The start and the exclusive
             end are positions in `rows`.
     """
@@ -57,13 +56,9 @@ class Buckets:
     `row_multiple`. A number of rows below `row_multiple` is not rounded.
 
     Args:
-        lengths: padded lengths of the buckets, in any order and at least one.
         max_tokens: maximum number of padded tokens in a batch (rows times length). For translation
             pairs, source and target are counted separately, as in fairseq.
         row_multiple: number that divides the rows per batch, unless a batch has fewer rows.
-
-    Raises:
-        UserError: `max_tokens` is less than the greatest of `lengths`.
     """
 
     def __init__(self, lengths: Iterable[int], max_tokens: int, row_multiple: int = 8):
@@ -87,14 +82,7 @@ class Buckets:
         return tuple(zip(self.rows, self.lengths, strict=True))
 
     def bucket_of(self, lengths: np.ndarray) -> np.ndarray:
-        """Returns the index of each row's bucket, the shortest bucket that holds the row.
-
-        Args:
-            lengths: `(N,)` row lengths, none greater than the length of the longest bucket.
-
-        Returns:
-            `(N,)` int16 indices into `self.lengths`.
-        """
+        """Returns the index of each row's bucket, the shortest bucket that holds the row."""
         table = np.searchsorted(self.lengths, np.arange(self.lengths[-1] + 1))
         return table.astype(np.int16)[lengths]
 
@@ -118,12 +106,8 @@ class Buckets:
         most one batch of an epoch is therefore partial, and rows of padding fill that batch.
 
         Args:
-            lengths: `(N,)` row lengths.
             rng: generator that shuffles the rows within each bucket and the order of the batches;
                 `None` means rows in ascending order of length.
-
-        Returns:
-            Plan whose row indices are positions in `lengths`.
         """
         lengths = np.asarray(lengths)
         dtype = np.int32 if len(lengths) < 1 << 31 else np.int64  # both dtypes shuffle equally
@@ -175,8 +159,6 @@ def choose_lengths(lengths: np.ndarray, count: int, multiple: int) -> list[int]:
     Args:
         lengths: `(N,)` row lengths, N at least 1. The length of a pair is the length of its longer
             side.
-        count: maximum number of padded lengths.
-        multiple: number that divides every padded length.
 
     Returns:
         At most `count` padded lengths in ascending order. The last one is the maximum of `lengths`,

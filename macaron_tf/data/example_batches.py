@@ -29,10 +29,7 @@ class EncodedExamples:
         labels: `(N,)` int32 classes or float32 scores; `(N, 2)` int32 first and last position of
             an answer; or `TokenRows` with one label per token. `None` means that the examples have
             no labels.
-        max_length: maximum number of ids in a row.
-        rows_per_example: number of rows per example, R.
         cls_last: whether rows end with [CLS], which is then segment 2, as in XLNet.
-        pad_id: id of padding in batches.
         language_id: language id of all texts. Unless the id is 0, batches also have "language_ids".
         characters: `(words, C)` int32, character ids of each word, for models that read words as
             characters. `rows` then holds indices of words instead of token ids, and batches have
@@ -69,13 +66,9 @@ class ExampleBatches(BucketBatches):
     int32 is 1 at words.
 
     Args:
-        encoded: tokenized examples, which several `ExampleBatches` objects may share.
         batch_size: number of examples per batch, B. If this number exceeds the smallest power of
             two above N, B is that power of two.
         shapes: maximum number of different padded lengths.
-
-    Raises:
-        UserError: `batch_size` is less than 1.
     """
 
     def __init__(self, encoded: EncodedExamples, batch_size: int, shapes: int = 4):
@@ -103,12 +96,7 @@ class ExampleBatches(BucketBatches):
         return super().dataset(seed, start_step, repeat)
 
     def labels(self, rows: np.ndarray, length: int) -> np.ndarray:
-        """Gathers the labels of a batch, `(B,)`, `(B, 2)` or `(B, L)`, with 0 for padding.
-
-        Args:
-            rows: `(B,)` indices of the examples, with -1 for padding.
-            length: padded length L.
-        """
+        """Gathers the labels of a batch, `(B,)`, `(B, 2)` or `(B, L)`, with 0 for padding."""
         labels = self.encoded.labels
         if isinstance(labels, TokenRows):
             return labels.padded(rows, length)

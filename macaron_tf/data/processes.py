@@ -61,16 +61,11 @@ class Processes(contextlib.AbstractContextManager):
         """Yields `function(context, item)` for each item, in the order of the items.
 
         At most 2 `count` + 1 items of a call are in progress at a time. Several calls of `map` may
-        run at the same time, and the results of one call may be the items of another call.
+        run at the same time, and the results of one call may be the items of another call. If
+        `function` raises exceptions for several items, the earliest item's exception is raised.
 
         Args:
             function: function defined at the top level of a module, so that it can be pickled.
-            items: items that can be pickled; the results must be picklable too.
-
-        Raises:
-            UserError: a worker died.
-            Exception: `function` raised an exception. If `function` raised exceptions for several
-                items, the exception for the earliest item is raised.
         """
         if self.count == 1:
             for item in items:
@@ -129,11 +124,7 @@ class Processes(contextlib.AbstractContextManager):
 
 
 def work(descriptor: int) -> None:
-    """Runs the main loop of a worker: executes calls from a pipe until the pipe is closed.
-
-    Args:
-        descriptor: file descriptor of the worker's end of the pipe.
-    """
+    """Runs the main loop of a worker: executes calls from a pipe until the pipe is closed."""
     pipe = connection.Connection(descriptor)
     with pipe, other_bar(), contextlib.suppress(EOFError, OSError):
         context = pipe.recv()

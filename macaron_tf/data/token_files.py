@@ -38,8 +38,6 @@ class TokenizedPairs:
         source, target: rows of each side; row n of `target` is the translation of row n of
             `source`.
         indices: `(rows,)` int64, index of each row's pair in the corpus before cleaning.
-        removed: dict mapping each reason for removal to the number of pairs removed for that
-            reason.
         fingerprint: SHA-256 (hex) of the rows. The string is empty if no hash was computed.
     """
 
@@ -61,9 +59,7 @@ class Chunk(NamedTuple):
     """Consecutive pairs before they are tokenized.
 
     Attributes:
-        index: index of the chunk.
         first: index of the first pair of the chunk in the corpus.
-        pairs: N pairs.
         repeated: `(N,)` bool, True for each pair that equals an earlier pair and is therefore
             removed. `None` means that repeated pairs are kept.
     """
@@ -90,12 +86,10 @@ def prepare(
     Args:
         folder: folder of the files. Each combination of source, vocabulary and settings needs a
             folder of its own, because this function does not check how the files were made.
-        chunks: function that returns an iterator over all chunks of the source.
         tokenize: function that tokenizes a chunk. The function must be picklable if several
             processes tokenize several chunks.
         count: function that returns the number of pairs in the source, or `None` if the number is
             unknown. The number is used only to display progress and to limit `processes`.
-        processes: number of processes that tokenize; `None` means the number of CPU cores.
     """
     if tokens := open_tokens(folder):
         return tokens
@@ -110,10 +104,7 @@ def prepare(
 
 
 def _write(folder, chunks, tokenize, total: int | None, processes: int) -> None:
-    """Appends the missing chunks to the files, and records the state after each chunk.
-
-    The arguments are the same as in `prepare`, except that `total` is the result of `count`.
-    """
+    """Appends the missing chunks to the files, and records the state after each chunk."""
     for leftover in folder.glob(".tmp-*"):  # of a killed process
         leftover.unlink(missing_ok=True)
     record = _read_record(folder) or {}

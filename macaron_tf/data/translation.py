@@ -128,10 +128,7 @@ def clean_pairs(
     """Selects the (source, target) pairs that meet the limits on word counts.
 
     Args:
-        pairs: N pairs.
         config: limits on word counts. `clean_pairs` ignores `max_tokens` and `deduplicate`.
-        repeated: `(N,)` bool, True for each pair that equals an earlier pair and is therefore
-            removed. `None` means that repeated pairs are kept.
 
     Returns:
         Ascending int64 indices of the kept pairs, and a dict mapping each reason for removal to the
@@ -223,14 +220,7 @@ class TranslationData(BucketBatches):
     have the index -1.
 
     Args:
-        tokens: tokenized pairs of the corpus.
-        pad_id: id of padding in batches.
-        batching: size and shapes of batches; `None` means the defaults of `BatchingConfig`.
         draw: function that draws the pairs of an epoch, as in `BucketBatches`.
-
-    Raises:
-        UserError: the corpus has no pair, or `batching.max_tokens` is less than the longest padded
-            length.
     """
 
     def __init__(
@@ -270,24 +260,12 @@ class TranslationData(BucketBatches):
     ) -> "TranslationData":
         """Cleans and tokenizes a split of a parallel corpus, or opens its tokens from the cache.
 
-        The cache is a folder of files that `macaron_tf.data.token_files.prepare` writes.
-
         Args:
-            source, split, tfds: arguments of `stream_pairs`.
             vocabulary: vocabulary of sources and targets, whose first two languages are the source
                 language and the target language.
             target_split: split of the target sides; `None` means `split`. If `target_split` differs
                 from `split`, sources and targets are not translations of each other, and the longer
                 split is cut to the length of the shorter split.
-            cleaning: limits on pairs; `None` means the defaults of `CleaningConfig`.
-            batching: size and shapes of batches; `None` means the defaults of `BatchingConfig`.
-            bpe_dropout: BPE-dropout for training data; `None` means no BPE-dropout.
-            processes: number of processes that tokenize; `None` means the number of CPU cores.
-
-        Raises:
-            UserError: the source cannot be read (see `stream_pairs`) or changes while it is read,
-                the files cannot be written (see `prepare`), no pair is left after cleaning, or
-                `batching.max_tokens` is less than the longest padded length.
         """
         cleaning, bpe_dropout = cleaning or CleaningConfig(), bpe_dropout or BpeDropoutConfig()
         splits = list(dict.fromkeys((split, target_split or split)))
@@ -341,15 +319,9 @@ class TranslationData(BucketBatches):
         """Cleans and tokenizes pairs in memory, without the cache.
 
         Args:
-            pairs: (source, target) pairs in the first two languages of `vocabulary`.
-            vocabulary, cleaning, batching: arguments of `build`.
             make_draw: function that takes the indices `(N,)` in `pairs` of the pairs that remain
                 after cleaning, and returns the argument `draw` of `BucketBatches`. `None` means
                 that each pair occurs once per epoch.
-
-        Raises:
-            UserError: no pair is left after cleaning, or `batching.max_tokens` is less than the
-                longest padded length.
         """
         cleaning = cleaning or CleaningConfig()
         tokenize = PairTokenizer(vocabulary, cleaning, BpeDropoutConfig())
@@ -371,11 +343,7 @@ class TranslationData(BucketBatches):
         return self.tokens.fingerprint or super().fingerprint()
 
     def summary(self) -> str:
-        """Returns a description of the data in one line.
-
-        The line has the counts of pairs, removed pairs and tokens, the steps per epoch, the share
-        of real tokens and the batch shapes.
-        """
+        """Returns a description of the data in one line."""
         example_count, details = super().summary().split(" examples, ")
         return (
             f"{example_count} pairs ({_removal_text(self.tokens.removed)}), "

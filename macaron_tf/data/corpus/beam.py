@@ -51,16 +51,8 @@ def write(
     """Writes a corpus into the folder `out` with a Beam pipeline.
 
     Args:
-        packer: packer of the corpus.
-        out: folder of the corpus.
-        settings: settings record that `writing.corpus_settings` returned.
-        tfds: access to TensorFlow Datasets.
         options: options of Beam, such as "runner=FlinkRunner". An option is `NAME=VALUE`, or `NAME`
             for a switch.
-
-    Raises:
-        UserError: an option is invalid, a source cannot be read, a worker raised a `UserError`, or
-            `CorpusWriter.finish` raised the error.
     """
     config = packer.config
     steps = _Steps(config, out, tfds)
@@ -94,12 +86,7 @@ def write(
 
 
 def _build(pipeline: beam.Pipeline, steps: "_Steps", parts: list) -> None:
-    """Adds the steps that prepare a corpus to a Beam pipeline.
-
-    Args:
-        parts: one tuple ((source index, part index), `CorpusSource` of the part) for each part of
-            each source.
-    """
+    """Adds the steps that prepare a corpus to a Beam pipeline."""
     once = pipeline | "once" >> beam.Create([None])
     chunks = (
         pipeline
@@ -124,7 +111,6 @@ class _Chunk(NamedTuple):
     """Sizes of the documents in a chunk that one worker tokenized.
 
     Attributes:
-        key: indices of source, part and chunk.
         sizes: number of token ids of each document.
         lines: total number of lines of the documents, or 0 if `CorpusConfig.draws_languages` is
             false.
@@ -139,12 +125,6 @@ class _DocumentRef(NamedTuple):
     """Location and size of a document in a tokenized chunk.
 
     Blocks are formed from these records, so that the worker that forms them reads no documents.
-
-    Attributes:
-        key: key of the chunk.
-        index: index of the document in the chunk.
-        size: number of token ids of the document.
-        repeated, held_out: values of these attributes in the `MixedDocument`.
     """
 
     key: Key

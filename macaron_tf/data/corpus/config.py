@@ -42,10 +42,7 @@ class CorpusSource(Settings):
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """Codes in `language` as a tuple, which has two codes for translation pairs.
-
-        The tuple is empty if `language` is `None`.
-        """
+        """Codes in `language` as a tuple, which has two codes for translation pairs."""
         if self.language is None:
             return ()
         return (self.language,) if isinstance(self.language, str) else self.language
@@ -191,10 +188,7 @@ class CorpusConfig(Settings):
 
 
 def _parse_source(value: Any) -> CorpusSource | dict:
-    """Converts a name or a tuple to a `CorpusSource`.
-
-    A `CorpusSource` is returned unchanged, and so is a dict, which `Settings` converts later.
-    """
+    """Converts a name or a tuple to a `CorpusSource`."""
     match value:
         case CorpusSource() | dict():
             return value

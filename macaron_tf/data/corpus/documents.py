@@ -42,19 +42,6 @@ def open_source(
 
     Blank documents and pairs with a blank half are left out. Each half of a translation pair
     becomes one line.
-
-    Args:
-        source: source of documents or translation pairs.
-        tfds: access to TensorFlow Datasets.
-        max_documents: maximum number of documents or pairs to read; `None` means no limit.
-
-    Returns:
-        Iterator of the texts of documents, or of the two halves of each translation pair.
-
-    Raises:
-        UserError: the source cannot be read, has no translation pair with text on both sides, or is
-            the default corpus in a language other than `source.language`. Iteration over documents
-            may also raise a `UserError`; see `macaron_tf.data.sources.readers.documents`.
     """
     texts: Iterable[Text]
     if source.is_translation:
@@ -99,11 +86,7 @@ def source_parts(source: CorpusSource, tfds: Tfds | None = None) -> list[CorpusS
 
 
 def count_corpus(config: CorpusConfig, tfds: Tfds | None = None) -> int | None:
-    """Counts the documents of a corpus.
-
-    Returns:
-        The count, or `None` if it is unknown before the sources have been read.
-    """
+    """Counts the documents; `None` means that the count is unknown before reading the sources."""
     if config.repeats or config.has_translations:
         return None
     counts = [count_texts(s.source, s.split, (), tfds) for s in config.sources]
@@ -117,7 +100,6 @@ class MixedDocument(NamedTuple):
         text: text of the document, or the two halves of a translation pair.
         repeated: whether an earlier draw returned the same document.
         held_out: whether the whole document is for validation.
-        source: index of the source.
     """
 
     text: Text
@@ -142,7 +124,6 @@ def mixed_documents(
 
     Args:
         readers: functions that open the sources. Each source has at least one document.
-        weights: weight of each source; `None` means that no document is repeated.
         seed: seed of the draws. The order depends on the seed, the weights and the number of
             documents in each source, but not on the text of the documents.
         hold_out_every: interval between held-out documents, counted without repetitions. Documents
@@ -172,12 +153,7 @@ def mixed_documents(
 def _read_repeatedly(
     reader: Callable[[], Iterator[Text]],
 ) -> Iterator[tuple[Text, int, bool, bool]]:
-    """Reads a source again and again, forever.
-
-    Yields:
-        Each text, its index in the source, whether the text was read before, and whether the text
-        is the last of the source. To recognize the last text, the function reads one text ahead.
-    """
+    """Reads a source again and again, forever."""
     for pass_index in itertools.count():
         texts = reader()
         following = next(texts)
@@ -194,11 +170,6 @@ def corpus_mixture(
     """Draws the documents of a corpus from its sources.
 
     If `config.draws_languages` is True, the call first reads all sources to count their lines.
-
-    Args:
-        config: settings of the corpus.
-        tfds: access to TensorFlow Datasets.
-        max_documents: maximum number of documents to read per source; `None` means no limit.
     """
     readers = [_source_reader(source, tfds, max_documents) for source in config.sources]
     sizes = []
@@ -216,8 +187,6 @@ def draw_documents(
     sizes: Sequence[tuple[int, int]],
 ) -> Iterator[MixedDocument]:
     """Draws documents from the sources with `mixed_documents`.
-
-    The settings determine the source weights, the seed and the held-out documents.
 
     Args:
         config: settings of the corpus.
@@ -262,13 +231,8 @@ def language_weights(
     counts. The translation pairs of two languages count as a separate language.
 
     Args:
-        sources: sources of the corpus, each with a language.
-        sizes: document count and line count of each source.
         alpha: exponent from 0 to 1. With 0 all languages are equally likely. With 1 a language is
             drawn in proportion to its line count.
-
-    Returns:
-        Weight of each source.
     """
     lines = collections.Counter()  # number of lines of each language
     for source, (_, count) in zip(sources, sizes, strict=True):
@@ -289,8 +253,6 @@ def tokenized_documents(
     of a translation pair is one sentence.
 
     Args:
-        texts: texts of documents, or the two halves of each translation pair.
-        vocabulary: vocabulary that encodes the sentences.
         splitter: name of a splitter for `split_sentences`; `None` means that each line is one
             sentence.
 
@@ -330,10 +292,7 @@ def _lines(texts: Iterable[Text]) -> Iterator[tuple[str, bool, bool]]:
 
 
 def _grouped(items: Iterable[Item], size: Callable[[Item], int]) -> Iterator[list[Item]]:
-    """Groups consecutive items into lists of about `_GROUP_CHARACTERS` characters each.
-
-    `size` returns the number of characters in an item.
-    """
+    """Groups consecutive items into lists of about `_GROUP_CHARACTERS` characters each."""
     group, characters = [], 0
     for item in items:
         group.append(item)
@@ -361,7 +320,6 @@ class CorpusDocument:
 
     Attributes:
         sentences: token ids, one sentence or one half of a translation pair per row.
-        repeated, held_out: values of these attributes in the `MixedDocument`.
         languages: language ids of the first and second half, which differ only in translation
             pairs. If the corpus does not distinguish languages, the ids are (0, 0).
     """
@@ -389,7 +347,6 @@ def blocks(
 
     Args:
         documents: documents, or other items with the attributes `size` and `held_out`.
-        config: settings of the corpus.
     """
     min_documents = 2 if config.pairs == "next_sentence" else 1
     capacity = config.sequence_length - (3 if config.paired else 2)

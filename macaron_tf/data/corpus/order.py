@@ -19,8 +19,6 @@ class RowOrder:
     are then shuffled within each group. The shard counts of any two groups differ by at most one.
 
     Attributes:
-        paths: paths of the non-empty shards.
-        rows: number of rows in each shard.
         first_rows: index of the first row of each shard in the unshuffled split.
         shuffled_rows: maximum number of rows in a group. If any shard has more rows, every shard
             forms a group of its own.
@@ -52,14 +50,11 @@ class RowOrder:
         Of the rows before `start_row`, the dataset reads only the rows in the group of `start_row`.
 
         Args:
-            start_row: index of the first row, counted over all epochs.
-            batch_size: number of rows per batch, B.
             decode: function from N records to a tensor `(N, ...)`. The function is called once per
                 group, before shuffling, because shuffling and batching records as strings takes
                 twice as long.
             repeat: whether to continue with further epochs forever. If False, the dataset ends with
                 the epoch that contains `start_row`.
-            drop_remainder: whether to leave out a last batch of fewer than B rows.
 
         Returns:
             Dataset of tuples: the decoded rows `(B, ...)`, their indices in the unshuffled split
@@ -90,16 +85,7 @@ class RowOrder:
     def _group(
         self, group_index: tf.Tensor, decode: Callable[[tf.Tensor], tf.Tensor]
     ) -> tuple[tf.Tensor, ...]:
-        """Reads a group, and shuffles its rows unless `seed` is `None`.
-
-        Args:
-            group_index: index of the group, counted over all epochs.
-            decode: function from N records to a tensor `(N, ...)`.
-
-        Returns:
-            The rows `(N, ...)`, their indices in the unshuffled split `(N,)` int64, and their
-            epochs `(N,)` int64.
-        """
+        """Reads a group, and shuffles its rows unless `seed` is `None`."""
         epoch, group = group_index // self.group_count, group_index % self.group_count
         members = self._shards(epoch)[self._first_shard(group) : self._first_shard(group + 1)]
         paths = tf.gather(tf.constant(self.paths), members)
@@ -133,13 +119,7 @@ class RowOrder:
 
 
 def _permutation(count: tf.Tensor, seed: tuple[int, int], *integers: tf.Tensor | int) -> tf.Tensor:
-    """Draws a permutation of 0 to count - 1, `(count,)` int64.
-
-    Args:
-        count: number of elements, a scalar int64.
-        seed: two integers.
-        integers: further integers, which are folded into the seed.
-    """
+    """Draws a permutation of 0 to count - 1, `(count,)` int64."""
     seed = tf.constant(seed, tf.int64)
     for integer in integers:
         integer = tf.cast(integer, tf.int64)

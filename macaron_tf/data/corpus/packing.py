@@ -53,7 +53,6 @@ def pack_rows(
 
     Args:
         documents: token ids of each document, one sentence per row of `TokenRows`.
-        length: row length L, at least 3.
         cross_documents: whether a row continues with the next document after a [SEP]. If only one
             column of a row is left, the next document begins a new row.
         whole_sentences: whether a row takes only whole sentences. A sentence that is longer than a
@@ -123,9 +122,6 @@ def pack_pairs(
     Args:
         documents: token ids of each document, one sentence per row of `TokenRows`. "next_sentence"
             needs at least two documents with text.
-        length: row length L, at least 5.
-        rng: generator that draws target lengths, splits, replacements and swaps.
-        pairs: "next_sentence" or "sentence_order".
         short_probability: probability that the target length is drawn from 2 to L - 3 ids.
             Otherwise the target length is L - 3.
         single_sentences: whether each segment is a single sentence, as in SENTENCE-PAIR (Liu et al.
@@ -162,10 +158,6 @@ def pack_translations(documents: Sequence[TokenRows], length: int) -> list[Row]:
     A pair that does not fit is left out, as in XLM (Conneau and Lample 2019, section 3.4), because
     trimmed halves would not be translations of each other. A pair with an empty half is also left
     out.
-
-    Args:
-        documents: token ids of each pair, one half per row of `TokenRows`.
-        length: row length L.
     """
     rows = []
     for index, pair in enumerate(documents):
@@ -176,12 +168,7 @@ def pack_translations(documents: Sequence[TokenRows], length: int) -> list[Row]:
 
 
 def _next_sentence(usable, index, first, end, target, rng):
-    """Makes a "next_sentence" pair from sentences `first` to `end - 1` of document `index`.
-
-    Returns:
-        Segments a and b, the label (1 if b comes from another document), and the index of the
-        sentence with which the next pair begins.
-    """
+    """Makes a "next_sentence" pair from sentences `first` to `end - 1` of document `index`."""
     ids, offsets = usable[index].ids, usable[index].offsets
     cut = first + 1 if end - first < 2 else int(rng.integers(first + 1, end))
     a = ids[offsets[first] : offsets[cut]]
@@ -193,12 +180,7 @@ def _next_sentence(usable, index, first, end, target, rng):
 
 
 def _sentence_order(usable, index, first, end, target, rng):
-    """Makes a "sentence_order" pair from sentences `first` to `end - 1` of document `index`.
-
-    Returns:
-        Segments a and b, the label (1 if a and b are swapped), and `end`, the index of the sentence
-        with which the next pair begins.
-    """
+    """Makes a "sentence_order" pair from sentences `first` to `end - 1` of document `index`."""
     ids, offsets = usable[index].ids, usable[index].offsets
     start, stop = int(offsets[first]), int(offsets[end])
     if end - first > 1:
@@ -248,9 +230,6 @@ class PackedBlock:
     """The N rows of a block of documents, encoded as records.
 
     Attributes:
-        documents: number of documents in the block.
-        tokens: number of ids without padding.
-        records: the N encoded rows.
         repeated: `(N,)` bool, True if the document with which a row begins is a repetition.
         languages: `(N, 2)` int64, language ids of the first and second half of each row.
     """
@@ -272,7 +251,6 @@ class PackedBlock:
         """Divides the records of a block into training records and validation records.
 
         Args:
-            config: settings of the corpus.
             counted: number of rows in all earlier blocks that are not `repeated`.
             validation_records: validation records of all earlier blocks. If documents may be
                 repeated, this method adds the validation records of this block, and leaves out the
@@ -332,9 +310,6 @@ class Packer:
         Args:
             numbered: the index of the block, which seeds the choice of segment pairs, and the
                 documents of the block.
-
-        Raises:
-            UserError: too few documents have text for segment pairs.
         """
         index, block = numbered
         if not self.config.paired:
@@ -348,13 +323,8 @@ class Packer:
         """Packs the documents of one split into segment pairs.
 
         Args:
-            documents: documents of the split.
             seeds: integers that seed the random choices, together with the seed of the corpus.
             count: number of documents to record in the block, including held-out documents.
-
-        Raises:
-            UserError: fewer than two documents for next-sentence pairs, or no document for
-                sentence-order pairs, have text.
         """
         pairs = self.config.pairs
         min_documents = 2 if pairs == "next_sentence" else 1

@@ -41,10 +41,6 @@ class PretrainingCorpus:
     are then shuffled within groups of shards (see `RowOrder`).
 
     Attributes:
-        folder: folder of the shards, on disk or in a bucket (`gs://`).
-        config: settings of the corpus.
-        vocabulary: vocabulary of the token ids.
-        shards: dict mapping each split to its shards.
         shuffled_rows: maximum number of rows that are shuffled together, but at least one shard.
         first_rows: dict mapping the name of each shard to the index of its first row in the split
             of the whole corpus, of which this object may be a part.
@@ -62,14 +58,9 @@ class PretrainingCorpus:
         """Opens a corpus that `writing.prepare` wrote.
 
         Args:
-            folder: folder of the corpus.
             verify: whether to check the SHA-256 of every shard in addition to its size. Computing
                 SHA-256 takes about a second per gigabyte. `None` means True for a local folder and
                 False for a bucket.
-
-        Raises:
-            UserError: the folder has no finished corpus, a file is missing or damaged, or the
-                vocabulary in the folder is not the vocabulary that encoded the corpus.
         """
         folder = storage.as_path(folder)
         config, settings, state = read_index(folder)
@@ -101,11 +92,7 @@ class PretrainingCorpus:
         return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
     def rows(self, split: str = "train") -> int:
-        """Returns the number of rows in a split.
-
-        Raises:
-            UserError: `split` is neither "train" nor "validation".
-        """
+        """Returns the number of rows in a split."""
         if split not in self.shards:
             raise UserError(f"a corpus has no split {split!r}: give one of {', '.join(SPLITS)}")
         return sum(shard.rows for shard in self.shards[split])
@@ -129,14 +116,6 @@ class PretrainingCorpus:
         a process with fewer rows repeats its rows sooner. For dynamic masking, each process should
         draw its masks with `process_seed`. With a common seed, all processes would mask the same
         positions.
-
-        Args:
-            index: index of the process.
-            count: number of processes.
-
-        Raises:
-            UserError: there are fewer training files than processes.
-            ValueError: `index` is not between 0 and `count` - 1.
         """
         shards, _ = self.files("train")
         if len(shards) < count:
@@ -185,10 +164,7 @@ class PretrainingCorpus:
         which the first row of the first batch belongs.
 
         Args:
-            split: "train" or "validation".
-            batch_size: number of rows per batch, B.
             seed: seed of the row order; `None` means the order of the files.
-            start_step: index of the first batch, counted over all epochs.
             repeat: whether to continue with further epochs forever. A batch may then contain rows
                 of two epochs. If False, the dataset ends with epoch 0.
             drop_remainder: whether to leave out a last batch of fewer than B rows. If False, the
@@ -199,11 +175,6 @@ class PretrainingCorpus:
 
         Returns:
             Dataset of known cardinality. Batches have the arrays of `RecordFormat.features`.
-
-        Raises:
-            UserError: the split does not exist or has no rows; `batch_size` is less than 1;
-                `start_step` is negative; or `repeat` is False, `drop_remainder` is True, and the
-                split has fewer than B rows.
         """
         rows = self.rows(split)
         check_count("batch_size", batch_size)
@@ -253,10 +224,6 @@ def with_documents(rows: tf.data.Dataset, sep_id: int) -> tf.data.Dataset:
 
     The first document of a row has the index 0. A [SEP] is the last token of a document. Padding
     counts as one more document.
-
-    Args:
-        rows: dataset of batches with "token_ids" `(B, L)`.
-        sep_id: token id of [SEP].
     """
 
     @tf.autograph.experimental.do_not_convert
@@ -299,13 +266,8 @@ def language_batches(
     so that a resumed run reads the same batches as a run that was not stopped.
 
     Args:
-        corpus: corpus with `batch_alpha`.
-        batch_size, seed, start_step, numbered: arguments of `PretrainingCorpus.dataset`.
         per_update: number of batches per update. The batches of one update are either all running
             text or all translation pairs.
-
-    Raises:
-        UserError: `batch_size` is less than 1, or `start_step` is negative.
 
     References: Conneau and Lample 2019 (XLM), sections 3.1 to 3.5.
     """

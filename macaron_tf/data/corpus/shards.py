@@ -27,7 +27,6 @@ class Row(NamedTuple):
         segments: token ids of each segment, without the [SEP] that follows in the encoded row.
         owner: index of the document with which the row begins.
         boundary: column where the second segment of a pair begins, or L for rows without pairs.
-        label: label of a segment pair, see `Rows.pair_label`.
     """
 
     segments: list[np.ndarray]
@@ -76,12 +75,10 @@ class RecordFormat:
     """Binary layout of a record, which holds one row: L token ids, then one value per column.
 
     Attributes:
-        sequence_length: row length L.
         columns: names of the columns after the token ids, in order. The possible names are
             "boundary" (position where the second segment begins), "pair_label", "language" and
             "second_language".
         wide: whether an integer takes four bytes instead of two bytes.
-        pad_id: id of padding.
     """
 
     sequence_length: int
@@ -117,7 +114,6 @@ class RecordFormat:
         """Encodes N rows as N records, one bytes object per row.
 
         Args:
-            rows: N rows of `sequence_length` ids.
             languages: `(N, 2)` language ids of the first and second half of each row.
         """
         values = {
@@ -132,9 +128,6 @@ class RecordFormat:
 
     def decode(self, records: tf.Tensor) -> tf.Tensor:
         """Decodes N records to a table with one row per record and one column per integer.
-
-        Args:
-            records: `(N,)` strings.
 
         Returns:
             `(N, integer_count)` uint16, or int32 if `wide`.
@@ -180,9 +173,6 @@ class Shard:
     """A TFRecord file of rows in the folder of a corpus.
 
     Attributes:
-        name: name of the file.
-        rows: number of rows in the file.
-        sha256: SHA-256 (hex) of the file.
         languages: language ids of the first and the second half of a row. All rows of the file
             have the same two ids, which differ only for translation pairs. The tuple is empty for a
             validation file, and if the corpus has no `batch_alpha`.
@@ -203,11 +193,7 @@ def check_shards(
     """Raises a UserError if a shard is missing, unreadable or has the wrong size.
 
     Args:
-        folder: folder of the corpus.
-        shards: shards of the corpus in `folder`.
-        row_bytes: size of a row in a file, see `RecordFormat.file_bytes`.
         verify: whether to check the SHA-256 of each shard as well.
-        mend: end of the error message, which says what the user can do.
     """
     for shard in shards:
         path, is_intact = folder / shard.name, False
@@ -224,11 +210,8 @@ class CorpusState:
     """The state of a corpus after its last complete block, from which preparation can resume.
 
     Attributes:
-        documents: number of documents that were packed.
         counted: number of rows among which validation rows are chosen, those of documents that are
             not repeated.
-        tokens: number of ids without padding.
-        train: training files.
         validation: validation files. While a corpus of running text is unfinished, each block has
             its own file. A corpus of segment pairs has validation files only when it is finished.
     """
@@ -252,16 +235,9 @@ class CorpusState:
 def read_record(path: epath.Path, mend: str) -> tuple[CorpusConfig, dict[str, Any], CorpusState]:
     """Reads the record of a corpus.
 
-    Args:
-        path: path of the record, a JSON file.
-        mend: end of the error message, which says what the user can do.
-
     Returns:
         The configuration of the corpus, all its settings (see `writing.corpus_settings`), and its
         state.
-
-    Raises:
-        UserError: the file cannot be read, is damaged or has another format.
     """
     with storage.refuse_damage(path, mend):
         record = storage.read_json(path, mend=mend, state=dict, settings=dict)
@@ -276,12 +252,7 @@ def read_record(path: epath.Path, mend: str) -> tuple[CorpusConfig, dict[str, An
 
 
 def read_index(folder: epath.Path) -> tuple[CorpusConfig, dict[str, Any], CorpusState]:
-    """Reads `corpus.json`, the record of a finished corpus.
-
-    Raises:
-        UserError: the folder has no finished corpus, or the record cannot be read, is damaged or
-            has another format.
-    """
+    """Reads `corpus.json`, the record of a finished corpus."""
     path = folder / INDEX
     if not path.exists():
         if (folder / PROGRESS).exists():

@@ -28,9 +28,6 @@ def stream_dataset(
 
     Args:
         corpus: the corpus. Consecutive rows are continuous text if `packing` is "full_text".
-        split: "train" or "validation".
-        batch_size: number of rows per batch, B.
-        start_step: index of the first batch.
         repeat: whether all texts start again after their last row, forever. If False, the dataset
             ends with the last row of all texts.
         micro_batches: number of micro-batches per update, A. Each micro-batch has its own texts.
@@ -45,10 +42,6 @@ def stream_dataset(
         Dataset of batches as in `PretrainingCorpus.dataset` with two more arrays. "previous_ids"
         `(B, L)` int32 has the token ids of the row that each row continues, or 0 if the row starts
         a text. "starts" `(B,)` bool says whether the row starts a text.
-
-    Raises:
-        UserError: the split has fewer rows than there are texts, or `bidirectional` is True and A B
-            is odd.
     """
     if micro_batches > 1:
         step, skipped = divmod(start_step, micro_batches)
@@ -137,12 +130,7 @@ def stream_dataset(
 
 
 def _reverse_ids(token_ids: tf.Tensor, backward: tf.Tensor, pad_id: int) -> tf.Tensor:
-    """Reverses the ids between [CLS] and the last [SEP] in some rows.
-
-    Args:
-        token_ids: `(B, L)` int32, padded with `pad_id`.
-        backward: `(B,)` bool, True for each row to reverse.
-    """
+    """Reverses the ids between [CLS] and the last [SEP] in some rows."""
     inside = tf.math.count_nonzero(token_ids != pad_id, axis=1) - 2  # (B,)
     inside = tf.where(backward, tf.maximum(inside, 0), 0)
     return tf.concat([token_ids[:, :1], tf.reverse_sequence(token_ids[:, 1:], inside, 1)], axis=1)

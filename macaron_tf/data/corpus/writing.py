@@ -70,23 +70,12 @@ def prepare(
     translation pair, may be in both training and validation rows.
 
     Args:
-        config: settings of the corpus.
-        vocabulary: vocabulary that encodes the text; a copy is saved in the folder.
-        out: folder of the corpus, on disk or in a bucket (`gs://`).
-        tfds: access to TensorFlow Datasets.
         processes: number of processes that tokenize and pack. Each process takes about 0.5 GB of
             memory. The files do not depend on the number of processes, so that a call may resume a
             corpus with another number.
         write: function that writes the corpus instead of these processes, such as `beam.write`. The
             function gets the packer, `out`, the settings record and `tfds`, and always starts from
             the beginning. `None` means that the processes write the corpus.
-
-    Raises:
-        UserError: a source cannot be read or has no text; the folder cannot be written; another
-            process is writing to the folder (which is checked only on disk, because buckets have no
-            locks); the folder has a damaged corpus, or a corpus of other settings, sources or
-            vocabulary; there are fewer than four documents for next-sentence pairs, or fewer than
-            two for sentence-order pairs; or three worker processes died on the same documents.
     """
     out = storage.as_path(out)
     if tfds and tfds.download:
@@ -111,12 +100,7 @@ def prepare(
 
 
 def _is_finished(out: epath.Path, settings: dict) -> bool:
-    """Returns whether the folder `out` has a finished corpus, and removes its leftover files if so.
-
-    Raises:
-        UserError: the corpus was prepared with settings other than `settings`, or its record cannot
-            be read, is damaged or has another format.
-    """
+    """Returns whether `out` has a finished corpus, and removes its leftover files if so."""
     if not (out / INDEX).exists():
         return False
     check_settings(read_index(out)[1], settings, out)
@@ -166,12 +150,6 @@ class CorpusWriter:
     separate file, and joins these files at the end. For segment pairs, whole documents are held
     out. The writer keeps the token ids of held-out documents in memory, and packs these documents
     into validation pairs at the end.
-
-    Attributes:
-        packer: packer of the corpus.
-        out: folder of the corpus.
-        settings: settings record that `corpus_settings` returned.
-        state: state of the corpus after the last block that was written.
     """
 
     packer: Packer
@@ -209,11 +187,7 @@ class CorpusWriter:
         write_state(self.out, PROGRESS, self.settings, self.state)
 
     def finish(self) -> None:
-        """Writes the validation rows and then the index file, which marks a finished corpus.
-
-        Raises:
-            UserError: no row was written, or too few held-out documents have text.
-        """
+        """Writes the validation rows and then the index file, which marks a finished corpus."""
         tokens = self.state.tokens
         if self.packer.config.paired:
             # The seed has two integers, because the seed of a training block has one integer.
@@ -234,13 +208,7 @@ class CorpusWriter:
 def write_train(
     folder: epath.Path, block: int, records: dict[tuple[int, ...], list[bytes]]
 ) -> tuple[Shard, ...]:
-    """Writes the training records of a block, with one file for each key of `records`.
-
-    Args:
-        folder: folder of the corpus.
-        block: index of the block.
-        records: dict mapping language ids to records, which `PackedBlock.divide` returned.
-    """
+    """Writes the training records of a block, with one file for each key of `records`."""
     items = records.items()
     return tuple(
         write_shard(folder, "train", block, found, languages) for languages, found in items
@@ -291,11 +259,6 @@ def check_settings(stored: dict, expected: dict, out: epath.Path) -> None:
     """Raises a UserError if the settings, sources or vocabularies of two corpora differ.
 
     The message names the first difference. File names and locations of sources may differ.
-
-    Args:
-        stored: record of the settings of the corpus in `out`.
-        expected: record of the settings of the corpus to prepare.
-        out: folder of the corpus.
     """
     check_vocabulary(stored["vocabulary"], expected["vocabulary"], f"the corpus in {out}")
     stored_config, expected_config = map(_without_locations, (stored["config"], expected["config"]))
@@ -319,12 +282,7 @@ def _without_locations(config: dict) -> dict:
 
 
 def read_state(out: epath.Path, settings: dict, row_bytes: int) -> CorpusState:
-    """Reads the state from which to resume, or returns an empty state for a new corpus.
-
-    Raises:
-        UserError: the unfinished corpus has other settings, sources or vocabulary, is damaged, or
-            has another format.
-    """
+    """Reads the state from which to resume, or returns an empty state for a new corpus."""
     path = out / PROGRESS
     if not path.exists():
         return CorpusState()

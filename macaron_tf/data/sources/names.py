@@ -62,8 +62,6 @@ class HeldOut:
     different splits.
 
     Attributes:
-        share: approximate share of the pairs that are held out for validation.
-        seed: key of the hash function.
         rest: whether this is the training split, which has all pairs that are not held out.
         most: maximum number of distinct held-out pairs. The number is limited because each
             validation translates all held-out pairs.
@@ -84,13 +82,6 @@ class HeldOut:
 
         If this is the validation split, the method prints the number of held-out pairs to stderr
         after the last pair.
-
-        Args:
-            read: function that returns all pairs. The function is called twice.
-            source: name of the source, for messages.
-
-        Raises:
-            UserError: one of the two splits is empty. The error is raised after the last pair.
         """
         smallest = heapq.nsmallest(self.most, map(self._hash, read()))
         limit = min(self.share * 2**64, smallest[-1] + 1)
@@ -188,11 +179,7 @@ class Source:
         return tuple(read_json(path, splits=list)["splits"]) if path.exists() else ()
 
     def path(self, split: str | HeldOut) -> epath.Path:
-        """Returns the path of a split's file, in which the split name replaces `{split}`.
-
-        Raises:
-            UserError: the source has no splits, and `split` is a name other than "train" or "all".
-        """
+        """Returns the path of a split's file, in which the split name replaces `{split}`."""
         from macaron_tf.io.paths import as_path  # imports TensorFlow
 
         if not (self.has_splits or split in WHOLE_SPLITS or isinstance(split, HeldOut)):
@@ -211,13 +198,8 @@ def parse_source(source: str | None, forms: Iterable[str], purpose: str = "") ->
     """Parses the name of a source.
 
     Args:
-        source: name of the source, such as "tsv:data.tsv".
         forms: accepted forms, such as "tsv:FILE". A bracket right after the type, as in
             "homeassistant[:LANG]", means that the part after the colon may be missing.
-        purpose: purpose of the source for the error message, such as "the task 'sst2'".
-
-    Raises:
-        UserError: the source has none of the accepted forms.
     """
     parsed = Source.of(source or "")
     for form in forms:

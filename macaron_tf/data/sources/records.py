@@ -41,8 +41,6 @@ class Records:
     """Reader of the records of a split, in their order.
 
     Attributes:
-        place: file (with the line of the header) or source, for messages.
-        fields: names of the columns, or of the fields of the first record.
         read: function of the arguments of `rows` that yields the place and the values of the fields
             for each record. A column that nobody reads is not decoded.
         class_names: dict mapping each field of class labels to the names of its classes, class 0
@@ -91,7 +89,6 @@ class Records:
         (-1), and the items of a list are joined by spaces.
 
         Args:
-            fields: names of the fields to read, each of which must occur exactly once.
             may_be_empty: names of fields whose texts may be empty, or missing in a JSON record.
         """
         for field in fields:
@@ -270,11 +267,7 @@ def _json_objects(path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 @contextlib.contextmanager
 def _open_table(kind: str, path):
-    """Opens a Parquet or Arrow file.
-
-    Yields:
-        The schema, and a function from column names to an iterator of record batches.
-    """
+    """Opens a Parquet or Arrow file."""
     with needed(f"{kind}:"):
         import pyarrow as pa
         import pyarrow.parquet

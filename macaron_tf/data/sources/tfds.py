@@ -49,11 +49,7 @@ class Tfds:
 
 
 def source_function(source: Source, tfds: Tfds | None) -> Callable:
-    """Finds the function of a `python:` source.
-
-    Raises:
-        UserError: there is no such function, or it needs `Tfds.trust_code`.
-    """
+    """Finds the function of a `python:` source."""
     return find(source.location, trust_code=tfds is not None and tfds.trust_code)
 
 
@@ -61,10 +57,6 @@ class PreparedSplit(NamedTuple):
     """A split of a prepared TFDS dataset.
 
     Attributes:
-        name: name of the dataset in the form NAME[/CONFIG][:VERSION].
-        split: name of the split, or a slice such as "train[:10%]".
-        builder: TFDS builder of the dataset.
-        folder: folder of the prepared dataset.
         features: dict mapping the name of each field in a record to its TFDS feature. The dict is
             empty if the records are not dicts of fields.
     """
@@ -166,17 +158,7 @@ def open_set(
     """Opens a split of a prepared dataset.
 
     Args:
-        name: name of the dataset in the form NAME[/CONFIG][:VERSION].
-        split: name of a split, or a slice such as "train[:10%]".
-        tfds: folder of TensorFlow Datasets and whether to download a missing dataset; `None` means
-            the default folder without downloads.
-        languages: argument of `prepared_folder`.
         fields: names of fields that the records must have.
-
-    Raises:
-        UserError: the dataset, its configuration, the split or a field does not exist; the dataset
-            is damaged; its description names a Python class, and `tfds` does not trust code; the
-            download failed; or `tensorflow_datasets` is not installed.
     """
     library = import_tfds()
     may_download = tfds and tfds.download
@@ -270,13 +252,8 @@ def prepared_folder(
         name: name of the dataset in the form NAME[/CONFIG][:VERSION]. A name without VERSION means
             the latest prepared version. A name without CONFIG means the configuration of the
             languages, or the only prepared configuration.
-        tfds: folder of TensorFlow Datasets; `None` means the default folder.
         languages: two language codes, which select a configuration such as "de-en" or "en-de";
             `None` means that the languages are not used.
-
-    Raises:
-        UserError: the dataset, the configuration or the version is missing, or several
-            configurations fit and `name` has no CONFIG.
     """
     root, (base, config, version) = (tfds or Tfds()).root, parse_tfds(name)
     configs = ("", *_subfolders(root / base))
@@ -348,11 +325,7 @@ def _added_builders() -> dict[str, Any]:
 
 
 def import_tfds():
-    """Imports `tensorflow_datasets`.
-
-    Raises:
-        UserError: the package is not installed. The message says how to install it.
-    """
+    """Imports `tensorflow_datasets`."""
     with needed("a tfds: source"):
         import tensorflow_datasets
     return tensorflow_datasets

@@ -13,9 +13,7 @@ class SubmissionFile:
     """A prediction file that a benchmark's evaluation server expects.
 
     Attributes:
-        name: file name.
         source: source of the test examples, in the notation of `read_examples`.
-        split: test split of `source`.
     """
 
     name: str
@@ -28,7 +26,6 @@ class Task(Settings):
     """A fine-tuning task: the input fields, the classes and the metrics.
 
     Attributes:
-        name: name on command lines.
         first: fields of a record that are joined by a space to form the first text. In extractive
             question answering the first text is the question. In tagging the first text is the
             sentence.
@@ -37,7 +34,6 @@ class Task(Settings):
         labels: class names, class 0 first. An empty tuple means regression if `kind` is
             `"classification"`.
         metrics: main metrics. The mean of these metrics is the main score.
-        more_metrics: further metrics to report.
         kind: `"classification"` of one or two texts, `"spans"`, `"tags"` or `"choice"`.
             `"classification"` includes regression. `"spans"` is extractive question answering.
             `"tags"` assigns a class to each word. `"choice"` is multiple choice among the `second`
@@ -56,11 +52,9 @@ class Task(Settings):
         symmetric: whether the order of the two texts is irrelevant.
         undecided: whether to drop examples with the class -1, on which the annotators disagreed. A
             split whose classes are all -1 keeps its examples.
-        submissions: submission files, one for each test set.
         server_labels: class names in submission files. An empty tuple means class indices.
         own: whether the user's table defines the columns and the classes, see
             `macaron_tf.data.tasks.own_tables`.
-        label: label column of a table.
         mean, deviation: mean and standard deviation of the scores in regression. The model learns
             (score - mean) / deviation.
         usual_tag: tag that is predicted for words without a token if there is no tag O. `None`
@@ -125,7 +119,6 @@ class Task(Settings):
         """Parses the name of a source of examples; `None` means the default source.
 
         Args:
-            source: name of the source.
             forms: accepted forms besides `tfds:NAME`, such as "tsv:FILE".
         """
         return parse_source(source or self.source, (TFDS_FORM, *forms), f"the task {self.name!r}")
@@ -280,14 +273,7 @@ OWN_TASKS = {task.name: task for task in _TABLE_TASKS}
 
 
 def get_task(name: str, own: bool = False) -> Task:
-    """Returns the task named `name`.
-
-    Args:
-        own: whether to accept the tasks on the user's own table, `OWN_TASKS`, as well.
-
-    Raises:
-        UserError: no task is named `name`.
-    """
+    """Returns the task named `name`."""
     tasks = {**TASKS, **OWN_TASKS} if own else TASKS
     if name not in tasks:
         names = ", ".join(sorted(tasks))

@@ -51,9 +51,6 @@ def encode_pairs(
 
     Args:
         first, second: `(B,)` strings. `second` is `None` if there is one text.
-        max_length: maximum number of ids in a row, including special ids.
-        causal: whether to encode for a causal model.
-        language: language code of the texts, for the vocabulary's language-specific rules.
         special: whether to add special ids. GPT-2 classifiers from other libraries use no special
             ids.
 
@@ -61,9 +58,6 @@ def encode_pairs(
         Dict of "token_ids" `(B, L)` int32, with padding, and "segment_ids" `(B, L)` int32.
         Segment ids are 1 in `b [SEP]`, 2 at a [CLS] that ends a row, and 0 elsewhere. L is the
         length of the longest row.
-
-    Raises:
-        UserError: `max_length` leaves no room for one token of each text.
     """
     columns = [first] if second is None else [first, second]
     # (B, None) each
@@ -120,9 +114,6 @@ def rows_of(
             that all rows share. At least one part must be ragged.
         causal: whether [MASK] replaces the special id at the end of each row.
         lengths: truncated lengths `(B,)` int64 of each ragged part; `None` means no truncation.
-
-    Returns:
-        Dict of "token_ids" and "segment_ids", `(B, L)` int32 each, with padding.
     """
     ids_of = vocabulary.special
     texts = [ids for ids, _ in parts if not isinstance(ids, int)]
@@ -185,17 +176,7 @@ def encode_choices(
     The question is put before the choice, as in `[CLS] context [SEP] question choice [SEP]` (Liu et
     al. 2019 (RoBERTa), section 5.3). For a causal model, the question is put after the context
     instead, as in `start context question delimiter choice extract` (Radford et al. 2018, section
-    3.3). A choice that is empty or white space gives a row of padding.
-
-    Args:
-        contexts, questions, choices: `(B,)` strings. `questions` may be `None`.
-        max_length, causal: arguments of `encode_pairs`.
-
-    Returns:
-        Dict of "token_ids" and "segment_ids", as returned by `encode_pairs`.
-
-    Raises:
-        UserError: `max_length` leaves no room for one token of each text.
+    3.3). A choice that is empty or white space gives a row of padding. All texts are `(B,)` strings.
     """
     has_choice = has_text(choices)
     if questions is not None and causal:
@@ -208,16 +189,7 @@ def encode_choices(
 
 
 def check_length(max_length: int, min_length: int, needs: str) -> None:
-    """Checks that a row of `max_length` ids has room for at least one token of each text.
-
-    Args:
-        max_length: maximum number of ids in a row.
-        min_length: minimum number of ids that a row needs.
-        needs: name of the texts in the message, such as "two texts".
-
-    Raises:
-        UserError: `max_length` is less than `min_length`.
-    """
+    """Checks that a row of `max_length` ids has room for at least one token of each text."""
     if max_length < min_length:
         raise UserError(f"max_length={max_length} is too small: {needs} need {min_length} tokens")
 
@@ -230,10 +202,8 @@ def encode_parts(
     """Tokenizes a split in chunks, and shows the progress on stderr.
 
     Args:
-        total: number of examples.
         encode: function from a slice of the examples to a dict of "token_ids" and "segment_ids"
             `(M, L)`, and a tuple of further arrays. M is the number of rows of these examples.
-        vocabulary: vocabulary of the ids.
 
     Returns:
         The fields of `EncodedExamples` that follow from the rows, and a list with the further
@@ -275,11 +245,6 @@ def encode_examples(
     Args:
         max_length, causal, special: arguments of `encode_pairs`. `special` does not apply to
             multiple choice.
-        language: language code of the texts. Multiple choice ignores `language`.
-        language_id: language id of the texts, see `EncodedExamples`.
-
-    Raises:
-        UserError: there are no examples, or `max_length` leaves no room for one token of each text.
     """
     contexts, *choices = examples.texts
     count = len(choices) or 1
@@ -307,9 +272,6 @@ class EncodedSentences(EncodedExamples):
     """Tokenized sets of sentences without segments, such as pairs or triplets.
 
     `labels` may be `None`, as for triplets.
-
-    Attributes:
-        truncated_count: number of sentences that were truncated to `max_length`.
     """
 
     needs_labels: ClassVar[bool] = False
@@ -324,13 +286,9 @@ def encode_sentences(
 
     Args:
         texts: N texts. An empty text gives the row `[CLS] [SEP]`.
-        max_length: maximum number of ids in a row, including special ids.
 
     Returns:
         The N rows, and the number of truncated rows.
-
-    Raises:
-        UserError: `max_length` is less than 3.
     """
     check_length(max_length, 3, "sentences")
     capacity = max_length - 2
@@ -347,11 +305,7 @@ def encode_sentences(
 
 
 def encode_sets(vocabulary: PieceVocabulary, sets: Examples, max_length: int) -> EncodedSentences:
-    """Tokenizes sets of sentences, such as pairs or triplets, by `encode_sentences`.
-
-    Raises:
-        UserError: there are no sets, or `max_length` is less than 3.
-    """
+    """Tokenizes sets of sentences, such as pairs or triplets, by `encode_sentences`."""
     _check_any(len(sets))
     texts = [text for example in zip(*sets.texts, strict=True) for text in example]
     rows, truncated_count = encode_sentences(vocabulary, texts, max_length)
@@ -378,8 +332,6 @@ def windows_over(rows: tf.RaggedTensor, max_lengths: tf.Tensor, stride: int) -> 
     A row that fits into one window gives one window. An empty row gives an empty window.
 
     Args:
-        rows: ragged ids `(B, None)`.
-        max_lengths: `(B,)` int64, maximum window length for each row, 1 or more.
         stride: number of ids between the starts of two windows. A row whose maximum window length
             is less than `stride` uses its maximum window length as stride, so that no id is lost.
     """

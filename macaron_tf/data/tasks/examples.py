@@ -109,12 +109,6 @@ def read_examples(
     or "all", the label column may be missing, or empty in all rows.
 
     Args:
-        task: classification, regression or multiple-choice task.
-        split: name of the split. A TFDS split may be a slice such as "train[:10%]".
-        tfds: argument of `open_set`.
-        source: name of the source, in the form `tfds:NAME[/CONFIG][:VERSION]`, `tsv:FILE`,
-            `jsonl:FILE`, `parquet:FILE`, `datasets:DIR` or `python:MODULE:FUNCTION`; `None` means
-            the default source of the task.
         language: code of the language to read if the records of a TFDS dataset have texts in
             several languages, as in XNLI. Multiple choice and tables ignore `language`.
 
@@ -310,12 +304,7 @@ def normalize_label(label: str) -> str:
 
 
 def warn_alike(where_by_label: Mapping[str, str]) -> None:
-    """Prints a warning for each label that looks like an earlier label.
-
-    Args:
-        where_by_label: dict mapping each label to the location where the label first occurs, such
-            as a file and a line.
-    """
+    """Prints a warning for each label that looks like an earlier label."""
     looks: dict[str, str] = {}
     for label, where in where_by_label.items():
         if (earlier := looks.setdefault(normalize_label(label), label)) != label:
@@ -327,12 +316,7 @@ def warn_alike(where_by_label: Mapping[str, str]) -> None:
 
 
 def read_triplets(source: str, split: str) -> Examples:
-    """Reads triplets from a table with the columns `anchor`, `positive` and `negative`.
-
-    Args:
-        source: name of the source, in one of the forms of `FILE_TABLE_FORMS`.
-        split: name of the split.
-    """
+    """Reads triplets from a table with the columns `anchor`, `positive` and `negative`."""
     table = open_records(parse_source(source, FILE_TABLE_FORMS, "triplets"), split)
     rows = [texts for _, texts in table.texts(("anchor", "positive", "negative"))]
     return Examples(tuple(map(list, zip(*rows, strict=True))), None)

@@ -100,12 +100,7 @@ class TableSettings(Settings):
             raise self.error(f"usual_tag={self.usual_tag!r} must be one of the classes")
 
     def check_task(self, task: Task) -> None:
-        """Checks that only a task on the user's own table has settings of its columns and classes.
-
-        Raises:
-            UserError: a setting other than `held_out` and `seed` is set for another task, or
-                `choices` is set for a task other than choose.
-        """
+        """Checks that only a task on the user's own table sets its columns and classes."""
         names = ("text", "text_b", "choices", "label", "classes", "mean", "deviation", "usual_tag")
         for name in names:
             has_effect = task.own and (name != "choices" or task.kind == "choice")
@@ -139,15 +134,8 @@ class TableSettings(Settings):
         and classes, these settings are returned unchanged.
 
         Args:
-            task: task for which the table is read.
             source: name of the source, whose split "train" is read. A task on the user's own table
                 has no default source, and therefore needs a name.
-            tfds: access to TensorFlow Datasets.
-
-        Raises:
-            UserError: `source` is `None` or cannot be read; a column cannot be found; a label is
-                empty or invalid; there are fewer than two different labels, or, for the task
-                classify, too many; or the numbers of choices and classes differ.
         """
         if not task.own:
             return self
@@ -225,13 +213,6 @@ class TableSettings(Settings):
         Args:
             labels: N labels. If this is not a NumPy array of classes or scores, but a list with
                 the tags of each sentence, the examples are not sorted.
-            source: name of the source, for messages.
-
-        Returns:
-            `(N,)` bool, True for held-out examples.
-
-        Raises:
-            UserError: no example, or every example, would be held out.
         """
         total = len(labels)
         order_keys, choice_keys = np.random.default_rng(self.seed).random((2, total))
@@ -268,12 +249,7 @@ def _with_classes(settings: TableSettings, source: str, classes: Sequence[str]) 
 
 
 def _classes(task: Task, table: Records) -> list[str]:
-    """Returns the distinct labels of a table in alphabetical order.
-
-    Raises:
-        UserError: a label is empty, or the number of different labels exceeds both `_MAX_CLASSES`
-            and half the number of lines.
-    """
+    """Returns the distinct labels of a table in alphabetical order."""
     where_by_label, rows = {}, 0
     for where, cells in table.texts((*task.first, task.label), (task.label,)):
         if not (label := cells[-1].strip()):
@@ -290,15 +266,7 @@ def _classes(task: Task, table: Records) -> list[str]:
 
 
 def _count_tags(sentences: Sequence[tuple], checks: bool) -> collections.Counter:
-    """Counts the tags of sentences after conversion to IOB2.
-
-    Args:
-        sentences: words, tags and locations of each sentence, as `sentences_of` yields them.
-        checks: whether to bring tags such as b-per into the form B-PER, and to look for mistakes. A
-            tag that does not fit the other tags, such as a single `0` for O, is then an error. An
-            entity type that occurs once or twice, or a tag that looks like another tag, causes a
-            warning.
-    """
+    """Counts the tags of sentences after conversion to IOB2."""
     counts, where_by_tag = collections.Counter(), {}
     names = standard_tags({tag for _, tags, _ in sentences for tag in tags}) if checks else {}
     for _, tags, locations in sentences:
@@ -329,9 +297,6 @@ def _tag_classes(tags: Iterable[str], source: str | None) -> list[str]:
 
     If the tags mark entities, the classes are O and then all tags of each entity type, such as
     B-PER and I-PER. Otherwise the classes are the sorted tags.
-
-    Raises:
-        UserError: the tags mark entities, but in an unknown scheme.
     """
     names = standard_tags(tags)
     if not names:

@@ -21,12 +21,7 @@ from macaron_tf.text.normalization import LocatedPieces
 
 
 class Answer(NamedTuple):
-    """An answer span in a context, where `context[start : start + len(text)] == text`.
-
-    Attributes:
-        text: text of the answer.
-        start: character offset of the answer in the context.
-    """
+    """An answer span in a context, where `context[start : start + len(text)] == text`."""
 
     text: str
     start: int
@@ -37,9 +32,6 @@ class Questions:
     """A split of N questions with contexts and answers, in the order of the source.
 
     Attributes:
-        ids: identifier of each question in the source.
-        questions: text of each question.
-        contexts: context of each question.
         labels: correct answers of each question. An unanswerable question has an empty tuple.
             `None` means that the answers are withheld, as in some test sets.
     """
@@ -64,19 +56,11 @@ def read_questions(
     """Reads a split of an extractive question answering task.
 
     Args:
-        task: task with the kind "spans".
-        split: name of the split. A TFDS split may be a slice such as "train[:10%]".
-        tfds: argument of `open_set`.
         source: name of the source. `None` means the default source of the task.
             `tfds:NAME[/CONFIG][:VERSION]` is a dataset of TensorFlow Datasets with the fields of
             SQuAD. `squad:FILE` is a JSON file in the format of SQuAD 1.1 or 2.0, and the split name
             replaces `{split}` in FILE. If the name of the split begins with "test" or "all", the
             file may lack the answers to all questions.
-
-    Raises:
-        UserError: the source, the split or a field does not exist; the file cannot be read or is
-            not in SQuAD's format; the split has no questions; a question is empty; a question id is
-            repeated; or an answer is missing, empty or not at the given position in the context.
     """
     parsed = task.parse_source(source, "squad:FILE")
     if parsed.kind == "tfds":
@@ -128,12 +112,7 @@ def _tfds_rows(name, split, tfds) -> Iterator[_Row]:
 
 
 def _file_rows(path) -> Iterator[_Row]:
-    """Yields the questions of a JSON file in SQuAD's format.
-
-    Raises:
-        UserError: the file cannot be read or is not JSON, a field is missing or has the wrong type,
-            or a question is empty.
-    """
+    """Yields the questions of a JSON file in SQuAD's format."""
     try:
         document = parse_json(storage.read_bytes(path), object)
     except ValueError as error:  # bytes that are not UTF-8 raise a ValueError, too
@@ -156,11 +135,7 @@ def _file_rows(path) -> Iterator[_Row]:
 
 
 def _field(record, name: str, value_type: type, where):
-    """Returns a field of a JSON object.
-
-    Raises:
-        UserError: the field is missing or does not have the type `value_type`.
-    """
+    """Returns a field of a JSON object."""
     value = record.get(name) if isinstance(record, dict) else None
     if type(value) is not value_type:
         kind = value_type.__name__
@@ -210,21 +185,13 @@ def encode_questions(
     [SEP] question [SEP] [CLS]`, as in XLNet.
 
     Args:
-        vocabulary: vocabulary that encodes the texts.
-        questions, contexts: `(N,)` strings.
-        max_length: maximum number of ids per window, including special ids.
         stride: number of context tokens between the starts of two consecutive windows. The stride
             is shorter if a window has room for fewer context tokens.
-        max_question: maximum number of tokens per question. Longer questions are truncated.
 
     Returns:
         The M windows in the order of the questions, and their positions. The windows are a dict of
         "token_ids" `(M, L)` int32, with padding, and "segment_ids" `(M, L)` int32. Segment ids are
         1 in the second text and its [SEP], 2 at a final [CLS], and 0 elsewhere.
-
-    Raises:
-        UserError: `max_length` leaves no room for a context token beside a question of
-            `max_question` tokens.
 
     References: Devlin et al. 2018 (BERT), section 4.2 and the released code; Yang et al. 2019
     (XLNet), the released code.
@@ -277,11 +244,6 @@ def encode_question_examples(
     """Tokenizes a split of questions with `encode_questions`.
 
     If a question has several correct answers, the first answer is the label.
-
-    Args:
-        vocabulary: vocabulary that encodes the texts.
-        examples: questions of the split.
-        max_length, limits: arguments of `encode_questions`.
     """
 
     def encode(part: slice) -> tuple:
@@ -304,13 +266,7 @@ def encode_question_examples(
 
 
 def _labels(examples: Questions, positions: WindowPositions, limits: np.ndarray) -> np.ndarray:
-    """Computes the labels `(M, 2)` int32 of `EncodedQuestions`.
-
-    Args:
-        examples: questions with known answers.
-        positions: result of `encode_questions` for all questions.
-        limits: `(M,)`, index after the last context token of each window among the logits.
-    """
+    """Computes the labels `(M, 2)` int32 of `EncodedQuestions`."""
     starts, ends = positions.starts.values.numpy(), positions.ends.values.numpy()
     splits = positions.starts.row_splits.numpy()
     question, boundary = positions.question.numpy(), positions.boundary.numpy()  # (M,)

@@ -40,7 +40,6 @@ class TaggedSentences:
     """A split of tagged sentences, in the order of the source.
 
     Attributes:
-        words: words of each sentence.
         labels: for each sentence, `(words,)` int32 tag indices. `None` means that the tags are
             unknown.
     """
@@ -63,8 +62,6 @@ def read_tagged(
     """Reads a split of a tagging task, and converts IOB1 tags to IOB2.
 
     Args:
-        split: name of the split. A TFDS split may be a slice such as "train[:10%]".
-        tfds: argument of `open_set`.
         source: source of the sentences, in one of the notations below. `None` means the default
             source of the task.
 
@@ -77,11 +74,6 @@ def read_tagged(
             - `tsv:FILE` and the other notations of `TABLE_FORMS` name a table. A text cell has the
               words of a sentence, and the label cell has one tag per word, separated by spaces. For
               a task on the user's own table, `tfds:NAME` also is a table.
-
-    Raises:
-        UserError: the source, split or a field does not exist; a TFDS dataset has other tags than
-            the task; a tag is not in `task.labels`; or the file or table is invalid (see
-            `sentences_of`).
     """
     parsed = task.parse_source(source, *TAG_FORMS)
     tag_ids = {tag: tag_id for tag_id, tag in enumerate(task.labels)}
@@ -106,9 +98,6 @@ def sentences_of(
     """Yields each sentence as (words, tags, locations), with one location per tag.
 
     A location names the file and the line, or the record, for error messages.
-
-    Args:
-        source: a `conll:` file or a table.
     """
     if source.kind == "tfds" and not task.own:
         fields = (_WORD_FIELD, _TAG_FIELD)
@@ -210,9 +199,6 @@ def strays_among(counts: Mapping[str, int]) -> list[str]:
     The entity tags that occur three times or more, or all entity tags if none is so frequent,
     determine the tagging scheme. Tags outside this scheme are mistakes. If more than half of the
     distinct tags are outside, the tags do not mark entities, and the list is empty.
-
-    Args:
-        counts: dict that maps each tag to its number of occurrences.
     """
     entities = [tag for tag in counts if _ENTITY.fullmatch(tag)]
     letters = {tag[0] for tag in entities if counts[tag] > 2} or {tag[0] for tag in entities}
@@ -256,11 +242,7 @@ def _file_sentences(path, task: Task) -> Iterator[list[tuple[str, str, str]]]:
 
 
 def _is_comment(line: str, tags: Set[str]) -> bool:
-    """Returns whether a line is a comment such as `# id 1`, and not the word `#` with its tag.
-
-    Args:
-        tags: all tags of the file and of the task, and `#`.
-    """
+    """Returns whether a line is a comment such as `# id 1`, and not the word `#` with its tag."""
     mark, *words = line.split()
     if line.startswith("#\t") or not words:
         return False
@@ -293,17 +275,10 @@ def encode_words(
     is tagged in the window in which its first token is nearest to the middle. If the vocabulary has
     `cls_last`, windows are `tokens [SEP] [CLS]`.
 
-    Args:
-        words: ragged strings `(N, words)`.
-        max_length: maximum number of ids in a window, including special ids.
-
     Returns:
         The windows, and the positions of all words in order. The windows are a dict of
         "token_ids" `(M, L)` int32, with padding, and "segment_ids" `(M, L)` int32. Segment
         ids are 2 at a [CLS] that ends a row, and 0 elsewhere.
-
-    Raises:
-        UserError: `max_length` is less than 3.
     """
     check_length(max_length, 3, "sentences")
     capacity = max_length - 2
@@ -334,7 +309,6 @@ def word_probabilities(logits: tf.Tensor, positions: WordPositions, outside: int
 
     Args:
         logits: outputs of the tagger `(M, L, C)` for M windows of L ids and C tags.
-        positions: positions of W words.
         outside: index of the tag that words without a token get with probability 1, see
             `Task.outside`.
     """
@@ -366,11 +340,7 @@ class EncodedTaggedSentences(EncodedExamples):
 def encode_tagged(
     vocabulary: PieceVocabulary, examples: TaggedSentences, max_length: int
 ) -> EncodedTaggedSentences:
-    """Tokenizes a split by `encode_words`. Rows are windows, in the order of the sentences.
-
-    Raises:
-        UserError: there are no sentences, or `max_length` is less than 3.
-    """
+    """Tokenizes a split by `encode_words`. Rows are windows, in the order of the sentences."""
 
     def encode(part: slice) -> tuple:
         words = tf.ragged.constant(examples.words[part], tf.string, ragged_rank=1)

@@ -64,13 +64,7 @@ def _prefixes(task: Task) -> tuple[str, str, bool]:
 
 
 def source_text(task: Task, first: str, second: str | None) -> str:
-    """Builds the source line of an example from its one or two texts, as `as_texts` describes.
-
-    Args:
-        task: task whose name and field names are added to the texts.
-        first: first text.
-        second: second text; `None` for a task with one text.
-    """
+    """Builds the source line of an example from its one or two texts, as `as_texts` describes."""
     before, between, swaps_texts = _prefixes(task)
     texts = [first] if second is None else [first, second]
     joined = between.join(reversed(texts) if swaps_texts else texts)
@@ -81,7 +75,6 @@ def source_texts(task: Task, lines: tf.Tensor) -> tf.Tensor:
     """Converts lines to source lines like `source_text`, by TensorFlow operations.
 
     Args:
-        task: task whose name and field names are added to the texts.
         lines: `(B,)` strings, each with one text or two texts separated by a tab.
     """
     before, between, swaps_texts = _prefixes(task)
@@ -133,13 +126,8 @@ def read_answers(task: Task, texts: Sequence[str], labels: np.ndarray) -> np.nda
     score, or 0 if the scores have no minimum, and scores outside the range are clipped.
 
     Args:
-        task: task whose classes or scores the texts name.
-        texts: N answer texts.
         labels: `(N,)` correct classes, from which the wrong classes are computed. Regression does
             not use `labels`.
-
-    Returns:
-        `(N,)` predicted classes or scores.
     """
     predictions = [read_answer(task, text) for text in texts]
     if task.regression:
