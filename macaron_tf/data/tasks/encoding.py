@@ -176,7 +176,7 @@ def encode_choices(
     The question is put before the choice, as in `[CLS] context [SEP] question choice [SEP]` (Liu et
     al. 2019 (RoBERTa), section 5.3). For a causal model, the question is put after the context
     instead, as in `start context question delimiter choice extract` (Radford et al. 2018, section
-    3.3). A choice that is empty or white space gives a row of padding. All texts are `(B,)` strings.
+    3.3). A choice that is empty or white space gives a row of padding. Texts are `(B,)` strings.
     """
     has_choice = has_text(choices)
     if questions is not None and causal:
