@@ -17,7 +17,7 @@ from macaron_tf.errors import ALIASES, UserError, nearest, parse_json
 from macaron_tf.models import EncoderConfig, EncoderDecoderConfig, catalog
 from macaron_tf.objectives import Objective
 from macaron_tf.plug_ins import find_sources, imported_names, source_names
-from macaron_tf.settings import SettingDescription, Settings, describe, hints_of, parse
+from macaron_tf.settings import SettingDescription, Settings, Variants, describe, hints_of, parse
 from macaron_tf.training.config import ENDING_SCHEDULES, TrainingConfig
 
 # Settings of training length, validation and saving, which may differ when a run is resumed.
@@ -38,7 +38,7 @@ MAY_CHANGE = tuple(
 
 # Settings that a model card always shows. A card shows other settings only if they are not
 # defaults.
-CARD_SETTINGS = ("objective", "batch_size", "max_tokens", "vocabulary.kind", "vocabulary.size")
+CARD_SETTINGS = ("objective.name", "batch_size", "max_tokens", "vocabulary.kind", "vocabulary.size")
 CARD_SETTINGS += ("training.optimizer", "training.learning_rate", "training.schedule")
 CARD_SETTINGS += ("training.max_steps", "training.warmup_steps", "training.seed")
 
@@ -324,6 +324,11 @@ def override(
     """
     model_texts, values, paths, settings = {}, {}, [], tuple(settings)
     refuse_argument_settings(settings, recipe.by_argument)
+    variants = _variants(type(recipe))
+    parts = (setting.partition("=") for setting in settings)
+    chosen = {
+        path: parse(path, text, variants[path]) for path, _, text in parts if path in variants
+    }
     for setting in settings:
         path, equals, text = setting.partition("=")
         if not equals:
@@ -332,14 +337,19 @@ def override(
             )
         if path.startswith("model."):
             model_texts[path.removeprefix("model.")] = text
+        elif path in chosen:
+            paths.append(path)
         else:
-            value, section = parse(path, text, _hint(recipe, type(recipe), path, setting)), values
+            hint, section = _hint(recipe, type(recipe), path, setting, chosen), values
+            value = parse(path, text, hint)
             find_sources(value)
             *parents, name = path.split(".")
             for parent in parents:
                 section = section.setdefault(parent, {})
             section[name] = value
             paths.append(path)
+    for path, start in chosen.items():
+        values[path] = _as_variant(getattr(recipe, path), start, values.get(path, {}))
     given, training = recipe.training, values.get("training", {})
     keeps_warm_up = "warmup_steps" not in training
     if keeps_warm_up:
@@ -474,11 +484,34 @@ def _changed(node, values: dict[str, typing.Any]):
         node: the settings.
         values: dict mapping a field to its new value. The value of a section is a nested dict.
     """
-    new_values = {
-        name: _changed(getattr(node, name), value) if isinstance(value, dict) else value
-        for name, value in values.items()
-    }
+    new_values, variants = {}, _variants(type(node))
+    for name, value in values.items():
+        before = getattr(node, name)
+        if isinstance(value, dict):
+            value = _changed(before, value)
+        elif name in variants and isinstance(value, str):
+            value = _as_variant(before, parse(name, value, variants[name]), {})
+        new_values[name] = value
     return dataclasses.replace(node, **new_values)
+
+
+def _variants(cls: type[Settings]) -> dict[str, typing.Any]:
+    """Returns the annotations of fields whose class a name chooses, such as `objective`."""
+    return {
+        name: hint
+        for name, hint in hints_of(cls).items()
+        if any(isinstance(part, Variants) for part in typing.get_args(hint))
+    }
+
+
+def _as_variant(before: Settings, start: Settings, values: dict[str, typing.Any]) -> Settings:
+    """Returns `start` with the fields that it shares with `before`, and then `values`."""
+    shared = hints_of(type(start)).keys() & hints_of(type(before)).keys() - {"name"}
+    fields = {name: getattr(before, name) for name in shared}
+    for name, value in values.items():
+        section = fields.get(name, getattr(start, name))
+        fields[name] = _changed(section, value) if isinstance(value, dict) else value
+    return dataclasses.replace(start, **fields)
 
 
 def settings_of(recipe: Recipe) -> Iterator[tuple[str, str, str, str]]:
@@ -501,9 +534,12 @@ def _leaves(node, path: str = "") -> Iterator[tuple[str, typing.Any, SettingDesc
     descriptions = describe(type(node))
     items = [(f"{path}{item.name}", getattr(node, item.name), item) for item in descriptions]
     yield from (item for item in items if not dataclasses.is_dataclass(item[1]))
-    for name, value, _ in items:
+    variants = _variants(type(node))
+    for name, value, item in items:
         if dataclasses.is_dataclass(value):
-            yield from _leaves(value, f"{name}.")
+            for leaf in _leaves(value, f"{name}."):
+                names_class = item.name in variants and leaf[0] == f"{name}.name"
+                yield (name, leaf[1], item) if names_class else leaf
 
 
 def _nearest_path(recipe: Recipe, path: str) -> str:
@@ -525,7 +561,7 @@ def _nearest_path(recipe: Recipe, path: str) -> str:
     return nearest(path, candidates) or suggestion
 
 
-def _hint(recipe: Recipe, cls, path: str, setting: str):
+def _hint(recipe: Recipe, cls, path: str, setting: str, chosen: Mapping[str, Settings] = {}):
     """Returns the type annotation of the field at the dotted `path`.
 
     Args:
@@ -533,6 +569,7 @@ def _hint(recipe: Recipe, cls, path: str, setting: str):
         cls: settings class that `path` starts at.
         path: dotted path of the field.
         setting: the whole value of `--set`, for the error message.
+        chosen: settings of new classes, which replace sections of the recipe.
 
     Raises:
         UserError: there is no such field, `path` names a section, or `path` continues after a field
@@ -547,6 +584,8 @@ def _hint(recipe: Recipe, cls, path: str, setting: str):
             f"{', '.join(hints)}{suggestion}"
         )
     hint = hints[name]
+    if name in _variants(cls):
+        hint = type(chosen.get(name) or getattr(recipe, name))
     if dataclasses.is_dataclass(hint):
         if subpath:
             return _hint(recipe, hint, subpath, setting)

@@ -61,6 +61,31 @@ class OneOf:
     takes_arguments: bool = False
 
 
+@dataclasses.dataclass(frozen=True)
+class Variants(OneOf):
+    """Annotation for nested settings whose class their field `name` chooses.
+
+    Attributes:
+        choices: dict mapping each name to its class.
+        base: base class of these classes and of user classes.
+    """
+
+    choices: Mapping[str, "type[Settings]"]
+
+    def read(self, value: Any, trust_code: bool) -> Any:
+        """Makes settings of a name, or of a dict of fields from a file; or raises `_Mismatch`."""
+        if isinstance(value, self.base):
+            return value
+        fields = value if isinstance(value, dict) else {"name": value}
+        name = fields.get("name")
+        if type(name) is str:
+            own = is_import_path(name)
+            cls = find(name, self.base, trust_code) if own else self.choices.get(name)
+            if cls and fields.keys() <= hints_of(cls).keys():
+                return cls.read(fields, trust_code)
+        raise _Mismatch
+
+
 class Settings:
     """Base class of frozen dataclasses that hold settings.
 
@@ -166,6 +191,8 @@ def _convert(value, hint, trust_code: bool):
     if hint is Any:
         is_list = type(value) is list
         return tuple(_convert(item, Any, trust_code) for item in value) if is_list else value
+    if origin is Annotated and isinstance(arguments[1], Variants):
+        return arguments[1].read(value, trust_code)
     if origin is Annotated:
         value = _convert(value, arguments[0], trust_code)
         if all(_satisfies(value, constraint, trust_code) for constraint in arguments[1:]):
@@ -219,8 +246,9 @@ def parse(name: str, text: str, hint) -> Any:
             return _convert(value, hint, trust_code=True)
         except _Mismatch:
             pass
-    members = (member for member in typing.get_args(hint) if isinstance(member, type))
-    if type(literal) in (str, tuple, list) and any(map(dataclasses.is_dataclass, members)):
+    members = [member for member in typing.get_args(hint) if isinstance(member, type)]
+    is_section = any(map(dataclasses.is_dataclass, members)) and not _choices(hint)
+    if type(literal) in (str, tuple, list) and is_section:
         return literal  # the settings class that holds this field converts it
     raise SettingError(_refusal(name, literal, hint))
 

@@ -108,7 +108,7 @@ def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
          "--set mixing.limit=8192", 0),
         ("", f"prepare transformer_xl_tiny {out}/xl {d}", 0),
         ("", f"train transformer_xl_tiny {r}/xl --corpus {out}/xl {short}", 0),
-        ("", f"evaluate {r}/xl --corpus {out}/xl --set memory_length=32", 0),
+        ("", f"evaluate {r}/xl --corpus {out}/xl --set objective.memory_length=32", 0),
         ("", f"train elmo_tiny {r}/elmo {d} {short}", 0),
         ("", f"predict {r}/elmo --input {out}/lines.txt --output {out}/v.npz", 0),
         ("", f"neighbours {r}/elmo the --in 'the man' --limit 50 {d}", 0),

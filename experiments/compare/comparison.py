@@ -189,7 +189,8 @@ def _check_data(trainer: Trainer, recipes: dict[str, Recipe], differ: Sequence[s
     """Raises a `UserError` if the data settings of an arm and of the first arm differ.
 
     With `--corpus`, the settings of corpus and vocabulary may differ, and so may the settings at
-    the paths in `differ`. The function also raises if such a path is not a data setting.
+    the paths in `differ` and below them. The function also raises if a path in `differ` is not a
+    data setting.
     """
     first, *others = recipes
     paths = [path for recipe in recipes.values() for path, *_ in settings_of(recipe)]
@@ -200,9 +201,10 @@ def _check_data(trainer: Trainer, recipes: dict[str, Recipe], differ: Sequence[s
             )
     # With --corpus, the corpus determines these settings.
     corpus_paths = ("corpus.", "vocabulary.") if trainer.options.corpus else ()
+    allowed = *differ, *(f"{path}." for path in differ), *corpus_paths
     for name in others:
         for path, (first_value, value) in recipes[first].differences(recipes[name]).items():
-            if is_among(path, trainer.data) and not is_among(path, (*differ, *corpus_paths)):
+            if is_among(path, trainer.data) and not is_among(path, allowed):
                 raise UserError(
                     f"{name} has {path}={value!r}, {first} {first_value!r}: give --differ {path}"
                 )

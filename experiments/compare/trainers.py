@@ -77,7 +77,7 @@ class Pretraining(Trainer):
     run_class = PretrainingRun
     # These settings are determined by the corpus.
     may_change = ("corpus.", "vocabulary.")
-    data = ("objective", "masking.", "corruption.", "denoising.", "validation_batches", *may_change)
+    data = ("objective", "objective.", "validation_batches", *may_change)
     score, sign, margin = "loss", -1, 0.1
     timing = ("validation_batches=1",)
     columns: ClassVar = {
@@ -119,7 +119,7 @@ class Pretraining(Trainer):
                 print(f"{folder}: {by_key[key].summary()}", flush=True)
             check_corpus(recipe, by_key[key])
             self.corpora[name] = by_key[key]
-        self.objectives = {recipe.builtin_objective.learns for recipe in recipes.values()}
+        self.objectives = {type(recipe.objective).name for recipe in recipes.values()}
         self.first_recipe = next(iter(recipes.values()))
 
     def network(self, name: str, recipe: PretrainingRecipe) -> keras.Model:

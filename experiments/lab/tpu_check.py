@@ -235,18 +235,20 @@ def specs_of(recipe, layout: Layout, rows: int) -> dict:
 
     from macaron_tf.data.corpus.reading import with_documents
     from macaron_tf.data.corpus.shards import RecordFormat
+    from macaron_tf.objectives import MaskedObjective, PermutationObjective
 
     if layout.row is not None:
         row = layout.row.items()
         return {name: tf.TensorSpec((rows, *spec.shape), spec.dtype) for name, spec in row}
     vocabulary = layout.vocabulary
     record_format = RecordFormat.of(recipe.corpus, vocabulary.size)
+    objective = recipe.make_objective(static_shapes=True)
 
     def features(records: tf.Tensor) -> dict[str, tf.Tensor]:
         batch, starts = record_format.features(records), tf.zeros([rows], tf.bool)
-        if recipe.builtin_objective.has_memory:  # see `stream_dataset`
+        if objective.has_memory:  # see `stream_dataset`
             batch |= {"previous_ids": batch["token_ids"], "starts": starts}
-        if recipe.bidirectional:
+        if isinstance(objective, PermutationObjective) and objective.bidirectional:
             batch["backward"] = starts
         return batch
 
@@ -255,9 +257,10 @@ def specs_of(recipe, layout: Layout, rows: int) -> dict:
     if recipe.isolate_documents:
         batches = with_documents(batches, vocabulary.special.end)
     # Static masks have the same shapes as dynamic masks, but need row numbers.
-    masking = dataclasses.replace(recipe.masking, duplicates=None)
-    objective = recipe.make_objective(static_shapes=True)
-    return dict(objective.dataset(batches, masking, vocabulary, seed=0).element_spec)
+    if isinstance(objective, MaskedObjective):
+        masking = dataclasses.replace(objective.masking, duplicates=None)
+        objective = dataclasses.replace(objective, masking=masking)
+    return dict(objective.dataset(batches, vocabulary, seed=0).element_spec)
 
 
 def build(recipe, layout: Layout):

@@ -15,7 +15,7 @@ from macaron_tf.training import build_fit_model
 
 def run(opened: PretrainingRun, options: argparse.Namespace) -> None:
     """Prints the validation metrics of a run on a corpus, and saves them."""
-    recipe, has_memory = opened.recipe, opened.recipe.builtin_objective.has_memory
+    recipe, has_memory = opened.recipe, opened.recipe.objective.has_memory
     if options.set and not has_memory:
         raise UserError(f"{opened.path} has no memory, so --set has no effect: leave --set out")
     if not options.corpus:
@@ -58,9 +58,9 @@ def run(opened: PretrainingRun, options: argparse.Namespace) -> None:
     memory, suffix = {}, ""
     if has_memory:
         clamp = recipe.model_config().clamp_length
-        memory = {"memory": recipe.memory_length, "clamp": clamp}
-        suffix = f"-memory-{recipe.memory_length}" + (f"-clamp-{clamp}" if clamp else "")
-        print(f"{'memory':24} {recipe.memory_length}")
+        memory = {"memory": recipe.objective.memory_length, "clamp": clamp}
+        suffix = f"-memory-{recipe.objective.memory_length}" + (f"-clamp-{clamp}" if clamp else "")
+        print(f"{'memory':24} {recipe.objective.memory_length}")
     for name, value in metrics.items():
         print(f"{name:24} {value:.4f}")
     record = {

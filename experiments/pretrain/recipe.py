@@ -1,39 +1,25 @@
 """Recipe of pre-training (`PretrainingRecipe`)."""
 
-import contextlib
 import dataclasses
-import functools
 from collections.abc import Iterable
 from typing import Annotated, ClassVar, Literal
 
 import keras
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge
 
 from experiments.recipe import MAY_CHANGE, Recipe, as_user_errors, refuse
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.errors import UserError
 from macaron_tf.layers.embeddings import cluster_bounds
-from macaron_tf.models import (
-    EncoderConfig,
-    EncoderDecoder,
-    EncoderDecoderConfig,
-    GeneratorDiscriminator,
-    LanguageModel,
-    PretrainingEncoder,
-    SegmentLanguageModel,
-    Stack,
-    TwoStreamModel,
-    generator_config,
-)
+from macaron_tf.models import EncoderConfig, EncoderDecoderConfig, Stack
 from macaron_tf.objectives import (
     PRETRAINING,
-    DenoisingConfig,
-    MaskingConfig,
+    MaskedLanguageObjective,
+    PermutationObjective,
     PretrainingObjective,
-    SpanCorruptionConfig,
 )
-from macaron_tf.plug_ins import clear_errors, find, is_import_path
-from macaron_tf.settings import INT32, Count, Natural, OneOf, Positive, Settings, hints_of
+from macaron_tf.plug_ins import is_import_path
+from macaron_tf.settings import INT32, Count, Settings, Variants
 from macaron_tf.training.config import LOWER_IS_BETTER
 
 
@@ -74,82 +60,63 @@ class PretrainingRecipe(Recipe):
             prediction). A model with language embeddings has one embedding for each language in
             `corpus.languages`.
         vocabulary: settings of the vocabulary.
-        masking: settings of token masking.
-        objective: pre-training objective. An encoder needs `"masked_language"` (BERT),
-            `"span_boundary"` (SpanBERT) or `"replaced_tokens"` (ELECTRA). A causal model needs
-            `"causal_language"` (GPT) or, with a memory of earlier rows, `"segment_language"`
+        objective: pre-training objective with its settings. An encoder needs `"masked_language"`
+            (BERT), `"span_boundary"` (SpanBERT) or `"replaced_tokens"` (ELECTRA). A causal model
+            needs `"causal_language"` (GPT) or, with a memory of earlier rows, `"segment_language"`
             (Transformer-XL). Two-stream attention needs `"permutation_language"` (XLNet). An
             encoder-decoder needs `"span_corruption"` (T5) or `"denoising"` (BART). The form
-            `package.module:Name` names a subclass of `PretrainingObjective`.
-        corruption: settings of objective `"span_corruption"`.
-        denoising: settings of objective `"denoising"`.
-        generator_width: with `"replaced_tokens"`, ratio of generator width to discriminator width.
-        discriminator_weight: with `"replaced_tokens"`, weight of the discriminator loss.
-        partial_prediction: with `"permutation_language"`, the constant K in the XLNet paper. The
-            model predicts one in K tokens.
-        memory_length: with `"segment_language"` and `"permutation_language"`, number of positions
-            in earlier rows that attention can see.
-        bidirectional: with `"permutation_language"`, whether to read every text in both
-            directions, as XLNet does. Half of the rows of an update then read the texts of the
-            other rows backward.
+            `package.module:Name` names a subclass of one of these classes. A new objective keeps
+            the settings that it has in common with the recipe's objective.
         isolate_documents: whether attention stays within a document if several documents share a
             row, as with `corpus.packing="full_text"` or `"full_sentences"`. Positions and
             recurrent states then restart with every document. [SEP] marks the end of a document.
-        head_transform: whether the masked language model head has a dense layer before the tied
-            embedding matrix, as in BERT. XLM has no dense layer. A causal language model never has
-            this dense layer.
         batch_size: number of rows in a micro-batch. If the objective has a memory, each micro-batch
             of an update has its own texts, and these texts continue in the next update.
         init: pre-trained model to start from, in a form that `macaron_tf.load` accepts; `None`
             means random weights.
-        static_shapes: whether the head computes logits also at the padding in the masked positions.
-            All shapes are then static, as XLA and TPUs require. The loss is the same.
         validation_batches: number of validation batches to evaluate; `None` means all batches.
     """
 
     kind = "pretraining"
     may_change = (*MAY_CHANGE, "validation_batches")
-    evaluation_settings = ("memory_length", "model.clamp_length")
+    evaluation_settings = ("objective.memory_length", "model.clamp_length")
+    by_argument: ClassVar[dict[str, str]] = {
+        "objective.name": "--set objective=NAME",
+        "objective.sentence_pair": "--set corpus.pairs",
+    }
 
     corpus: CorpusConfig
     vocabulary: VocabularyConfig = VocabularyConfig()
-    masking: MaskingConfig = MaskingConfig()
-    corruption: SpanCorruptionConfig = SpanCorruptionConfig()
-    denoising: DenoisingConfig = DenoisingConfig()
-    objective: Annotated[str, OneOf(tuple(PRETRAINING), PretrainingObjective)] = "masked_language"
-    generator_width: Annotated[float, Gt(0), Le(1)] = 0.25
-    discriminator_weight: Positive = 50.0
-    head_transform: bool = True
-    partial_prediction: Annotated[float, Gt(1)] = 6.0
-    memory_length: Natural = 0
-    bidirectional: bool = False
+    objective: Annotated[PretrainingObjective, Variants(PRETRAINING, PretrainingObjective)] = (
+        MaskedLanguageObjective()
+    )
     isolate_documents: bool = False
     batch_size: Count = 32
     init: str | None = None
-    static_shapes: bool = False
     validation_batches: Count | None = None
 
     def check_metric(self, metric_names: Iterable[str]) -> None:
         """Also raises a `UserError` if it is unknown which values of an own metric are better."""
         super().check_metric(metric_names)
         metric, known = self.training.best_metric, {*LOWER_IS_BETTER, "accuracy"}
-        if is_import_path(self.objective) and not (self.training.best_mode or metric in known):
+        name = self.objective.name
+        if is_import_path(name) and not (self.training.best_mode or metric in known):
             raise UserError(
-                f"training.best_metric={metric} is a metric of {self.objective}: set "
+                f"training.best_metric={metric} is a metric of {name}: set "
                 "training.best_mode=min if smaller values are better, and otherwise max"
             )
 
     def check(self) -> None:
-        objective, corpus = self.builtin_objective, self.corpus
-        name = f"objective {self.objective!r}"
+        objective, corpus = self.objective, self.corpus
+        name = f"objective {objective.name!r}"
         isolated, in_documents = self.isolate_documents, "isolate_documents=True cannot be combined"
         refuse(
             (
-                objective.learns != "masked_language" and corpus.paired,
+                corpus.paired and not isinstance(objective, MaskedLanguageObjective),
                 f"{name} needs rows of running text: set corpus.pairs=none",
             ),
             (
-                objective.learns == "causal_language" and corpus.has_translations,
+                objective.causal and corpus.has_translations,
                 f"{name} needs rows in one language: leave translation pairs out of corpus.sources",
             ),
             (
@@ -166,16 +133,8 @@ class PretrainingRecipe(Recipe):
                 "out",
             ),
             (
-                objective.learns == "span_boundary" and self.masking.choice != "spans",
-                f"{name} needs masked spans: set masking.choice=spans",
-            ),
-            (
                 objective.has_memory and corpus.batch_alpha is not None,
                 f"{name} continues texts from batch to batch: leave corpus.batch_alpha out",
-            ),
-            (
-                objective.has_memory and self.memory_length < 1,
-                f"memory_length is {self.memory_length}, but {name} needs at least 1",
             ),
             (
                 objective.has_memory and corpus.packing != "full_text",
@@ -184,47 +143,15 @@ class PretrainingRecipe(Recipe):
         )
 
     def unread(self) -> list[str]:
-        objective, learns = self.builtin_objective, self.builtin_objective.learns
         read = {
-            # `masking` is passed to the `preparation` of a user's class.
-            "masking.": objective.fills_masks or is_import_path(self.objective),
-            "corruption.": learns == "span_corruption",
-            "denoising.": learns == "denoising",
-            "generator_width": learns == "replaced_tokens",
-            "discriminator_weight": learns == "replaced_tokens",
-            "partial_prediction": learns == "permutation_language",
-            "bidirectional": learns == "permutation_language",
-            "memory_length": objective.has_memory,
-            "head_transform": learns in ("masked_language", "span_boundary"),
             "isolate_documents": self.corpus.crosses_documents,
             "vocabulary.max_characters": self.vocabulary.kind == "wordpiece",
         }
         return [*super().unread(), *(path for path in read if not read[path])]
 
-    @functools.cached_property
-    def objective_class(self) -> type[PretrainingObjective]:
-        """Class that the setting `objective` names."""
-        if not is_import_path(self.objective):
-            return PRETRAINING[self.objective]
-        cls = find(self.objective, PretrainingObjective)
-        if cls.learns not in PRETRAINING:
-            raise UserError(
-                f"the attribute `learns` of objective {self.objective} is {cls.learns!r}, but "
-                f"must be one of {', '.join(PRETRAINING)}: correct the class"
-            )
-        return cls
-
-    @functools.cached_property
-    def builtin_objective(self) -> type[PretrainingObjective]:
-        """Built-in objective class that determines the network and the training rows.
-
-        A user-defined objective names this class in its attribute `learns`.
-        """
-        return PRETRAINING[self.objective_class.learns]
-
     def model_config(self, vocab_size: int | None = None) -> EncoderConfig | EncoderDecoderConfig:
-        config, objective = super().model_config(vocab_size), self.builtin_objective
-        name, length = f"objective {self.objective!r}", self.corpus.sequence_length
+        config, objective = super().model_config(vocab_size), self.objective
+        name, length = f"objective {objective.name!r}", self.corpus.sequence_length
         if objective.encoder_decoder:
             predicate = f"is not an encoder-decoder, which {name} needs"
             self.expect_model(config, EncoderDecoderConfig, predicate)
@@ -260,7 +187,7 @@ class PretrainingRecipe(Recipe):
                 f"{name} does not support an adaptive softmax: set model.adaptive_cutoffs=()",
             ),
             (
-                objective.learns == "permutation_language" and "swish_rnn" in config.blocks,
+                isinstance(objective, PermutationObjective) and "swish_rnn" in config.blocks,
                 f"{name} does not support model.block=swish_rnn, because the recurrence would "
                 "reveal each token to its own prediction: set model.block=transformer or macaron",
             ),
@@ -286,50 +213,19 @@ class PretrainingRecipe(Recipe):
 
     def network(self, config: EncoderConfig | EncoderDecoderConfig) -> keras.Model:
         """Creates the network with the heads that the objective needs, without building it."""
-        policy = {"dtype": self.training.dtype_policy}
-        match self.builtin_objective.learns:
-            case "masked_language" | "span_boundary":
-                return PretrainingEncoder(
-                    config,
-                    sentence_pair=self.corpus.paired,
-                    span_boundary=self.builtin_objective.learns == "span_boundary",
-                    head_options=None if self.head_transform else {"transform": False},
-                    **policy,
-                )
-            case "replaced_tokens":
-                with as_user_errors(f"generator_width is {self.generator_width}"):
-                    generator = generator_config(config, self.generator_width)
-                return GeneratorDiscriminator(config, generator, **policy)
-            case "causal_language":
-                return LanguageModel(config, **policy)
-            case "segment_language":
-                return SegmentLanguageModel(config, self.memory_length, **policy)
-            case "permutation_language":
-                return TwoStreamModel(config, self.memory_length, **policy)
-            case "span_corruption" | "denoising":
-                return EncoderDecoder(config, **policy)
+        return self.make_objective().network(config, self.training.dtype_policy)
 
     def make_objective(self, static_shapes: bool = False) -> PretrainingObjective:
-        skip_padding = not (self.static_shapes or static_shapes)
-        options = {
-            "masked_language": {"sentence_pair": self.corpus.paired},
-            "replaced_tokens": {"discriminator_weight": self.discriminator_weight},
-            "permutation_language": {"partial": self.partial_prediction},
-            "span_corruption": {"config": self.corruption},
-            "denoising": {"config": self.denoising},
-        }.get(self.builtin_objective.learns, {})
-        cls = self.objective_class
-        arguments = {name: value for name, value in options.items() if name in hints_of(cls)}
-        error_context = is_import_path(self.objective) and clear_errors(self.objective)
-        with error_context or contextlib.nullcontext():
-            return cls(skip_padding=skip_padding, **arguments)
+        changes = {"skip_padding": self.objective.skip_padding and not static_shapes}
+        if isinstance(self.objective, MaskedLanguageObjective):
+            changes["sentence_pair"] = self.corpus.paired
+        return dataclasses.replace(self.objective, **changes)
 
     def usage(self) -> dict:
-        learns = self.builtin_objective.learns
         return {
             **super().usage(),
-            "objective": learns,
+            "objective": type(self.objective).name,  # a user's class has that of its base
             "trained_length": self.corpus.sequence_length,
             "languages": self.corpus.languages,
-            "sentinels": self.corruption.sentinels if learns == "span_corruption" else 0,
+            "sentinels": self.objective.sentinels,
         }

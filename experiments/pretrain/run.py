@@ -22,7 +22,11 @@ from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.distribution import Workers
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import absolute
-from macaron_tf.objectives import PretrainingObjective
+from macaron_tf.objectives import (
+    PermutationObjective,
+    PretrainingObjective,
+    SpanCorruptionObjective,
+)
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.base import check_vocabulary
@@ -130,13 +134,11 @@ class PretrainingRun(Run):
             # A shard may have been damaged since the corpus was opened.
             return corpus.shard_error(error) if isinstance(error, tf.errors.OpError) else None
 
-        example = (
-            "text_to_text:sst2" if recipe.builtin_objective.encoder_decoder else "finetune:sst2"
-        )
+        example = "text_to_text:sst2" if recipe.objective.encoder_decoder else "finetune:sst2"
         commands = [f"train {example} {{run}}-sst2 --init {{run}}"]
-        if recipe.builtin_objective.causal:
+        if recipe.objective.causal:
             commands.append('predict {run} "The story of"')
-        elif recipe.builtin_objective.fills_masks:
+        elif recipe.objective.fills_masks:
             commands.append('predict {run} "the [MASK] of the story"')
         return Plan(
             run=dataclasses.replace(self, recipe=recipe, vocabulary=corpus.vocabulary),
@@ -153,14 +155,13 @@ class PretrainingRun(Run):
         )
 
     def make_network(self) -> keras.Model:
-        sentinels = (
-            SENTINEL_ROWS if self.recipe.builtin_objective.learns == "span_corruption" else 0
-        )
+        has_sentinels = isinstance(self.recipe.objective, SpanCorruptionObjective)
+        sentinels = SENTINEL_ROWS if has_sentinels else 0
         return self.recipe.network(self.recipe.model_config(self.vocabulary.size + sentinels))
 
     def build_network(self, saved: bool = False) -> keras.Model:
         network = super().build_network(saved)
-        if self.recipe.builtin_objective.has_memory and not saved:
+        if self.recipe.objective.has_memory and not saved:
             # Each replica has a memory for its own rows; see `macaron_tf.distribution.distributed`.
             mesh = keras.distribution.distribution()
             replicas = tf.distribute.get_strategy().num_replicas_in_sync
@@ -175,7 +176,7 @@ class PretrainingRun(Run):
         return network
 
     def memory(self, network: keras.Model, use: str = "training") -> Sequence[keras.Variable]:
-        return network.memories[use].variables if self.recipe.builtin_objective.has_memory else ()
+        return network.memories[use].variables if self.recipe.objective.has_memory else ()
 
 
 def _batches(
@@ -190,9 +191,9 @@ def _batches(
     The argument of the function is the index of the first micro-batch.
     """
     batch_size, seed, mask_seed = recipe.batch_size, recipe.training.seed, recipe.training.seed
-    if recipe.builtin_objective.has_memory and own_shards:
+    if recipe.objective.has_memory and own_shards:
         raise UserError(
-            f"objective {recipe.objective!r} reads texts in order: leave --own-shards out"
+            f"objective {objective.name!r} reads texts in order: leave --own-shards out"
         )
     if own_shards and workers.several:
         if keras.backend.backend() == "jax":
@@ -208,19 +209,20 @@ def _batches(
                 f"batch_size is {batch_size}, but --own-shards needs a multiple of {workers.count}"
             )
         corpus, batch_size = corpus.shard(workers.index, workers.count), batch_size // workers.count
-        if recipe.masking.duplicates is None:  # static masks depend only on the row
+        if recipe.objective.duplicates is None:  # static masks depend only on the row
             mask_seed = process_seed(seed, workers.index)
     accumulation_steps = recipe.training.accumulation_steps
-    numbered = recipe.masking.duplicates is not None
+    numbered = recipe.objective.duplicates is not None
+    bidirectional = isinstance(objective, PermutationObjective) and objective.bidirectional
 
     def batches(first_index: int) -> tf.data.Dataset:
-        if recipe.builtin_objective.has_memory:
+        if recipe.objective.has_memory:
             rows = stream_dataset(
                 corpus,
                 "train",
                 batch_size,
                 first_index,
-                bidirectional=recipe.bidirectional,
+                bidirectional=bidirectional,
                 micro_batches=accumulation_steps,
             )
         elif corpus.config.batch_alpha is not None:
@@ -231,7 +233,7 @@ def _batches(
             rows = corpus.dataset("train", batch_size, seed, first_index, numbered=numbered)
         if recipe.isolate_documents:
             rows = with_documents(rows, corpus.vocabulary.special.end)
-        dataset = objective.dataset(rows, recipe.masking, corpus.vocabulary, mask_seed, first_index)
+        dataset = objective.dataset(rows, corpus.vocabulary, mask_seed, first_index)
         return dataset.prefetch(tf.data.AUTOTUNE)
 
     return batches
@@ -244,7 +246,7 @@ def validation_batches(
 
     `recipe.validation_batches` limits the number of batches.
     """
-    if recipe.builtin_objective.has_memory:  # these objectives need texts of equal length
+    if recipe.objective.has_memory:  # these objectives need texts of equal length
         rows = stream_dataset(corpus, "validation", recipe.batch_size, repeat=False)
     else:
         rows = corpus.dataset(
@@ -253,11 +255,11 @@ def validation_batches(
             None,
             repeat=False,
             drop_remainder=False,
-            numbered=recipe.masking.duplicates is not None,
+            numbered=recipe.objective.duplicates is not None,
         )
     if recipe.isolate_documents:
         rows = with_documents(rows, corpus.vocabulary.special.end)
-    batches = objective.dataset(rows, recipe.masking, corpus.vocabulary, seed=0)
+    batches = objective.dataset(rows, corpus.vocabulary, seed=0)
     return batches.take(recipe.validation_batches or -1)
 
 

@@ -11,7 +11,7 @@ The recipes for the larger models were not run to the end.
 
 from experiments.pretrain.recipe import PretrainingRecipe, VocabularyConfig
 from macaron_tf.data.corpus.config import CorpusConfig
-from macaron_tf.objectives import MaskingConfig
+from macaron_tf.objectives import MaskedLanguageObjective, MaskingConfig
 from macaron_tf.training.config import TrainingConfig
 
 
@@ -35,7 +35,7 @@ def bert_tiny() -> PretrainingRecipe:
         model_options=(("dropout", 0.0), ("attention_dropout", 0.0)),
         corpus=CorpusConfig(("tfds:wikipedia/20230601.en", "tfds:pg19"), sequence_length=64),
         vocabulary=VocabularyConfig(size=4_000),
-        masking=MaskingConfig(mask=1.0, random=0.0),
+        objective=MaskedLanguageObjective(masking=MaskingConfig(mask=1.0, random=0.0)),
         batch_size=32,
         training=TrainingConfig(
             max_steps=6_000,
@@ -124,7 +124,7 @@ def bert_devlin_128() -> PretrainingRecipe:
     """
     return bert_base().changed(
         corpus=dict(sequence_length=128, pairs="next_sentence"),
-        masking=MaskingConfig(),
+        objective=MaskedLanguageObjective(),
         batch_size=128,
         training=DEVLIN
         | dict(max_steps=900_000, schedule_end=1e-4 / 9.9, clip_norm=1.0, accumulation_steps=2),
@@ -233,7 +233,7 @@ def macaron_bert_base() -> PretrainingRecipe:
         model="macaron_bert_base",
         corpus=dict(pairs="next_sentence"),
         vocabulary=VocabularyConfig(kind="sentencepiece", size=32_000),
-        masking=MaskingConfig(),
+        objective=MaskedLanguageObjective(),
         batch_size=8,
         training=dict(max_steps=800_000, warmup_steps=10_000, beta_2=0.999, validate_every=10_000),
     )

@@ -23,7 +23,13 @@ models were not run to the end.
 from experiments.pretrain.recipe import PretrainingRecipe, VocabularyConfig
 from experiments.recipes.bert import DEVLIN, bert_base, bert_tiny
 from macaron_tf.data.corpus.config import CorpusSource
-from macaron_tf.objectives import MaskingConfig
+from macaron_tf.objectives import (
+    CausalLanguageObjective,
+    MaskedLanguageObjective,
+    MaskingConfig,
+    ReplacedTokenObjective,
+    SpanBoundaryObjective,
+)
 
 
 def _language_sources(source: str) -> list[CorpusSource]:
@@ -41,8 +47,8 @@ def roberta_tiny() -> PretrainingRecipe:
     Settings from Liu et al. 2019, sections 3 and 4: the vocabulary is byte-level BPE, and rows of
     full sentences continue with the next document. The model predicts 15% of the tokens. Of the
     predicted tokens, 80% are replaced by the mask token and 10% by random tokens. `--set
-    masking.duplicates=10` gives each row ten static masks, as in BERT's released data, for a
-    comparison of static with dynamic masking.
+    objective.masking.duplicates=10` gives each row ten static masks, as in BERT's released data,
+    for a comparison of static with dynamic masking.
 
     Measured over three seeds with the settings of this module's table, but on 1,818 rows, which
     training read about 22 times (`experiments/results/slides_encoders`): a validation loss of 5.80
@@ -52,7 +58,7 @@ def roberta_tiny() -> PretrainingRecipe:
         model="roberta_tiny",
         corpus=dict(packing="full_sentences"),
         vocabulary=VocabularyConfig(kind="byte_bpe", size=4_000, lower_case=False),
-        masking=MaskingConfig(),
+        objective=MaskedLanguageObjective(),
     )
 
 
@@ -69,7 +75,7 @@ def roberta_base() -> PretrainingRecipe:
         model="roberta_base",
         corpus=dict(packing="full_sentences"),
         vocabulary=VocabularyConfig(kind="byte_bpe", size=50_265, lower_case=False),
-        masking=MaskingConfig(),
+        objective=MaskedLanguageObjective(),
         training=dict(
             max_steps=125_000, learning_rate=5e-4, warmup_steps=10_000, accumulation_steps=64
         ),
@@ -114,7 +120,8 @@ def modern_bert_tiny() -> PretrainingRecipe:
     The model follows Warner et al. 2024, section 2.1: rotary position embeddings, gated
     feed-forward layers (here of width 256), no biases, pre-norm, and sliding-window attention in
     two of three layers. Vocabulary, masking and schedule are as in `bert_tiny`, so that the two
-    recipes differ only in the network. The paper masks 30% of the tokens: `--set masking.rate=0.3`.
+    recipes differ only in the network. The paper masks 30% of the tokens: `--set
+    objective.masking.rate=0.3`.
 
     Measured: after 2,500 updates at a learning rate of 2e-3, a validation loss of 4.405 ± 0.051
     over three seeds. A pre-norm `bert_tiny` with 6.136 ± 0.231 has hardly begun to learn
@@ -147,7 +154,7 @@ def modern_bert_base() -> PretrainingRecipe:
         corpus=dict(sequence_length=1024, packing="full_text"),
         isolate_documents=True,
         vocabulary=dict(size=50_368),
-        masking=MaskingConfig(rate=0.3),
+        objective=MaskedLanguageObjective(masking=MaskingConfig(rate=0.3)),
         batch_size=8,
         training=dict(
             max_steps=364_000,
@@ -173,7 +180,7 @@ def albert_tiny() -> PretrainingRecipe:
     return bert_tiny().changed(
         model="albert_tiny",
         corpus=dict(pairs="sentence_order"),
-        masking=MaskingConfig(choice="ngrams"),
+        objective=MaskedLanguageObjective(masking=MaskingConfig(choice="ngrams")),
     )
 
 
@@ -194,7 +201,7 @@ def albert_base() -> PretrainingRecipe:
         model="albert_base",
         corpus=dict(pairs="sentence_order"),
         vocabulary=VocabularyConfig(kind="unigram", size=30_000),
-        masking=MaskingConfig(choice="ngrams"),
+        objective=MaskedLanguageObjective(masking=MaskingConfig(choice="ngrams")),
         training=DEVLIN | dict(max_steps=125_000, warmup_steps=3_125, accumulation_steps=128),
     )
 
@@ -209,8 +216,7 @@ def span_bert_tiny() -> PretrainingRecipe:
     """
     return bert_tiny().changed(
         model="span_bert_tiny",
-        objective="span_boundary",
-        masking=MaskingConfig(choice="spans", fate="span", round_up=True),
+        objective=SpanBoundaryObjective(),
     )
 
 
@@ -224,9 +230,8 @@ def span_bert_base() -> PretrainingRecipe:
     """
     return bert_base().changed(
         model="span_bert_base",
-        objective="span_boundary",
+        objective=SpanBoundaryObjective(),
         vocabulary=dict(lower_case=False),
-        masking=MaskingConfig(choice="spans", fate="span", round_up=True),
         training=DEVLIN | dict(max_steps=2_400_000, epsilon=1e-8, weight_decay=0.1),
     )
 
@@ -240,8 +245,7 @@ def electra_tiny() -> PretrainingRecipe:
     """
     return bert_tiny().changed(
         model="electra_tiny",
-        objective="replaced_tokens",
-        masking=MaskingConfig(mask=1.0, random=0.0, round_up=True),
+        objective=ReplacedTokenObjective(),
     )
 
 
@@ -256,8 +260,7 @@ def electra_small() -> PretrainingRecipe:
     """
     return bert_base().changed(
         model="electra_small",
-        objective="replaced_tokens",
-        masking=MaskingConfig(mask=1.0, random=0.0, round_up=True),
+        objective=ReplacedTokenObjective(),
         corpus=dict(sequence_length=128),
         batch_size=128,
         training=DEVLIN | dict(learning_rate=5e-4, accumulation_steps=1),
@@ -273,7 +276,7 @@ def electra_base() -> PretrainingRecipe:
     """
     return electra_small().changed(
         model="electra_base",
-        generator_width=1 / 3,
+        objective=dict(generator_width=1 / 3),
         corpus=dict(sequence_length=512),
         batch_size=32,
         training=dict(max_steps=766_000, learning_rate=2e-4, accumulation_steps=8),
@@ -305,7 +308,6 @@ def xlm_tiny() -> PretrainingRecipe:
     """
     return bert_tiny().changed(
         model="xlm_tiny",
-        head_transform=False,
         corpus=dict(
             sources=(
                 *_language_sources("homeassistant:{}"),
@@ -317,7 +319,7 @@ def xlm_tiny() -> PretrainingRecipe:
             batch_alpha=0.7,
         ),
         vocabulary=VocabularyConfig(kind="sentencepiece", size=4_000, lower_case=False),
-        masking=MaskingConfig(),
+        objective=MaskedLanguageObjective(head_transform=False),
     )
 
 
@@ -327,8 +329,9 @@ def xlm_clm_tiny() -> PretrainingRecipe:
     The recipe follows Conneau and Lample 2019, section 3.2. The model has language embeddings and
     predicts the next token. Each batch has text in one language, and there are no translation
     pairs. All other settings are the same as in `xlm_tiny`. For a masked language model without
-    translation pairs, use `--set objective=masked_language --set model.causal=False`. The following
-    command trains on image captions. `macaron predict runs/clm` can then complete a caption.
+    translation pairs, use `--set objective=masked_language --set objective.head_transform=False
+    --set model.causal=False`. The following command trains on image captions. `macaron predict
+    runs/clm` can then complete a caption.
 
         macaron train xlm_clm_tiny runs/clm --data-dir DIR --set \\
             'corpus.sources=(("tfds:multi30k/de-en", "train", None, "en"), ("tfds:multi30k/de-en",
@@ -338,7 +341,7 @@ def xlm_clm_tiny() -> PretrainingRecipe:
     """
     masked = xlm_tiny()
     return masked.changed(
-        objective="causal_language",
+        objective=CausalLanguageObjective(),
         model_options=(*masked.model_options, ("causal", True)),
         corpus=dict(sources=tuple(_language_sources("homeassistant:{}"))),
     )
@@ -386,7 +389,6 @@ def xlm_xnli() -> PretrainingRecipe:
     """
     return bert_base().changed(
         model="xlm_xnli",
-        head_transform=False,
         corpus=dict(
             sources=(
                 *_language_sources("tfds:wikipedia/20230601.{}"),
@@ -401,7 +403,7 @@ def xlm_xnli() -> PretrainingRecipe:
             batch_alpha=0.7,
         ),
         vocabulary=VocabularyConfig(kind="sentencepiece", size=95_000, lower_case=False),
-        masking=MaskingConfig(),
+        objective=MaskedLanguageObjective(head_transform=False),
         batch_size=64,
         training=dict(learning_rate=1e-4, warmup_steps=30_000, beta_2=0.999, accumulation_steps=8),
     )
@@ -414,7 +416,7 @@ def gmlp_tiny() -> PretrainingRecipe:
     parameters as the three layers of `bert_tiny`. There are no position embeddings, because the
     spatial projections have one weight for each distance between positions.
     """
-    return bert_tiny().changed(model="gmlp_tiny", masking=MaskingConfig())
+    return bert_tiny().changed(model="gmlp_tiny", objective=MaskedLanguageObjective())
 
 
 def gmlp_base() -> PretrainingRecipe:
@@ -433,7 +435,7 @@ def gmlp_base() -> PretrainingRecipe:
     return bert_base().changed(
         model="gmlp_base",
         vocabulary=VocabularyConfig(kind="sentencepiece", size=32_000, lower_case=False),
-        masking=MaskingConfig(),
+        objective=MaskedLanguageObjective(),
         batch_size=16,
         training=DEVLIN | dict(learning_rate=7e-4, accumulation_steps=16),
     )

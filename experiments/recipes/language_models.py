@@ -12,7 +12,11 @@ for the larger models were not run to the end.
 
 from experiments.pretrain.recipe import PretrainingRecipe, VocabularyConfig
 from experiments.recipes.bert import DEVLIN, bert_base, bert_tiny
-from macaron_tf.objectives import MaskingConfig
+from macaron_tf.objectives import (
+    CausalLanguageObjective,
+    PermutationObjective,
+    SegmentLanguageObjective,
+)
 
 
 def gpt_tiny() -> PretrainingRecipe:
@@ -32,7 +36,7 @@ def gpt_tiny() -> PretrainingRecipe:
     """
     return bert_tiny().changed(
         model="gpt_tiny",
-        objective="causal_language",
+        objective=CausalLanguageObjective(),
         corpus=dict(packing="full_text"),
         vocabulary=VocabularyConfig(kind="sentencepiece", size=4_000),
     )
@@ -85,10 +89,9 @@ def gpt_base() -> PretrainingRecipe:
     """
     return bert_base().changed(
         model="gpt_base",
-        objective="causal_language",
+        objective=CausalLanguageObjective(),
         corpus=dict(sources=("tfds:pg19",), packing="full_text"),
         vocabulary=VocabularyConfig(kind="sentencepiece", size=40_480),
-        masking=MaskingConfig(),
         training=dict(
             max_steps=3_000_000,
             learning_rate=2.5e-4,
@@ -191,7 +194,7 @@ def gpt2_base() -> PretrainingRecipe:
 def transformer_xl_tiny() -> PretrainingRecipe:
     """Returns a recipe for a tiny Transformer-XL, whose attention has a memory of earlier text.
 
-        macaron evaluate runs/xl --corpus corpora/xl --set memory_length=256
+        macaron evaluate runs/xl --corpus corpora/xl --set objective.memory_length=256
 
     The recipe follows Dai et al. 2019: the model reads several texts in parallel, one segment at a
     time, and the memory is as long as a segment. Gradients are clipped at norm 0.25, as in the
@@ -206,8 +209,7 @@ def transformer_xl_tiny() -> PretrainingRecipe:
     return bert_tiny().changed(
         model="transformer_xl_tiny",
         model_options=(("activation_dropout", 0.0), ("dropout", 0.0)),
-        objective="segment_language",
-        memory_length=64,
+        objective=SegmentLanguageObjective(memory_length=64),
         corpus=dict(
             sequence_length=66, packing="full_text", validation_every=50, validation_run=32
         ),
@@ -218,7 +220,7 @@ def transformer_xl_tiny() -> PretrainingRecipe:
 def transformer_xl_base() -> PretrainingRecipe:
     """Returns a recipe for the paper's Transformer-XL with 16 layers, width 410 and 10 heads.
 
-        macaron evaluate runs/xl --corpus corpora/xl --set memory_length=640 \\
+        macaron evaluate runs/xl --corpus corpora/xl --set objective.memory_length=640 \\
             --set model.clamp_length=400
 
     Settings from Dai et al. 2019, section 4.1, and the released script for WikiText-103: 60
@@ -237,7 +239,7 @@ def transformer_xl_base() -> PretrainingRecipe:
     return transformer_xl_tiny().changed(
         model="transformer_xl_base",
         model_options=(("adaptive_cutoffs", ()),),
-        memory_length=150,
+        objective=dict(memory_length=150),
         corpus=dict(sources=bert_base().corpus.sources, sequence_length=152, validation_every=200),
         vocabulary=VocabularyConfig(kind="sentencepiece", size=32_000, lower_case=False),
         batch_size=60,
@@ -262,8 +264,8 @@ def xlnet_tiny() -> PretrainingRecipe:
     permutation. The model predicts one in 6 tokens, in spans of 1 to 5 tokens. Rows continue from
     batch to batch with a memory of 48 tokens. (The paper's rows of 512 tokens have a memory of
     384.) The content and query streams share weights, and fine-tuning uses the content stream. All
-    text is read forwards; `--set bidirectional=True` reads half of the rows backwards, as in the
-    paper.
+    text is read forwards; `--set objective.bidirectional=True` reads half of the rows backwards, as
+    in the paper.
 
     The loss is not comparable to the loss of a causal language model, because predicted tokens have
     context on both sides. Recurrent blocks (`swish_rnn`) are not supported, because they would
@@ -275,8 +277,7 @@ def xlnet_tiny() -> PretrainingRecipe:
     return bert_tiny().changed(
         model="xlnet_tiny",
         model_options=(("activation_dropout", 0.0), ("attention_dropout", 0.0), ("dropout", 0.0)),
-        objective="permutation_language",
-        memory_length=48,
+        objective=PermutationObjective(memory_length=48),
         corpus=dict(packing="full_text", validation_every=50, validation_run=32),
     )
 
@@ -300,9 +301,7 @@ def xlnet_large() -> PretrainingRecipe:
     """
     return bert_base().changed(
         model="xlnet_large",
-        objective="permutation_language",
-        memory_length=384,
-        bidirectional=True,
+        objective=PermutationObjective(memory_length=384, bidirectional=True),
         corpus=dict(packing="full_text", validation_every=200, validation_run=32),
         vocabulary=VocabularyConfig(kind="unigram", size=32_000, lower_case=False),
         batch_size=4,
@@ -315,7 +314,7 @@ def xlnet_base() -> PretrainingRecipe:
     """Returns a recipe for XLNet base: 12 layers, width 768, 12 heads, 117 million parameters.
 
     The recipe follows the ablation on BERT's data in Yang et al. 2019, section 3.4. The model
-    predicts one in 6 tokens. To predict one in 7, use `--set partial_prediction=7.0`. The
+    predicts one in 6 tokens. To predict one in 7, use `--set objective.partial=7.0`. The
     training settings are BERT's: a million updates of 256 rows, with a peak learning rate of 1e-4
     after 10,000 updates. The paper states that it uses BERT's settings only for XLNet large on
     BERT's data (section 3.1). Except for these settings and the sizes, all settings are the same as

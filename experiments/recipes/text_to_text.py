@@ -12,9 +12,9 @@ the base models were not run to the end.
 
 from experiments.pretrain.recipe import PretrainingRecipe, VocabularyConfig
 from experiments.recipes.bert import bert_base, bert_tiny
-from macaron_tf.objectives import DenoisingConfig, MaskingConfig, SpanCorruptionConfig
+from macaron_tf.objectives import DenoisingObjective, SpanCorruptionObjective
 
-_CORRUPTION = SpanCorruptionConfig(rate=0.15, mean_span=3.0)
+_SPANS = SpanCorruptionObjective(rate=0.15, mean_span=3.0)
 
 
 def t5_tiny() -> PretrainingRecipe:
@@ -36,7 +36,7 @@ def t5_tiny() -> PretrainingRecipe:
     return bert_tiny().changed(
         model="t5_tiny",
         model_options=(("dropout", 0.0), ("attention_dropout", 0.0), ("activation_dropout", 0.0)),
-        objective="span_corruption",
+        objective=SpanCorruptionObjective(),
         training=dict(
             optimizer="adafactor",
             learning_rate=0.01,
@@ -64,10 +64,9 @@ def t5_base() -> PretrainingRecipe:
     return t5_tiny().changed(
         model="t5_base",
         model_options=(),
-        corruption=_CORRUPTION,
-        corpus=dict(sequence_length=_CORRUPTION.text_length(512) + 2),  # with [CLS] and [SEP]
+        objective=_SPANS,
+        corpus=dict(sequence_length=_SPANS.text_length(512) + 2),  # with [CLS] and [SEP]
         vocabulary=VocabularyConfig(kind="unigram", size=32_000, lower_case=False),
-        masking=MaskingConfig(),
         training=dict(
             max_steps=524_288,
             epsilon=1e-8,
@@ -85,13 +84,13 @@ def bart_tiny() -> PretrainingRecipe:
     Settings from Lewis et al. 2020: text infilling replaces 30% of the words, in spans of 3 words
     on average (Poisson distribution), and sentences are shuffled. (Section 5.1 counts tokens, while
     the released code counts words.) To use another type of noise from the paper instead, set
-    `denoising.infilling=0`, `denoising.shuffling=0`, and one of `denoising.rotation=1.0`,
-    `denoising.masking=0.15` and `denoising.deletion=0.15`.
+    `objective.infilling=0`, `objective.shuffling=0`, and one of `objective.rotation=1.0`,
+    `objective.masking=0.15` and `objective.deletion=0.15`.
 
     Measured with one seed and the settings that the docstring of this module names: a validation
     loss of 3.56 nats. With Macaron blocks, the loss is 3.48; with SwishRNN blocks, it is 1.97.
     """
-    return bert_tiny().changed(model="bart_tiny", objective="denoising")
+    return bert_tiny().changed(model="bart_tiny", objective=DenoisingObjective())
 
 
 def bart_base() -> PretrainingRecipe:
@@ -107,10 +106,8 @@ def bart_base() -> PretrainingRecipe:
     """
     return bert_base().changed(
         model="bart_base",
-        objective="denoising",
-        denoising=DenoisingConfig(infilling=0.3, mean_span=3.0, shuffling=1.0),
+        objective=DenoisingObjective(infilling=0.3, mean_span=3.0, shuffling=1.0),
         vocabulary=VocabularyConfig(kind="byte_bpe", size=50_265, lower_case=False),
-        masking=MaskingConfig(),
         training=dict(
             max_steps=500_000, learning_rate=6e-4, warmup_steps=24_000, accumulation_steps=250
         ),

@@ -189,7 +189,7 @@ class TranslationRecipe(Recipe):
             return TranslationObjective(self.label_smoothing, skip_padding=not static_shapes)
         return BackTranslationObjective(
             skip_padding=not static_shapes,
-            config=self.denoising,
+            **self.denoising.get_config(),
             label_smoothing=self.label_smoothing,
             length=self.data.cleaning.max_tokens,
         )

@@ -21,7 +21,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.evaluation.translation import evaluate_translations
 from macaron_tf.models import EncoderDecoder
 from macaron_tf.models.encoder_decoder import first_stage_variables
-from macaron_tf.objectives import MaskingConfig, TranslationObjective
+from macaron_tf.objectives import TranslationObjective
 from macaron_tf.tasks.translation import Translation
 from macaron_tf.text import (
     PairVocabulary,
@@ -163,7 +163,7 @@ class TranslationRun(Run):
         def batches(step: int) -> tf.data.Dataset:
             rows = data.dataset(seed, step)
             if recipe.unsupervised:
-                rows = objective.dataset(rows, MaskingConfig(), vocabulary.target, seed, step)
+                rows = objective.dataset(rows, vocabulary.target, seed, step)
             return rows
 
         cleaning = dataclasses.replace(config.cleaning, max_ratio=None, deduplicate=False)

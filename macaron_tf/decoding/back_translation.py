@@ -1,7 +1,6 @@
 """Unsupervised machine translation (XLM): denoising and back-translation."""
 
 import dataclasses
-from typing import ClassVar
 
 import tensorflow as tf
 
@@ -39,9 +38,8 @@ class BackTranslationObjective(DenoisingObjective):
 
     label_smoothing: Dropout = 0.0
     length: Count = 256
-    learns: ClassVar[str] = "back_translation"
 
-    def preparation(self, spec, masking, vocabulary):
+    def preparation(self, spec, vocabulary):
         """Returns a function that adds `noised_source` and `noised_target` to a batch."""
         corrupt = self.corruption(vocabulary, self.length)
         pad, eos = vocabulary.special.pad, vocabulary.special.end

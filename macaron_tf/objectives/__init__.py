@@ -1,6 +1,6 @@
 """Training objectives: token masking, prediction targets and losses."""
 
-from macaron_tf.objectives.base import Objective, PretrainingObjective
+from macaron_tf.objectives.base import MaskedObjective, Objective, PretrainingObjective
 from macaron_tf.objectives.causal_language import (
     AuxiliaryLanguageObjective,
     BidirectionalLanguageObjective,
@@ -34,7 +34,7 @@ from macaron_tf.objectives.translation import (
 
 # Maps each name of a pre-training objective in recipes and in model.json to the class.
 PRETRAINING: dict[str, type[PretrainingObjective]] = {
-    cls.learns: cls
+    cls.name: cls
     for cls in (
         MaskedLanguageObjective,
         SpanBoundaryObjective,

@@ -79,23 +79,44 @@ class Objective(Settings, abc.ABC):
 class PretrainingObjective(Objective):
     """Base class of the objectives that need only unlabelled text.
 
+    A user's objective is a subclass of the built-in objective that trains the same type of network
+    on the same rows.
+
     Attributes:
+        name: name of the objective in recipes, or `package.module:Name` for a user's class.
         skip_padding: whether to compute logits only at the positions that count in the loss. The
             number of these positions varies from batch to batch, so set False if shapes must be
             static (XLA, TPU, JAX). `skip_padding` does not change the loss.
-        learns: name of the objective in recipes. A user-defined objective takes the name of the
-            built-in objective that trains the same type of network on the same input rows.
+        sentinels: number of sentinel ids of T5, which follow the ids of the vocabulary.
+        duplicates: number of different masks per row in static masking; `None` without.
     """
 
-    learns: ClassVar[str] = "masked_language"
+    section: ClassVar[str] = "objective"
+    sentinels: ClassVar[int] = 0
+    duplicates: ClassVar[int | None] = None
 
+    name: str = ""
     skip_padding: bool = True
     metric_names: ClassVar[tuple[str, ...]] = ("loss", "nll", "perplexity", "accuracy")
+
+    def __post_init__(self):
+        if self.name == type(self).name and "name" not in vars(type(self)):  # a user's class
+            location = f"{type(self).__module__}:{type(self).__qualname__}"
+            object.__setattr__(self, "name", location)
+        super().__post_init__()
+
+    @abc.abstractmethod
+    def network(self, config: Settings, dtype: Any = None) -> Any:
+        """Makes, but does not build, the network that this objective trains.
+
+        Args:
+            config: configuration of the encoder or encoder-decoder.
+            dtype: dtype policy of the network.
+        """
 
     def dataset(
         self,
         rows: tf.data.Dataset,
-        masking: MaskingConfig,
         vocabulary: PieceVocabulary,
         seed: int,
         start_step: int = 0,
@@ -107,11 +128,10 @@ class PretrainingObjective(Objective):
         run.
 
         Args:
-            rows: batches of token rows, with `token_ids (B, L)` int. Static masking needs
-                `row_number` and `epoch`, too.
+            rows: batches of token rows, with `token_ids (B, L)` int.
             start_step: index of the first batch in `rows`. Each micro-batch counts as one batch.
         """
-        prepare = self.preparation(rows.element_spec, masking, vocabulary)
+        prepare = self.preparation(rows.element_spec, vocabulary)
 
         @tf.autograph.experimental.do_not_convert
         def prepare_batch(index, batch):
@@ -121,18 +141,41 @@ class PretrainingObjective(Objective):
         numbered = tf.data.Dataset.zip(tf.data.Dataset.counter(start_step), rows)
         return numbered.map(prepare_batch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
+    @abc.abstractmethod
     def preparation(
-        self, spec: dict[str, tf.TensorSpec], masking: MaskingConfig, vocabulary: PieceVocabulary
+        self, spec: dict[str, tf.TensorSpec], vocabulary: PieceVocabulary
     ) -> Preparation:
         """Returns the function that converts a batch of token rows to a training batch.
 
-        By default, the function masks tokens. Objectives with other inputs override this method.
         The function is traced without AutoGraph, so branches on tensors need `tf.cond`.
 
-        With static masking (`masking.duplicates` = K), each row has K different masks. Epoch e uses
-        mask e modulo K. `spec` maps the names of a batch of rows to `tf.TensorSpec`. Static masking
-        needs `row_number` and `epoch`, both `(B,)` int.
+        `spec` maps the names of a batch of rows to `tf.TensorSpec`.
         """
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedObjective(PretrainingObjective):
+    """Base class of the objectives that mask tokens and predict them.
+
+    Attributes:
+        masking: settings of token masking.
+    """
+
+    fills_masks = True
+
+    masking: MaskingConfig = MaskingConfig()
+
+    @property
+    def duplicates(self) -> int | None:
+        return self.masking.duplicates
+
+    def preparation(self, spec, vocabulary):
+        """Returns a function that masks tokens.
+
+        With static masking (`masking.duplicates` = K), each row has K different masks. Epoch e uses
+        mask e modulo K, so a batch needs `row_number` and `epoch`, both `(B,)` int.
+        """
+        masking = self.masking
 
         def masked(batch, seed):
             if masking.duplicates:

@@ -10,6 +10,8 @@ import tensorflow as tf
 from keras import ops
 
 from macaron_tf.models.base import encoder_inputs
+from macaron_tf.models.language_model import LanguageModel
+from macaron_tf.models.segment_memory import SegmentLanguageModel
 from macaron_tf.objectives.base import (
     Batch,
     Objective,
@@ -25,7 +27,7 @@ from macaron_tf.objectives.base import (
 )
 from macaron_tf.objectives.masking import choice as draws
 from macaron_tf.objectives.tasks import ClassificationObjective
-from macaron_tf.settings import Natural, NonNegative
+from macaron_tf.settings import Count, Natural, NonNegative
 
 
 @dataclass(frozen=True)
@@ -39,10 +41,14 @@ class CausalLanguageObjective(PretrainingObjective):
     References: Radford et al. 2018 (GPT), eq. 1; Conneau and Lample 2019 (XLM), section 3.2.
     """
 
-    learns = "causal_language"
     causal = True
 
-    def preparation(self, spec, masking, vocabulary):
+    name: str = "causal_language"
+
+    def network(self, config, dtype=None) -> LanguageModel:
+        return LanguageModel(config, dtype=dtype)
+
+    def preparation(self, spec, vocabulary):
         """Returns a function that separates the documents of a row.
 
         If batches have `document_ids (B, L)`, each [SEP] between two documents has two roles. In
@@ -96,13 +102,21 @@ class SegmentLanguageObjective(CausalLanguageObjective):
     memories `training` and `evaluation`. Row b of a batch continues row b of the previous batch,
     unless `starts (B,)` is True for the row. The sums are those of `token_sums`.
 
+    Attributes:
+        memory_length: number of positions in earlier rows that attention can see.
+
     References: Dai et al. 2019 (Transformer-XL), section 3.2.
     """
 
-    learns = "segment_language"
     has_memory = True
 
-    def preparation(self, spec, masking, vocabulary):
+    name: str = "segment_language"
+    memory_length: Count = 128
+
+    def network(self, config, dtype=None) -> SegmentLanguageModel:
+        return SegmentLanguageModel(config, self.memory_length, dtype=dtype)
+
+    def preparation(self, spec, vocabulary):
         """Returns a function that converts rows of `stream_dataset` to segments.
 
         The labels of a segment are the row without the first column, which contains [CLS], and the

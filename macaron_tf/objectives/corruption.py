@@ -6,13 +6,14 @@ B is the batch size, R the maximum text length, S the source length and T the ta
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import tensorflow as tf
 from annotated_types import Ge, Gt, Lt
 
 from macaron_tf.errors import UserError
+from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.objectives.base import Batch, PretrainingObjective, Sums
 from macaron_tf.objectives.masking import choice as draws
 from macaron_tf.objectives.masking.choice import choose_tokens, lookup_by_count, reduced_by_row
@@ -50,7 +51,10 @@ class CorruptionObjective(PretrainingObjective):
         `(B, S)` and the targets `(B, T)`.
         """
 
-    def preparation(self, spec, masking, vocabulary):
+    def network(self, config, dtype=None) -> EncoderDecoder:
+        return EncoderDecoder(config, dtype=dtype)
+
+    def preparation(self, spec, vocabulary):
         """Returns a function that makes `source` and `target` from rows `[CLS] text [SEP]`."""
         pad = vocabulary.special.pad
         corrupt = self.corruption(vocabulary, spec["token_ids"].shape[1] - 2)
@@ -128,7 +132,6 @@ class SpanCorruptionConfig(Settings):
     References: Raffel et al. 2020 (T5), section 3.3, table 3 and the released code.
     """
 
-    section: ClassVar[str] = "corruption"
     kind: Literal[
         "random_spans",
         "iid_spans",
@@ -279,7 +282,7 @@ def with_sentinels(
 
 
 @dataclasses.dataclass(frozen=True)
-class SpanCorruptionObjective(CorruptionObjective):
+class SpanCorruptionObjective(SpanCorruptionConfig, CorruptionObjective):
     """T5's span corruption objective, or another objective from the comparison in T5's paper.
 
     In span corruption, a sentinel replaces each hidden span in the source and precedes the span in
@@ -287,26 +290,23 @@ class SpanCorruptionObjective(CorruptionObjective):
     additional embedding rows for the sentinels. The first sentinel also serves as the mask. As in
     T5's code, the target of a text that ends with a hidden span does not end with a sentinel.
 
-    Attributes:
-        config: the corruption settings.
-
     References: Raffel et al. 2020 (T5), section 3.1.4.
     """
 
-    learns = "span_corruption"
+    section = "objective"
 
-    config: SpanCorruptionConfig = SpanCorruptionConfig()
+    name: str = "span_corruption"
 
     def corruption(self, vocabulary: PieceVocabulary, length: int) -> Corruption:
         """Returns the corruption function, with shapes from `SpanCorruptionConfig.lengths`."""
-        kind, special = self.config.kind, vocabulary.special
+        kind, special = self.kind, vocabulary.special
         size = vocabulary.size
         sentinels = np.array(special.sentinels or range(size, size + SENTINELS), np.int32)
-        spans = max(self.config.counts(n)[1] for n in range(length + 1))
+        spans = max(self.counts(n)[1] for n in range(length + 1))
         if spans > SENTINELS and kind in ("random_spans", "iid_spans"):
-            mend = "raise mean_span" if kind == "random_spans" else "lower corruption.rate"
+            mend = "raise objective.mean_span" if kind == "random_spans" else "lower objective.rate"
             raise UserError(f"{length + 2} tokens need {spans} of {SENTINELS} sentinels: {mend}")
-        source_length, target_length = self.config.lengths(length)
+        source_length, target_length = self.lengths(length)
         piece_ids = np.setdiff1d(np.arange(vocabulary.pieces), vocabulary.special.ids)
 
         def add_noise(text, hidden, seed):
@@ -327,7 +327,7 @@ class SpanCorruptionObjective(CorruptionObjective):
         def corrupt(text, seed):
             seeds = (seed, seed) if kind == "random_spans" else draws.split(seed, 2)
             hidden_seed, noise_seed = seeds
-            hidden = hidden_tokens(text, hidden_seed, self.config, special.pad)
+            hidden = hidden_tokens(text, hidden_seed, self, special.pad)
             # A row without hidden tokens gets an empty source and an empty target.
             has_hidden = tf.reduce_any(hidden, axis=-1)  # (B,)
             visible = ~hidden & (text != special.pad) & has_hidden[:, None]

@@ -228,33 +228,30 @@ class DenoisingConfig(Settings):
     def check(self):
         names = ("infilling", "shuffling", "rotation", "masking", "deletion", "reach")
         if not any(getattr(self, name) for name in names):
-            raise self.error(f"{', denoising.'.join(names)} are all 0: raise one of them")
+            raise self.error(f"{f', {self.section}.'.join(names)} are all 0: raise one of them")
 
 
 @dataclasses.dataclass(frozen=True)
-class DenoisingObjective(CorruptionObjective):
+class DenoisingObjective(DenoisingConfig, CorruptionObjective):
     """BART's objective: the source is the noised text, and the target is the original text.
 
     The noise functions are applied in the order sentence shuffling, rotation, local shuffling,
     token masking, token deletion and text infilling. Sentences end with a full stop. Word
     boundaries come from the vocabulary.
 
-    Attributes:
-        config: the noise settings.
-
     References: Lewis et al. 2020 (BART), section 2.2.
     """
 
-    learns = "denoising"
+    section = "objective"
 
-    config: DenoisingConfig = DenoisingConfig()
+    name: str = "denoising"
 
     def corruption(self, vocabulary: PieceVocabulary, length: int) -> Corruption:
         """Returns the function that adds noise to texts.
 
         Sources and targets have the shape `(B, length + 1)`, with room for EOS.
         """
-        noise, special = self.config, vocabulary.special
+        noise, special = self, vocabulary.special
         mask_id, pad = special.mask, special.pad
         if noise.infilling:
             starts_word = np.array(vocabulary.word_starts(), bool)  # (V,)

@@ -8,18 +8,21 @@ from dataclasses import dataclass
 from keras import ops
 
 from macaron_tf.models.base import encoder_inputs
+from macaron_tf.models.pretraining import PretrainingEncoder
 from macaron_tf.objectives.base import (
     Batch,
+    MaskedObjective,
     MaskedPositions,
     PretrainingObjective,
     Sums,
     correct,
     cross_entropy,
 )
+from macaron_tf.objectives.masking.masking import MaskingConfig
 
 
 @dataclass(frozen=True)
-class MaskedLanguageObjective(PretrainingObjective):
+class MaskedLanguageObjective(MaskedObjective):
     """Masked language modelling (MLM), optionally with a sentence-pair task (NSP or SOP).
 
     The loss is the mean cross-entropy of the masked tokens. With `sentence_pair`, the loss also
@@ -31,8 +34,11 @@ class MaskedLanguageObjective(PretrainingObjective):
     (TLM).
 
     Attributes:
+        head_transform: whether the masked language model head has a dense layer before the tied
+            embedding matrix, as in BERT. XLM has no dense layer.
         sentence_pair: whether to add the sentence-pair loss. The task is next sentence prediction
-            (NSP) or sentence order prediction (SOP), depending on the data.
+            (NSP) or sentence order prediction (SOP), depending on the data. A recipe sets this
+            field by `corpus.pairs`.
 
     A `PretrainingEncoder` reads the `encoder_inputs`. The batch also has `masked_positions`,
     `masked_labels` and `masked_weights`, all `(B, P)`. `sentence_pair` also needs `pair_label (B,)`
@@ -48,8 +54,8 @@ class MaskedLanguageObjective(PretrainingObjective):
     section 3.1 (SOP); Conneau and Lample 2019 (XLM), section 3.4 (TLM).
     """
 
-    fills_masks = True
-
+    name: str = "masked_language"
+    head_transform: bool = True
     sentence_pair: bool = False
 
     @property
@@ -57,6 +63,10 @@ class MaskedLanguageObjective(PretrainingObjective):
         """Names of the token metrics, followed by the pair metrics with `sentence_pair`."""
         pair = ("pair_loss", "pair_accuracy") if self.sentence_pair else ()
         return (*PretrainingObjective.metric_names, *pair)
+
+    def network(self, config, dtype=None) -> PretrainingEncoder:
+        head = None if self.head_transform else {"transform": False}
+        return PretrainingEncoder(config, self.sentence_pair, head, dtype=dtype)
 
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
         hidden = network.hidden_states(encoder_inputs(batch), training=training)  # (B, L, D)
@@ -79,7 +89,7 @@ class MaskedLanguageObjective(PretrainingObjective):
 
 
 @dataclass(frozen=True)
-class SpanBoundaryObjective(PretrainingObjective):
+class SpanBoundaryObjective(MaskedObjective):
     """SpanBERT's objective: MLM plus the span boundary objective (SBO).
 
     Masked token i of a span from position s to e has the loss `-log P(x_i | h_i) - log P(x_i |
@@ -91,17 +101,32 @@ class SpanBoundaryObjective(PretrainingObjective):
     `correct_sum` cover only the first term. `span_boundary_loss_sum` (nats) and, outside training,
     `span_boundary_accuracy_sum` are for the second term.
 
+    Attributes:
+        masking: settings of token masking, which must choose spans.
+        head_transform: see `MaskedLanguageObjective`.
+
     References: Joshi et al. 2020 (SpanBERT), section 3.2.
     """
 
-    learns = "span_boundary"
-    fills_masks = True
-
+    name: str = "span_boundary"
+    masking: MaskingConfig = MaskingConfig(choice="spans", fate="span", round_up=True)
+    head_transform: bool = True
     metric_names = (
         *PretrainingObjective.metric_names,
         "span_boundary_loss",
         "span_boundary_accuracy",
     )
+
+    def check(self) -> None:
+        if self.masking.choice != "spans":
+            raise self.error(
+                f"masking.choice is {self.masking.choice!r}, but {self.name} needs masked spans: "
+                "set objective.masking.choice=spans"
+            )
+
+    def network(self, config, dtype=None) -> PretrainingEncoder:
+        head = None if self.head_transform else {"transform": False}
+        return PretrainingEncoder(config, False, head, span_boundary=True, dtype=dtype)
 
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
         hidden = network.hidden_states(encoder_inputs(batch), training=training)  # (B, L, D)

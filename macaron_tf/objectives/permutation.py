@@ -5,11 +5,14 @@ B is the batch size, L the row length, and P the maximum number of predicted tok
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import tensorflow as tf
+from annotated_types import Gt
 
 from macaron_tf.models.base import encoder_inputs
+from macaron_tf.models.segment_memory import TwoStreamModel
 from macaron_tf.objectives.base import (
     Batch,
     MaskedPositions,
@@ -24,7 +27,7 @@ from macaron_tf.objectives.masking.masking import (
     masked_features,
     multiple_of_8,
 )
-from macaron_tf.settings import Positive
+from macaron_tf.settings import Count
 from macaron_tf.text.base import PieceVocabulary
 
 MAX_SPAN = 5
@@ -80,16 +83,24 @@ class PermutationObjective(PretrainingObjective):
     Attributes:
         partial: K of partial prediction. About one of every K tokens is predicted. The paper uses 6
             and 7.
+        memory_length: number of positions in earlier rows that attention can see.
+        bidirectional: whether to read every text in both directions, as XLNet does. Half of the
+            rows of an update then read the texts of the other rows backward.
 
     References: Yang et al. 2019 (XLNet), sections 2.2 and 2.3.
     """
 
-    learns = "permutation_language"
     has_memory = True
 
-    partial: Positive = 6.0
+    name: str = "permutation_language"
+    partial: Annotated[float, Gt(1)] = 6.0
+    memory_length: Count = 128
+    bidirectional: bool = False
 
-    def preparation(self, spec, masking, vocabulary):
+    def network(self, config, dtype=None) -> TwoStreamModel:
+        return TwoStreamModel(config, self.memory_length, dtype=dtype)
+
+    def preparation(self, spec, vocabulary):
         """Returns a function that applies `permute_tokens` to a batch, without `previous_ids`."""
 
         def permuted(batch: Batch, seed: tf.Tensor) -> Batch:

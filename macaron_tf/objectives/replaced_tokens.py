@@ -5,26 +5,31 @@ in a row, and N the number of masked tokens in a batch.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import tensorflow as tf
+from annotated_types import Gt, Le
 from keras import ops
 
 from macaron_tf.models.base import encoder_inputs
+from macaron_tf.models.pretraining import GeneratorDiscriminator, generator_config
 from macaron_tf.objectives.base import (
     Batch,
+    MaskedObjective,
     MaskedPositions,
     PretrainingObjective,
     Sums,
     Tensor,
 )
 from macaron_tf.objectives.masking import choice as draws
+from macaron_tf.objectives.masking.masking import MaskingConfig
 from macaron_tf.settings import NonNegative
 
 _BLOCK = 128  # vocabulary entries per block in `sample`, a row of a TPU's vector register
 
 
 @dataclass(frozen=True)
-class ReplacedTokenObjective(PretrainingObjective):
+class ReplacedTokenObjective(MaskedObjective):
     """ELECTRA's objective: masked language modelling plus replaced token detection.
 
     The loss is the generator's MLM loss plus lambda times the discriminator's binary cross-entropy
@@ -39,7 +44,9 @@ class ReplacedTokenObjective(PretrainingObjective):
     by its number of masked tokens, not by its number of tokens.
 
     Attributes:
+        masking: settings of token masking.
         discriminator_weight: lambda, the weight of the discriminator's loss.
+        generator_width: ratio of the generator's width to the discriminator's width.
 
     The network is a `GeneratorDiscriminator`. The sums are those of `token_sums` for the generator,
     with lambda times the discriminator's loss in `loss_sum`, and a sum and a weight for each metric
@@ -51,10 +58,10 @@ class ReplacedTokenObjective(PretrainingObjective):
     References: Clark et al. 2020 (ELECTRA), section 2.
     """
 
-    learns = "replaced_tokens"
-    fills_masks = True
-
+    name: str = "replaced_tokens"
+    masking: MaskingConfig = MaskingConfig(mask=1.0, random=0.0, round_up=True)
     discriminator_weight: NonNegative = 50.0
+    generator_width: Annotated[float, Gt(0), Le(1)] = 0.25
     metric_names = (
         *PretrainingObjective.metric_names,
         "replaced_loss",
@@ -64,7 +71,14 @@ class ReplacedTokenObjective(PretrainingObjective):
         "replaced_precision",
     )
 
-    def preparation(self, spec, masking, vocabulary):
+    def network(self, config, dtype=None) -> GeneratorDiscriminator:
+        try:
+            generator = generator_config(config, self.generator_width)
+        except ValueError as error:
+            raise self.error(f"generator_width is {self.generator_width}: {error}") from error
+        return GeneratorDiscriminator(config, generator, dtype=dtype)
+
+    def preparation(self, spec, vocabulary):
         """Returns a function that masks tokens and adds two entries to the batch.
 
         `sampling_draws (B, P)` float32 contains a random number in [0, 1) for each masked position,
@@ -73,7 +87,7 @@ class ReplacedTokenObjective(PretrainingObjective):
         number of tokens that are not padding. Replicas that share the batch therefore use equal
         weights.
         """
-        masked = super().preparation(spec, masking, vocabulary)
+        masked = super().preparation(spec, vocabulary)
 
         def with_draws(batch: Batch, seed: tf.Tensor) -> Batch:
             batch = masked(batch, seed)

@@ -47,7 +47,7 @@ def test_the_memory_of_texts_goes_on_with_either_number_of_workers(tmp_path, rec
 
     Two processes can also resume the run of one process.
     """
-    settings = [*toy_settings(write_documents(tmp_path)), "memory_length=8"]
+    settings = [*toy_settings(write_documents(tmp_path)), "objective.memory_length=8"]
     corpus = str(tmp_path / "corpus")
     made = processes.started([*MACARON, "prepare", recipe, corpus, *flags(settings)])
     processes.finished(made)

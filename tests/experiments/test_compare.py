@@ -573,7 +573,10 @@ def test_bad_arms_are_one_sentence(study_corpus, tmp_path, refused):
         ([*pair, "--seeds", "1", "1"], "--seeds 1 1 repeats a value: give each value once"),
         (["bert_tiny", "b=bert_tiny:training.seed=2"], "b sets training.seed: give --seeds"),
         (["bert_tiny", "b=bert_tiny:init=runs/a"], "b sets init=runs/a, but bert_tiny is"),
-        (["bert_tiny", "b=bert_tiny:masking.rate=0.3"], "0.3, bert_tiny 0.15: give --differ"),
+        (
+            ["bert_tiny", "b=bert_tiny:objective.masking.rate=0.3"],
+            "0.3, bert_tiny 0.15: give --differ",
+        ),
         (["bert_tiny", "gpt_tiny", "--differ", "corpus.langages"], "perhaps you meant 'corpus"),
         (["a=finetune:sst2", "b=finetune:sst2:init=runs/a"], "a does not set init, the weights"),
         ([*tuned, "--corpus", "c"], "--corpus applies only to comparisons of pre-training"),

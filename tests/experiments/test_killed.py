@@ -31,7 +31,7 @@ def replicas(value):
     return [*KINDS["masked"](value), "--strategy", "mirrored", "--replicas", "2"]
 
 
-MEMORY = ("batch_size=8", "memory_length=12", "corpus.validation_run=4")
+MEMORY = ("batch_size=8", "objective.memory_length=12", "corpus.validation_run=4")
 KINDS = {
     "masked": runs.pretraining("bert_tiny"),
     "translation": runs.translation,

@@ -77,10 +77,6 @@ class Scored(MaskedLanguageObjective):
     metric_names = ("loss", "nll", "perplexity", "accuracy", "z_loss")
 
 
-class Untaught(MaskedLanguageObjective):
-    learns = "masks"
-
-
 class Unsummed(MaskedLanguageObjective):
     def __call__(self, network, batch, training):
         return {"loss": 1.0}
@@ -205,7 +201,7 @@ BLOCK = "model.block=stranger."
         (f"{BLOCK}broken:X", "stranger.broken raised ValueError: half done .*broken.py, line 2"),
         (f"{BLOCK}parts:Raises", "line 21 raised ValueError: .*two lines"),
         (f"{BLOCK}parts:Plain", "Plain's .* are mixed by <Dense .*, no Mixer"),
-        ("objective=stranger.parts:Untaught", "is 'masks', but must be one of masked_language"),
+        ("objective=stranger.parts:Other", "parts:Other names no subclass of .*Objective: write"),
     ],
 )
 def test_parts_that_do_not_fit_are_a_sentence(change, message, outside, capsys):

@@ -12,14 +12,14 @@ import pytest
 
 from experiments import command_line, registry
 from experiments.commands import main
-from experiments.recipe import override, recipe_from_json, warn_unread
+from experiments.recipe import override, recipe_from_json, settings_of, warn_unread
 from experiments.run import write_json
 from experiments.translate.recipe import TranslationRecipe
 from experiments.translate.run import TranslationRun
 from macaron_tf.distribution import STRATEGIES
 from macaron_tf.errors import UserError
 from macaron_tf.models import catalog
-from macaron_tf.objectives import MaskingConfig
+from macaron_tf.objectives import MaskingConfig, ReplacedTokenObjective
 from macaron_tf.training import checkpoints
 from macaron_tf.training.config import ENDING_SCHEDULES
 from macaron_tf.training.optimizer import WarmupSchedule, make_schedule
@@ -103,7 +103,7 @@ def test_berts_two_phases_are_one_schedule():
         assert update_rows(phase) == 256 and training.clip_norm == 1.0
         found = (training.beta_1, training.beta_2, training.epsilon, training.weight_decay)
         assert found == (0.9, 0.999, 1e-6, 0.01) and not training.decay_vectors
-        assert (phase.masking.mask, phase.masking.random) == (0.8, 0.1)
+        assert phase.objective.masking == MaskingConfig(mask=0.8, random=0.1)
         assert phase.corpus.pairs == "next_sentence" and phase.vocabulary.size == 30_522
         assert (config.dropout, config.attention_dropout, config.max_length) == (0.1, 0.1, 512)
 
@@ -114,25 +114,29 @@ def test_the_papers_objectives():
             recipe = registry.load(f"{family}_{size}")
             training = recipe.training
             assert (training.beta_1, training.beta_2, training.weight_decay) == (0.9, 0.98, 0.01)
-            assert (recipe.masking.rate, recipe.masking.mask) == (0.15, 1.0)
+            assert recipe.objective.masking == MaskingConfig(rate=0.15, mask=1.0, random=0.0)
             assert recipe.corpus.sequence_length == 512 and not recipe.corpus.paired
     macaron = registry.load("macaron_bert_base")
     assert update_rows(macaron) * macaron.corpus.sequence_length == 128 * 1024
     assert macaron.training.epsilon == 1e-6
-    assert (macaron.masking.mask, macaron.masking.random) == (0.8, 0.1)
+    assert macaron.objective.masking == MaskingConfig(mask=0.8, random=0.1)
     assert macaron.corpus.pairs == "next_sentence" and macaron.model_config().norm == "pre"
     for name in ("roberta_base", "roberta_8k_base", "roberta_8k_large"):
         roberta = registry.load(name)
-        assert roberta.corpus.packing == "full_sentences" and roberta.masking == MaskingConfig()
+        assert roberta.corpus.packing == "full_sentences"
+        assert roberta.objective.masking == MaskingConfig()
         assert (roberta.training.beta_2, roberta.training.epsilon) == (0.98, 1e-6)
         assert (roberta.vocabulary.kind, roberta.vocabulary.size) == ("byte_bpe", 50_265)
     albert = registry.load("albert_base")
-    assert albert.corpus.pairs == "sentence_order" and albert.masking.choice == "ngrams"
+    assert albert.corpus.pairs == "sentence_order" and albert.objective.masking.choice == "ngrams"
     span = registry.load("span_bert_base")
-    assert span.masking == MaskingConfig(choice="spans", fate="span", round_up=True)
+    assert span.objective.masking == MaskingConfig(choice="spans", fate="span", round_up=True)
     assert span.vocabulary.kind == "wordpiece" and not span.vocabulary.lower_case
     electra = registry.load("electra_base")
-    assert (electra.masking.mask, electra.discriminator_weight) == (1.0, 50.0)
+    assert electra.objective == ReplacedTokenObjective(
+        discriminator_weight=50.0, generator_width=1 / 3
+    )
+    assert electra.objective.masking == MaskingConfig(mask=1.0, random=0.0, round_up=True)
     for name in ("xlm_xnli", "xlm_tiny", "xlm_clm_tiny"):
         corpus = registry.load(name).corpus
         assert (corpus.language_alpha, corpus.batch_alpha) == (0.5, 0.7)
@@ -199,8 +203,6 @@ def warned(recipe, settings, capsys) -> str:
 @pytest.mark.parametrize(
     ("recipe", "setting"),
     [
-        ("bert_tiny", "denoising.masking=0.9"),
-        ("gpt2_tiny", "masking.mask=0.9"),
         ("t5_tiny", "training.beta_1=0.5"),
         ("gpt2_tiny", "vocabulary.max_characters=9"),
         ("multi30k_macaron_tiny", "denoising.deletion=0.5"),
@@ -236,16 +238,56 @@ def test_tasks_say_what_they_do_not_read():
     assert "concatenation" not in registry.load("sentence_bert:snli").unread()
 
 
-def test_an_objective_of_ones_own_may_read_the_masking(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("recipe", "setting", "message"),
+    [
+        ("bert_tiny", "objective=bert", "objective='bert' must be one of 'masked_language'"),
+        ("bert_tiny", "objective.deletion=0.9", "names an unknown setting, 'deletion': choose"),
+        ("bert_tiny", "masking.rate=0.3", "perhaps you meant 'objective.masking.rate'"),
+        ("gpt2_tiny", "objective.masking.mask=0.9", "names an unknown setting, 'masking'"),
+        ("bert_tiny", "objective.name=bert", "give --set objective=NAME instead"),
+        ("bert_tiny", "objective.sentence_pair=True", "give --set corpus.pairs instead"),
+        ("electra_tiny", "objective.generator_width=2", "objective.generator_width=2 must be"),
+        ("xlnet_tiny", "objective.memory_length=0", "memory_length=0 must be a whole number"),
+    ],
+)
+def test_a_setting_of_another_objective_cannot_be_written(recipe, setting, message):
+    refuses(message, registry.load, recipe, settings=[setting])
+
+
+def test_another_objective_keeps_what_both_have():
+    settings = ["objective.masking.round_up=True", "objective=replaced_tokens"]
+    settings += ["objective.generator_width=0.5", "objective.skip_padding=False"]
+    recipe = registry.load("bert_tiny", settings=settings)
+    masking = MaskingConfig(mask=1.0, random=0.0, round_up=True)
+    wanted = ReplacedTokenObjective(masking=masking, generator_width=0.5, skip_padding=False)
+    assert recipe.objective == wanted == recipe.make_objective()
+    assert recipe_from_json(type(recipe), recipe.to_json(), "here") == recipe
+    assert not recipe.make_objective(static_shapes=True).skip_padding
+    paths = {path: value for path, value, *_ in settings_of(recipe)}
+    assert paths["objective"] == "'replaced_tokens'" and "objective.name" not in paths
+    assert paths["objective.masking.round_up"] == "True"
+
+
+def test_an_objective_of_ones_own_adds_settings(tmp_path, monkeypatch, capsys):
     (tmp_path / "my_masking.py").write_text(
-        "from macaron_tf.objectives import CausalLanguageObjective\n"
-        "class Noisy(CausalLanguageObjective):\n"
-        "    pass\n"
+        "import dataclasses\n"
+        "from macaron_tf.objectives import MaskedLanguageObjective\n"
+        "@dataclasses.dataclass(frozen=True)\n"
+        "class Noisy(MaskedLanguageObjective):\n"
+        "    noise: float = 0.1\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    own = registry.load("gpt2_tiny", settings=["objective=my_masking:Noisy"])
+    settings = ["objective=my_masking:Noisy", "objective.noise=0.2"]
+    own = registry.load("bert_tiny", settings=settings)
     assert capsys.readouterr().err.startswith("importing your code: my_masking, ")
-    assert "masking." not in own.unread() and "memory_length" in own.unread()
+    assert (own.objective.noise, own.objective.masking.mask) == (0.2, 1.0)
+    assert own.names_code and own.usage()["objective"] == "masked_language"
+    assert recipe_from_json(type(own), own.to_json(), "here", trust_code=True) == own
+    # An instance has its location as its name, so that a saved recipe names the class.
+    assert type(own.objective)().name == own.objective.name == "my_masking:Noisy"
+    changed = registry.load("bert_tiny").changed(objective="my_masking:Noisy")
+    assert changed.objective.masking.mask == 1.0
 
 
 def test_a_warm_up_follows_a_shorter_run():

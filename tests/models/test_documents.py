@@ -9,7 +9,7 @@ from macaron_tf.data.corpus.packing import pack_rows
 from macaron_tf.data.corpus.reading import with_documents
 from macaron_tf.data.corpus.shards import Rows
 from macaron_tf.models.segment_memory import SegmentLanguageModel
-from macaron_tf.objectives import CausalLanguageObjective, MaskedLanguageObjective, MaskingConfig
+from macaron_tf.objectives import CausalLanguageObjective, MaskedLanguageObjective
 from macaron_tf.settings import SettingError
 from macaron_tf.special import Special
 from macaron_tf.text.token_rows import TokenRows
@@ -49,7 +49,7 @@ def batches(cross_documents: bool) -> dict:
     assert len(rows) == (2 if cross_documents else len(DOCUMENTS))
     dataset = tf.data.Dataset.from_tensors({"token_ids": rows})
     dataset = with_documents(dataset, SEP) if cross_documents else dataset
-    made = CausalLanguageObjective().dataset(dataset, MaskingConfig(), VOCABULARY, 0)
+    made = CausalLanguageObjective().dataset(dataset, VOCABULARY, 0)
     return next(iter(made))
 
 

@@ -12,7 +12,6 @@ from macaron_tf.objectives import (
     BidirectionalLanguageObjective,
     CausalLanguageObjective,
     ClassificationObjective,
-    MaskingConfig,
     SegmentLanguageObjective,
 )
 from macaron_tf.objectives.causal_language import (
@@ -40,7 +39,7 @@ from tests.toys.systems import words
 
 def test_sums_are_those_of_the_next_tokens():
     network, objective = built(models.LanguageModel, tiny(causal=True)), CausalLanguageObjective()
-    [batch] = batches(objective, MaskingConfig(), [20, 9, None])
+    [batch] = batches(objective, [20, 9, None])
     assert set(batch) == {"token_ids"}
     found = floats(objective(network, batch, training=False))
     token_ids = batch["token_ids"].numpy()
@@ -65,7 +64,7 @@ def test_sums_are_those_of_the_next_tokens():
 
 
 def test_a_network_that_sees_the_answers_is_refused():
-    [batch] = batches(CausalLanguageObjective(), MaskingConfig(), [9])
+    [batch] = batches(CausalLanguageObjective(), [9])
     with pytest.raises(ValueError, match="causal=True"):
         CausalLanguageObjective()(built(models.PretrainingEncoder, tiny()), batch, training=True)
 
@@ -101,7 +100,7 @@ def streams(count, padded=False) -> tf.data.Dataset:
 
 def segments(count, padded=False) -> tf.data.Dataset:
     rows = streams(count, padded)
-    return SegmentLanguageObjective().dataset(rows, MaskingConfig(), VOCABULARY, seed=0)
+    return SegmentLanguageObjective().dataset(rows, VOCABULARY, seed=0)
 
 
 def test_segments_are_the_text_and_the_token_before_each():

@@ -10,7 +10,7 @@ import scipy.stats
 import tensorflow as tf
 
 from macaron_tf.decoding import BackTranslationObjective
-from macaron_tf.objectives import MaskingConfig, corruption, denoising
+from macaron_tf.objectives import corruption, denoising
 from macaron_tf.objectives.corruption import SENTINELS
 from tests.harness import refuses
 from tests.toys import objectives as toy
@@ -24,7 +24,7 @@ def pair_of(objective, rows, vocabulary=toy.VOCABULARY):
     Each row is `[CLS] text [SEP]`.
     """
     dataset = tf.data.Dataset.from_tensors({"token_ids": rows})
-    [batch] = objective.dataset(dataset, MaskingConfig(), vocabulary, seed=1)
+    [batch] = objective.dataset(dataset, vocabulary, seed=1)
     return batch["source"].numpy(), batch["target"].numpy()
 
 
@@ -113,8 +113,7 @@ PAPER = [
 def test_sources_and_targets_are_those_of_the_papers_table(kind, at, source, target, monkeypatch):
     hidden = np.isin(np.arange(11), at)[None]
     monkeypatch.setattr(corruption, "hidden_tokens", lambda *_: tf.constant(hidden))
-    config = corruption.SpanCorruptionConfig(kind=kind, rate=len(at) / 11)
-    objective = corruption.SpanCorruptionObjective(config=config)
+    objective = corruption.SpanCorruptionObjective(kind=kind, rate=len(at) / 11)
     found = pair_of(objective, toy.rows_of(toy.texts([11], 11)))
     for [ids], wanted in zip(found, (source, target), strict=True):
         np.testing.assert_array_equal(ids[ids != 0], [*wanted, EOS])
@@ -131,10 +130,9 @@ def test_each_objective_draws_as_its_formula_says(kind):
     """
     lengths, many = [12, 3, 2, 1, 0], 20_000
     text = toy.texts([12] * many + lengths, 12)
-    config = corruption.SpanCorruptionConfig(kind=kind, rate=0.25)
-    objective = corruption.SpanCorruptionObjective(config=config)
+    objective = corruption.SpanCorruptionObjective(kind=kind, rate=0.25)
     sources, targets = pair_of(objective, toy.rows_of(text))
-    assert (sources.shape[1], targets.shape[1]) == config.lengths(12)
+    assert (sources.shape[1], targets.shape[1]) == objective.lengths(12)
     assert not sources[-2:].any() and not targets[-2:].any()
     for source, target in zip(sources[-5:-2], targets[-5:-2], strict=True):
         assert source[source != 0][-1] == target[target != 0][-1] == EOS
@@ -172,10 +170,9 @@ def test_each_objective_draws_as_its_formula_says(kind):
 
 
 def test_bad_input_is_named():
-    dense = corruption.SpanCorruptionConfig(kind="iid_spans", rate=0.5)
-    dense = corruption.SpanCorruptionObjective(config=dense)
-    refuses("sentinels: lower corruption.rate", dense.corruption, toy.VOCABULARY, 300)
-    long = corruption.SpanCorruptionObjective(config=corruption.SpanCorruptionConfig(mean_span=1))
+    dense = corruption.SpanCorruptionObjective(kind="iid_spans", rate=0.5)
+    refuses("sentinels: lower objective.rate", dense.corruption, toy.VOCABULARY, 300)
+    long = corruption.SpanCorruptionObjective(mean_span=1)
     refuses(f"of {SENTINELS} sentinels: raise", long.corruption, toy.VOCABULARY, 1000)
 
 
@@ -228,7 +225,7 @@ def test_spans_are_of_whole_words_behind_one_mask_each():
     rows = toy.text_rows(200, 66)
     rows[0, 5:] = 0
     rows[0, 4] = 3
-    objective = denoising.DenoisingObjective(config=denoising.DenoisingConfig(shuffling=0))
+    objective = denoising.DenoisingObjective(shuffling=0)
     sources, targets = pair_of(objective, rows, toy.WORD_VOCABULARY)
     assert sources.shape == targets.shape == (200, 65)
     hidden_words = masks = 0
@@ -290,8 +287,8 @@ def test_noises_alone_and_together(noise):
         shares = {"rotation": 1.0, "shuffling": 1.0, **share}
     else:
         shares = {noise: share.get(noise, 1.0)}
-    config = denoising.DenoisingConfig(**{**dict.fromkeys(ALONE, 0.0), **shares})
-    source, target = pair_of(denoising.DenoisingObjective(config=config), toy.rows_of(text))
+    objective = denoising.DenoisingObjective(**{**dict.fromkeys(ALONE, 0.0), **shares})
+    source, target = pair_of(objective, toy.rows_of(text))
     np.testing.assert_array_equal(target[:, :-1][text != 0], text[text != 0])
     assert (target[[0, 1], [40, 21]] == EOS).all()
     assert not source[2].any() and not target[2].any()
@@ -301,22 +298,21 @@ def test_noises_alone_and_together(noise):
         if noise != "all":
             assert ALONE[noise](text[row][text[row] != 0], found[:-1])
     assert (source[:, :-1] != text).any()
-    same, _ = pair_of(denoising.DenoisingObjective(config=config), toy.rows_of(text))
+    same, _ = pair_of(objective, toy.rows_of(text))
     np.testing.assert_array_equal(source, same)
 
 
 def test_noise_leaves_a_token_and_the_end():
     alone = dict.fromkeys(ALONE, 0.0)
-    config = denoising.DenoisingConfig(**{**alone, "deletion": 0.1})
-    rows = toy.rows_of(toy.texts([1, 2, 3], 4))
-    source, _ = pair_of(denoising.DenoisingObjective(config=config), rows)
+    objective = denoising.DenoisingObjective(**{**alone, "deletion": 0.1})
+    source, _ = pair_of(objective, toy.rows_of(toy.texts([1, 2, 3], 4)))
     assert (source != 0).sum(axis=1).tolist() == [2, 2, 3]
     # Empty spans make the texts longer than their rows.
-    config = denoising.DenoisingConfig(**{**alone, "infilling": 0.2}, mean_span=0.1)
+    spans = {**alone, "infilling": 0.2}
     text = np.pad(toy.texts([8] * 20, 8), ((0, 0), (0, 1)), constant_values=EOS)
-    objective = BackTranslationObjective(config=config, length=16)
+    objective = BackTranslationObjective(**spans, mean_span=0.1, length=16)
     dataset = tf.data.Dataset.from_tensors({"source": text, "target": text})
-    [batch] = objective.dataset(dataset, MaskingConfig(), toy.VOCABULARY, seed=1)
+    [batch] = objective.dataset(dataset, toy.VOCABULARY, seed=1)
     for row in batch["noised_source"].numpy():
         assert row.shape == (9,) and row[row != 0][-1] == EOS and (row == EOS).sum() == 1
     assert batch["noised_source"].numpy().all(axis=1).any()

@@ -53,7 +53,9 @@ def batch_of(lengths):
     labels = np.arange(len(lengths), dtype="int32") % 2
     segments = np.zeros((len(lengths), 24), "int32")
     pairs = {"pair_label": labels, "segment_ids": segments}
-    [batch] = toy.batches(MaskedLanguageObjective(), MaskingConfig(rate=0.3), lengths, **pairs)
+    [batch] = toy.batches(
+        MaskedLanguageObjective(masking=MaskingConfig(rate=0.3)), lengths, **pairs
+    )
     return batch
 
 
@@ -142,8 +144,8 @@ SPANS = MaskingConfig(rate=0.3, choice="spans", fate="span", round_up=True)
 
 def test_sums_of_span_boundaries_are_those_of_the_formula():
     network = built(models.PretrainingEncoder, toy.tiny(), span_boundary=True)
-    objective = SpanBoundaryObjective()
-    [batch] = toy.batches(objective, SPANS, [20, 9, 1, None, 15])
+    objective = SpanBoundaryObjective(masking=SPANS)
+    [batch] = toy.batches(objective, [20, 9, 1, None, 15])
     found = toy.floats(objective(network, batch, training=False))
 
     hidden = numpy_of(network.encoder({"token_ids": batch["token_ids"]}))
@@ -181,7 +183,9 @@ def test_sums_of_span_boundaries_are_those_of_the_formula():
     assert set(objective.metric_names) <= set(metrics_from_sums({**found, "updates": 1.0}))
 
 
-ELECTRA = MaskingConfig(rate=0.3, mask=1.0, random=0.0, round_up=True)
+ELECTRA = ReplacedTokenObjective(
+    masking=MaskingConfig(rate=0.3, mask=1.0, random=0.0, round_up=True)
+)
 
 
 @pytest.fixture(scope="module")
@@ -197,8 +201,8 @@ def sampled(logits, draw):
 
 
 def test_sums_of_replaced_tokens_are_those_of_the_formula(network):
-    objective = ReplacedTokenObjective()
-    [batch] = toy.batches(objective, ELECTRA, [20, 9, 1, None, 15])
+    objective = ELECTRA
+    [batch] = toy.batches(objective, [20, 9, 1, None, 15])
     found = toy.floats(objective(network, batch, training=False))
 
     data = {name: tensor.numpy() for name, tensor in batch.items()}
@@ -259,8 +263,8 @@ def test_the_extreme_draws_are_tokens_that_can_be():
 
 
 def test_a_sample_that_is_the_original_counts_as_real(network):
-    objective = ReplacedTokenObjective()
-    [batch] = toy.batches(objective, ELECTRA, [20, 9])
+    objective = ELECTRA
+    [batch] = toy.batches(objective, [20, 9])
     kept = network.generator.masked_language.bias.numpy()
     label = batch["masked_labels"].numpy()[0, 0]
     # A generator that always predicts this token.
@@ -278,7 +282,7 @@ def gradients_of(network, batch, weights):
     The loss is a weighted sum of the generator's and the discriminator's losses.
     """
     generator, discriminator = weights
-    objective = ReplacedTokenObjective()
+    objective = ELECTRA
     with tf.GradientTape() as tape:
         sums = objective(network, batch, training=True)
         both = sums["loss_sum"] - sums["nll_sum"]
@@ -293,7 +297,7 @@ def gradients_of(network, batch, weights):
 
 def test_no_gradient_flows_through_the_samples(network):
     """The discriminator's loss has no gradient for weights that belong only to the generator."""
-    [batch] = toy.batches(ReplacedTokenObjective(), ELECTRA, [20, 9])
+    [batch] = toy.batches(ELECTRA, [20, 9])
     shared = {weight.path for weight in network.encoder.embeddings.weights}
     own = {weight.path for weight in network.generator.weights} - shared
     of_discriminator = gradients_of(network, batch, (0.0, 1.0))
@@ -362,7 +366,7 @@ def test_sums_are_those_of_the_guessed_tokens():
     ids = toy.full_rows(4, 24)
     features = {"token_ids": ids, "previous_ids": ids, "starts": np.zeros(4, bool)}
     rows = tf.data.Dataset.from_tensors(features)
-    [batch] = objective.dataset(rows, MaskingConfig(), toy.VOCABULARY, seed=0)
+    [batch] = objective.dataset(rows, toy.VOCABULARY, seed=0)
     found = toy.floats(objective(network, batch, training=False))
     logits = numpy_of(network(batch)["masked_language"])
     weights = batch["masked_weights"].numpy()

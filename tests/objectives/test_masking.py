@@ -9,13 +9,16 @@ from macaron_tf.objectives import (
     MaskingConfig,
     mask_tokens,
 )
-from macaron_tf.objectives.denoising import DenoisingConfig
 from macaron_tf.special import Special
 from macaron_tf.text import BytePairVocabulary, SentencePieceVocabulary, WordPieceVocabulary
 from tests.toys import objectives as toy
 from tests.toys.marks import slow
 
-SEED, OBJECTIVE = (3, 7), MaskedLanguageObjective()
+SEED = (3, 7)
+
+
+def masked_by(**settings) -> MaskedLanguageObjective:
+    return MaskedLanguageObjective(masking=MaskingConfig(**settings))
 
 
 def assert_share(hits, draws, probability, what):
@@ -146,7 +149,7 @@ def test_room_for_positions_is_a_static_multiple_of_8(length, room):
     dataset = tf.data.Dataset.from_tensor_slices({"token_ids": toy.full_rows(4, length)}).batch(
         2, drop_remainder=True
     )
-    spec = OBJECTIVE.dataset(dataset, config, toy.VOCABULARY, 0).element_spec
+    spec = masked_by().dataset(dataset, toy.VOCABULARY, 0).element_spec
     assert spec["token_ids"].shape == (2, length)
     for name in ("masked_positions", "masked_labels", "masked_weights"):
         assert spec[name].shape == (2, room), name
@@ -217,7 +220,7 @@ def test_spans_say_what_is_around_them():
 def test_a_dataset_keeps_its_number_of_batches():
     rows = tf.data.Dataset.from_tensors({"token_ids": toy.full_rows(2, 64)})
     for count in (7, tf.data.INFINITE_CARDINALITY):
-        dataset = OBJECTIVE.dataset(rows.repeat(count), MaskingConfig(), toy.VOCABULARY, 0)
+        dataset = masked_by().dataset(rows.repeat(count), toy.VOCABULARY, 0)
         assert dataset.cardinality() == count
 
 
@@ -225,7 +228,7 @@ def test_a_dataset_keeps_its_number_of_batches():
 def test_a_batch_may_be_one_row(choice):
     """Every choice masks a batch of one row with a static shape."""
     rows = tf.data.Dataset.from_tensors({"token_ids": toy.full_rows(1, 24)})
-    batch = next(iter(OBJECTIVE.dataset(rows, MaskingConfig(choice=choice), toy.VOCABULARY, 0)))
+    batch = next(iter(masked_by(choice=choice).dataset(rows, toy.VOCABULARY, 0)))
     assert batch["masked_weights"].shape == (1, 8) and batch["masked_weights"][0, 0] == 1
 
 
@@ -242,8 +245,8 @@ def static_masks(duplicates, epochs=12, rows=12, seed=0):
         "epoch": np.repeat(np.arange(epochs, dtype="int32"), rows),
     }
     dataset = tf.data.Dataset.from_tensor_slices(batch).batch(3, drop_remainder=True)
-    config = MaskingConfig(duplicates=duplicates)
-    dataset = OBJECTIVE.dataset(dataset, config, toy.VOCABULARY, seed=1, start_step=5)
+    objective = masked_by(duplicates=duplicates)
+    dataset = objective.dataset(dataset, toy.VOCABULARY, seed=1, start_step=5)
     assert dataset.element_spec["masked_positions"].shape == (3, 16)
     assert not {"row_number", "epoch"} & set(dataset.element_spec)
     masks = np.concatenate([toy.masked_at(one) for one in dataset.as_numpy_iterator()])
@@ -313,7 +316,7 @@ def test_words_of_scripts_without_spaces_are_masked(script):
             batch = mask_tokens({"token_ids": ids}, SEED, MaskingConfig(choice=choice), vocabulary)
             missing = asked - batch["masked_weights"].numpy().sum(axis=1)
             assert missing.min() >= 0 and missing.max() <= 2 and missing.mean() < 0.7, choice
-        objective = DenoisingObjective(config=DenoisingConfig(shuffling=0.0))
+        objective = DenoisingObjective(shuffling=0.0)
         source, _ = objective.corruption(vocabulary, 32)(ids, SEED)
         kept = (source.numpy() > 4).sum(axis=1)
         assert kept.min() > 0.4 * lengths.min()

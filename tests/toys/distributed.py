@@ -20,7 +20,7 @@ from macaron_tf.distribution.replicas import ReplicaMap
 from macaron_tf.models import EncoderConfig, EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.pretraining import PretrainingEncoder
-from macaron_tf.objectives import MaskedLanguageObjective, MaskingConfig, TranslationObjective
+from macaron_tf.objectives import MaskedLanguageObjective, TranslationObjective
 from macaron_tf.special import Special
 from macaron_tf.training import FitModel, build_fit_model, train
 from macaron_tf.training.progress import read_lines
@@ -203,7 +203,7 @@ def _batches(kind: str, start: int) -> tf.data.Dataset:
         output_signature=signature,
     )
     if kind == "pretraining":
-        batches = MaskedLanguageObjective().dataset(batches, MaskingConfig(), _Pieces(), 1, start)
+        batches = MaskedLanguageObjective().dataset(batches, _Pieces(), 1, start)
     return batches
 
 

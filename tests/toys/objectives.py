@@ -131,9 +131,9 @@ def rows(lengths, length=24, batch=None, **more) -> tf.data.Dataset:
     return dataset.batch(batch or len(lengths), drop_remainder=True).repeat()
 
 
-def batches(objective, masking, lengths, count=1, seed=1, start=0, **more) -> list[dict]:
+def batches(objective, lengths, count=1, seed=1, start=0, **more) -> list[dict]:
     """Returns `count` batches of an objective's dataset, beginning with batch `start`."""
-    dataset = objective.dataset(rows(lengths, **more).skip(start), masking, VOCABULARY, seed, start)
+    dataset = objective.dataset(rows(lengths, **more).skip(start), VOCABULARY, seed, start)
     return list(dataset.take(count))
 
 

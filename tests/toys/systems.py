@@ -73,12 +73,11 @@ def encoder(make, changes, objective, batches) -> System:
     )
 
 
-def pretrained(make, objective, masking=None, changes=None, **more) -> System:
+def pretrained(make, objective, changes=None, **more) -> System:
     """Returns a pre-training system, whose batches the objective makes from token rows."""
-    masking = masking or objectives.MaskingConfig()
 
     def batches():
-        return objective.dataset(rows(LENGTHS, **more), masking, VOCABULARY, seed=0)
+        return objective.dataset(rows(LENGTHS, **more), VOCABULARY, seed=0)
 
     return encoder(make, changes or {}, objective, batches)
 
@@ -111,7 +110,7 @@ def remembering(make, objective, changes, outputs, blocks, names=("token_ids",))
 
     def batches():
         endless = tf.data.Dataset.from_tensors(features).repeat()
-        return objective.dataset(endless, objectives.MaskingConfig(), VOCABULARY, seed=0)
+        return objective.dataset(endless, VOCABULARY, seed=0)
 
     return System(network, objective, batches, outputs, names, blocks)
 
@@ -133,7 +132,7 @@ def corrupting(objective, sentinel_rows=0, **options) -> System:
     """Returns a system whose encoder-decoder learns to restore corrupted text."""
 
     def batches():
-        return objective.dataset(rows(LENGTHS), objectives.MaskingConfig(), VOCABULARY, seed=0)
+        return objective.dataset(rows(LENGTHS), VOCABULARY, seed=0)
 
     return encoder_decoder(objective, batches, V + sentinel_rows, **options)
 
@@ -194,7 +193,6 @@ PAIRS = {"segment_ids": SEGMENTS, "pair_label": np.array([0, 1, 1, 0], "int32")}
 MASKED, CAUSAL = objectives.MaskedLanguageObjective(), objectives.CausalLanguageObjective()
 NGRAMS = objectives.MaskingConfig(choice="ngrams")
 SPANS = objectives.MaskingConfig(choice="spans", fate="span")
-ELECTRA = objectives.MaskingConfig(mask=1.0, random=0.0, round_up=True)
 PLAIN = {"num_segments": 0}
 GPT = {**PLAIN, "causal": True, "embedding_norm": False}
 SYSTEMS = {
@@ -211,15 +209,13 @@ SYSTEMS = {
     )._replace(blocks=DECODING),
     "albert": pretrained(
         albert,
-        objectives.MaskedLanguageObjective(sentence_pair=True),
-        NGRAMS,
+        objectives.MaskedLanguageObjective(masking=NGRAMS, sentence_pair=True),
         {"sharing": "all", "embedding_dim": 8},
         **PAIRS,
     ),
     "span_bert": pretrained(
         lambda config: models.PretrainingEncoder(config, span_boundary=True),
-        objectives.SpanBoundaryObjective(),
-        SPANS,
+        objectives.SpanBoundaryObjective(masking=SPANS),
         PLAIN,
     ),
     "xlm": pretrained(
@@ -275,7 +271,7 @@ SYSTEMS = {
         embedding_scale=False,
         initializer_range=0.3,
     ),
-    "electra": pretrained(electra, objectives.ReplacedTokenObjective(), ELECTRA),
+    "electra": pretrained(electra, objectives.ReplacedTokenObjective()),
     "classification": fine_tuned(
         lambda config: models.EncoderClassifier(config, 3, 0.0),
         objectives.ClassificationObjective(3),

@@ -40,7 +40,7 @@ from macaron_tf.data.corpus.shards import Rows
 from macaron_tf.data.corpus.writing import prepare
 from macaron_tf.data.sources.readers import documents
 from macaron_tf.errors import UserError
-from macaron_tf.objectives import MaskedLanguageObjective, MaskingConfig
+from macaron_tf.objectives import MaskedLanguageObjective
 from macaron_tf.text import WordPieceVocabulary
 
 RATE, MASK, RANDOM = 0.15, 0.8, 0.1  # as in BERT
@@ -204,7 +204,7 @@ class Work:
 
     def masked(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         """Masks the batches of a dataset as a training run does."""
-        return MaskedLanguageObjective().dataset(dataset, MaskingConfig(), self.vocabulary, seed=0)
+        return MaskedLanguageObjective().dataset(dataset, self.vocabulary, seed=0)
 
     def contenders(self, passes: int) -> dict[str, Callable[[], int]]:
         """Returns the compared implementations, as a dict for `timed`.

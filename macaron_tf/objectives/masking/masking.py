@@ -59,7 +59,7 @@ class MaskingConfig(Settings):
     2019 (RoBERTa), section 4.1, for static and dynamic masks.
     """
 
-    section: ClassVar[str] = "masking"
+    section: ClassVar[str] = "objective.masking"
     rate: Annotated[float, Gt(0), Le(1)] = 0.15
     mask: Fraction = 0.8
     random: Fraction = 0.1
@@ -70,7 +70,9 @@ class MaskingConfig(Settings):
 
     def check(self):
         if self.mask + self.random > 1:
-            raise self.error(f"mask={self.mask} + masking.random={self.random} must be at most 1")
+            raise self.error(
+                f"mask={self.mask} + {self.section}.random={self.random} must be at most 1"
+            )
 
     def positions(self, length: int) -> int:
         """Returns P, the maximum number of masked tokens in a row, as a multiple of 8."""

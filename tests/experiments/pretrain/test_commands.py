@@ -78,7 +78,7 @@ def test_evaluate_repeats_the_validation_and_predict_fills_masks(trained, corpus
 
 
 PAIRS = ["corpus.sequence_length=32", "corpus.pairs=next_sentence"]
-PAIRS += ["masking.mask=0.8", "masking.random=0.1"]
+PAIRS += ["objective.masking.mask=0.8", "objective.masking.random=0.1"]
 
 
 @pytest.mark.slow
@@ -132,7 +132,7 @@ def test_nothing_is_traced_again_and_memory_stays_flat(source, corpus, tmp_path,
         ("corpus.sequence_length=32", "prepared with sequence_length=16"),
         ("model.max_length=8", "model.max_length is 8"),
         ("batch_size=100000", "one batch needs 100000 training rows, but"),
-        ("objective=span_boundary", "set masking.choice=spans"),
+        ("objective=span_boundary", "set objective.masking.choice=spans"),
         ("model.causal=True", "does not support model.causal=True"),
     ],
 )
@@ -180,7 +180,7 @@ def test_blocks_that_cannot_keep_documents_apart_are_refused_before_a_corpus_is_
 
 
 def test_static_shapes_score_padding_too():
-    recipe = registry.load("bert_tiny", settings=["static_shapes=True"])
+    recipe = registry.load("bert_tiny", settings=["objective.skip_padding=False"])
     assert not recipe.make_objective().skip_padding
 
 

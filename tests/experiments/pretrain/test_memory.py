@@ -31,7 +31,7 @@ def settings(source) -> list[str]:
         "batch_size=4",
         "model.num_layers=2",
         "training.accumulation_steps=2",
-        "memory_length=12",
+        "objective.memory_length=12",
         "corpus.validation_run=4",
         "model.block=swish_rnn",
         "model.adaptive_cutoffs=9,16",
@@ -86,7 +86,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(
 def test_longer_memories_are_compared(whole, corpus, tmp_path, ran):
     command = ["evaluate", whole, "--corpus", corpus, "--checkpoint", "last"]
     for length in (12, 40):
-        ran(main, *command, "--set", f"memory_length={length}")
+        ran(main, *command, "--set", f"objective.memory_length={length}")
     records = [json.loads(path.read_text()) for path in (whole / "scores").glob("*.json")]
     found = {record["memory"]: record["nll"] for record in records}
     assert set(found) == {12, 40} and found[12] != found[40]
@@ -163,7 +163,7 @@ def test_two_replicas_make_the_same_run_each_with_its_own_texts(settings, corpus
 @pytest.mark.parametrize(
     ("recipe", "setting", "words"),
     [
-        (XL, "memory_length=0", "memory_length is 0"),
+        (XL, "objective.memory_length=0", "memory_length=0 must be"),
         (XL, "corpus.packing=doc_text", "corpus.packing=full_text"),
         (XL, "model.positions=learned", "model.positions=transformer_xl"),
         (XL, "model.adaptive_cutoffs=9,4", "(9, 4) must ascend: sort them"),

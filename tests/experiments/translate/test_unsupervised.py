@@ -15,7 +15,7 @@ from macaron_tf.data.buckets import Batch
 from macaron_tf.data.translation import TranslationData
 from macaron_tf.decoding import BackTranslationObjective, BeamSearchConfig, translate_ids
 from macaron_tf.models.encoder_decoder import Backward
-from macaron_tf.objectives import MaskingConfig, TranslationObjective, shift_right
+from macaron_tf.objectives import TranslationObjective, shift_right
 from tests.toys.pretraining import flags
 from tests.toys.tasks import assert_same_weights, scores_in
 from tests.toys.translation import XLM, begun, make_start, settings
@@ -93,8 +93,8 @@ def test_noise_keeps_most_tokens_near_their_places(start, number_text):
     made, _ = begun(read_start(start), NAME, number_text, **HALVES)
     objective, vocabulary = made.make_objective(), PretrainingRun.open(start).vocabulary
     rows = tf.data.Dataset.from_tensors(batch()).repeat(3)
-    first, second, _ = objective.dataset(rows, MaskingConfig(), vocabulary, 1)
-    again = next(iter(objective.dataset(rows, MaskingConfig(), vocabulary, 1, start_step=1)))
+    first, second, _ = objective.dataset(rows, vocabulary, 1)
+    again = next(iter(objective.dataset(rows, vocabulary, 1, start_step=1)))
     for side in ("source", "target"):
         np.testing.assert_array_equal(second[f"noised_{side}"], again[f"noised_{side}"])
         for text, row in zip(first[side].numpy(), first[f"noised_{side}"].numpy(), strict=True):
