@@ -148,11 +148,10 @@ def settings_pages() -> dict[str, str]:
 
 def commands_pages() -> dict[str, str]:
     """Returns a dict mapping paths to pages: an index of all commands, and a page for each one."""
-    from experiments.commands import main
+    from experiments import commands
     from macaron_tf.cli.launcher import COMMANDS, import_command
 
-    listed = re.search(r"COMMAND\n((?:    .*\n)+)", help_of(main))[1]
-    helps = {name: help_of(main, name) for name in re.findall(r"^    ([\w-]+)", listed, re.M)}
+    helps = {name: help_of(commands.main, name) for name, *_ in commands.COMMANDS}
     helps |= {name: help_of(import_command(module).main) for name, (module, _) in COMMANDS.items()}
     index, pages = "# Every command\n\nThese pages are generated from `--help`.\n\n", {}
     for name, help_text in helps.items():

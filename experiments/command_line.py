@@ -50,7 +50,7 @@ def _prepare(options: argparse.Namespace) -> None:
     if "download" in values:
         from experiments.run import saved_data_dir
         from macaron_tf.data.sources.tfds import Tfds
-        from macaron_tf.loading import locate
+        from macaron_tf.training.locations import locate
 
         if options.data_dir is None:
             locations = (values.get("run"), *values.get("runs", ()))
@@ -112,7 +112,7 @@ def _split_checkpoint(options: argparse.Namespace) -> None:
     """Splits RUN@CHECKPOINT into `options.run` and `options.checkpoint`."""
     if not options.checkpoint and "@" not in (options.run or ""):
         return
-    from macaron_tf.loading import locate
+    from macaron_tf.training.locations import locate
 
     location = locate(options.run)
     if options.checkpoint and (location.checkpoint or location.without_recipe):

@@ -363,4 +363,4 @@ COMMANDS = (
         cli.count("--seed N", "random seed of the bootstrap samples (default: 1)", 1, minimum=0),
     ),
 )
-main = cli.program("macaron", __doc__, *COMMANDS)
+main = cli.program("macaron", *COMMANDS)

@@ -9,7 +9,7 @@ from experiments.embed import evaluate as encoders
 from experiments.recipe import is_among, override
 from experiments.run import Run, refuse_flags
 from macaron_tf.errors import UserError
-from macaron_tf.loading import locate
+from macaron_tf.training.locations import locate
 
 # Flags that apply only to some kinds of runs, or to no run but to any encoder.
 _FLAGS = ("corpus", "source", "split", "languages", "backward", "task", "lower_case")

@@ -19,24 +19,25 @@ from macaron_tf.hub.reading import read_hugging_face
 from macaron_tf.hub.tokenizers.reading import refuse_lower_case
 from macaron_tf.io import paths
 from macaron_tf.io.code_files import offer_code
-from macaron_tf.io.hub import HUB, download
+from macaron_tf.io.hub import HUB
 from macaron_tf.io.paths import read_json
 from macaron_tf.io.progress import Progress
 from macaron_tf.models.base import Model
 from macaron_tf.models.config import StackConfig
-from macaron_tf.pretrained import HEADS, HUGGING_FACE, RECIPE, USAGE, Pretrained
+from macaron_tf.pretrained import HEADS, USAGE, Pretrained
 from macaron_tf.special import Special
 from macaron_tf.text.base import Vocabulary
-from macaron_tf.training.checkpoints import (
-    MODEL,
-    find_checkpoint,
-    is_saved,
-    saved_file,
+from macaron_tf.training.checkpoints import MODEL, find_checkpoint, saved_file
+from macaron_tf.training.locations import (
+    HUGGING_FACE,
+    KERAS_HUB,
+    MODEL_GARDEN,
+    RECIPE,
+    Location,
+    locate,
 )
 from macaron_tf.training.state import load_network, load_weights
 
-KERAS_HUB, MODEL_GARDEN = "keras-hub", "model-garden"
-LIBRARIES = (HUGGING_FACE, KERAS_HUB, MODEL_GARDEN)
 _MEND = "restore the file, or train or save the model again"
 
 
@@ -131,72 +132,6 @@ def load(
     on_hub = location.startswith(f"{HUB}:")
     name = location.rpartition("/")[2] if on_hub else paths.absolute(parsed.folder).name
     return dataclasses.replace(pretrained, name=name)
-
-
-@dataclasses.dataclass(frozen=True)
-class Location:
-    """Folder of a network that `load` accepts.
-
-    Attributes:
-        argument: argument `location` of `load`.
-        folder: folder of the network's files. For another library's format, the path is local and
-            absolute.
-        library: name in `LIBRARIES` of the library whose format the files have, or "" for
-            macaron_tf's own format.
-        checkpoint: checkpoint name from `RUN@CHECKPOINT`, or `None`.
-    """
-
-    argument: str
-    folder: epath.Path
-    library: str = ""
-    checkpoint: str | None = None
-
-    @property
-    def without_recipe(self) -> bool:
-        """Whether the folder holds a model without the recipe of a training run.
-
-        This is the case for another library's format, and for a folder that `save_pretrained` wrote
-        without recipe.json, as it does for a model that another library trained.
-        """
-        recipe = self.folder / RECIPE
-        return bool(self.library) or (is_saved(self.folder) and not recipe.exists())
-
-
-def locate(location: str) -> Location:
-    """Parses the argument `location` of `load`. For a location `hub:NAME`, downloads the network.
-
-    This function does not check that the folder exists.
-
-    Raises:
-        UserError: the download fails, the name of the checkpoint after the @ is empty, or the
-            folder of another library's format is in a bucket.
-    """
-    prefix, _, directory = location.partition(":")
-    if prefix in LIBRARIES and directory:
-        if paths.is_remote(directory):
-            raise UserError(f"{location} is in a bucket: copy the folder to a local disk first")
-        return Location(location, paths.as_path(directory).expanduser().absolute(), prefix)
-    if prefix == HUB:
-        folder = paths.as_path(download(location))
-        return Location(location, folder, _library_of(folder))
-    folder = paths.as_path(location)
-    if not folder.exists() and "@" in location:
-        run, _, checkpoint = location.rpartition("@")
-        if not checkpoint:
-            raise UserError(f"{location} has no checkpoint after the @: add a name or omit the @")
-        return Location(location, paths.as_path(run), checkpoint=checkpoint)
-    return Location(location, folder)
-
-
-def _library_of(folder: epath.Path) -> str:
-    """Returns the name in `LIBRARIES` for a folder's format, or "" for macaron_tf's own format."""
-    if is_saved(folder):
-        return ""
-    if (folder / "bert_config.json").exists() and list(folder.glob("*.index")):
-        return MODEL_GARDEN
-    config = folder / "config.json"
-    preset = config.exists() and "registered_name" in read_json(config)
-    return KERAS_HUB if preset else HUGGING_FACE
 
 
 @contextlib.contextmanager

@@ -50,10 +50,10 @@ from macaron_tf.tasks.labelled import embeds_languages
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.training import build_fit_model, checkpoints
 from macaron_tf.training.config import fine_tuning
+from macaron_tf.training.locations import HUGGING_FACE, RECIPE
 from macaron_tf.training.state import require_disk_space, save_weights, weight_table
 
-RECIPE, VOCABULARY = "recipe.json", "vocabulary"
-HUGGING_FACE = "hugging-face"
+VOCABULARY = "vocabulary"
 FORMATS = ("weights.h5", "safetensors", HUGGING_FACE)  # formats of `save_pretrained`
 HEADS = ("pooler", "replaced_token")  # fields with layers that are not part of the network
 # Fields of `Pretrained` that `model.json` does not have under `usage`. Other parts of the folder

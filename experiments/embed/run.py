@@ -17,7 +17,6 @@ from macaron_tf.data.tasks.encoding import encode_sets
 from macaron_tf.data.tasks.examples import Examples, read_triplets
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.similarity import similarity_metrics, triplet_accuracy
-from macaron_tf.loading import locate
 from macaron_tf.models import EncoderConfig
 from macaron_tf.models.tasks import SiameseEncoder, parse_concatenation
 from macaron_tf.objectives import (
@@ -31,6 +30,7 @@ from macaron_tf.starts import Start
 from macaron_tf.tasks import labelled
 from macaron_tf.tasks.embedding import SentenceEmbedding, warn_cut
 from macaron_tf.training import FitModel
+from macaron_tf.training.locations import locate
 
 # Task of choosing the text that is closer in meaning to the anchor; only `embed` has this task.
 TRIPLETS = Task(

@@ -10,7 +10,7 @@ from macaron_tf.data.sources.readers import count_texts, stream_pairs
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
 from macaron_tf.io.progress import Progress
-from macaron_tf.loading import load, locate
+from macaron_tf.loading import load
 from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig, catalog
 from macaron_tf.models.config import WEIGHTLESS_FIELDS, differing_fields
 from macaron_tf.objectives import objective_class
@@ -32,6 +32,7 @@ from macaron_tf.text import (
 )
 from macaron_tf.text.base import SAMPLE, draw_sample
 from macaron_tf.text.sentencepiece import interleave, normalized_text
+from macaron_tf.training.locations import locate
 
 # Configuration fields in which a model may differ from the pre-trained model.
 _MAY_DIFFER = (*WEIGHTLESS_FIELDS, "initializer_range", "vocab_size")

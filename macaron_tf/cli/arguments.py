@@ -50,30 +50,29 @@ class Parser(argparse.ArgumentParser):
         return options
 
 
-def program(
-    name: str,
-    text: str,
-    *commands: Command,
-    epilog: str = "",
-    prepare: Prepare | None = None,
-) -> Callable[..., int]:
-    """Builds the `main` function of a program with sub-commands.
+def program(name: str, *commands: Command, prepare: Prepare | None = None) -> Callable[..., int]:
+    """Builds the `main` function of a program whose first argument names one of `commands`.
 
-    `main(arguments=None)` returns the exit status (see `exit_on_user_error`). `None` means the
-    arguments in `sys.argv`.
+    Only the parser of that command is made. `main(arguments=None)` returns the exit status (see
+    `exit_on_user_error`). `None` means the arguments in `sys.argv`.
 
     Args:
         name: the program as the user types it, such as "macaron".
-        epilog: text at the end of each command's help, such as a list of accepted data sources.
         prepare: function of the parsed options, to call before the command's function.
     """
-    parser = Parser(prog=name, description=text, epilog=epilog)
-    add = parser.add_subparsers(dest="command", required=True, metavar="COMMAND").add_parser
-    for command_name, help_, run, parts in commands:
+    table = {command: (text, run, parts) for command, text, run, parts in commands}
+
+    def main(arguments: list[str] | None = None) -> int:
+        command, *argv = (sys.argv[1:] if arguments is None else arguments) or [""]
+        if command not in table:
+            Parser(prog=name).error(f"{command!r} is not a command: give {', '.join(table)}")
+        text, run, parts = table[command]
         # A part may replace --help.
-        options = dict(description=help_, epilog=epilog, conflict_handler="resolve")
-        _add_parts(add(command_name, help=help_, **options), run, parts)
-    return _main(parser, prepare)
+        parser = Parser(prog=f"{name} {command}", description=text, conflict_handler="resolve")
+        _add_parts(parser, run, parts)
+        return _main(parser, prepare)(argv)
+
+    return main
 
 
 def single_program(

@@ -16,18 +16,21 @@ from tests.fuzz.profiles import examples, hypothesis, strategies, survive, value
 
 from export.server.config import ServerConfig
 from macaron_tf.cli import arguments
-from macaron_tf.cli.launcher import COMMANDS, RUNS
+from macaron_tf.cli.launcher import COMMANDS, RUNS, import_command
 from macaron_tf.cli.launcher import main as launched
 from macaron_tf.errors import check_path
 from macaron_tf.settings import describe
 from tests import lab
 
-PARSED = sorted([RUNS, *(module for module, _ in COMMANDS.values()), *lab.COMMANDS])
+OF_RUNS = [name for name, *_ in import_command(RUNS).COMMANDS]
+PARSED = sorted([*OF_RUNS, *(module for module, _ in COMMANDS.values()), *lab.COMMANDS])
 
 
 @functools.cache
 def main_of(name: str):
-    """Returns the `main` function of a module of commands or of a package's `__main__`."""
+    """Returns the `main` function of a command, of a module or of a package's `__main__`."""
+    if name in OF_RUNS:
+        return lambda words: import_command(RUNS).main([name, *words])
     package = importlib.util.find_spec(name).submodule_search_locations is not None
     return importlib.import_module(f"{name}.__main__" if package else name).main
 
@@ -40,15 +43,9 @@ def said(main, *words: str) -> str:
 
 
 @functools.cache
-def forms(command: str) -> list[tuple[list[str], list[str]]]:
-    """Returns (arguments, flags) of each sub-command, or of the command if it has none."""
+def flags_of(command: str) -> list[str]:
     shown = said(main_of(command), "--help")
-    names = re.findall("^    ([a-z_-]+)  ", shown, re.MULTILINE) if "COMMAND" in shown else []
-    found = []
-    for words in [[name] for name in names] or [[]]:
-        flags = re.findall(r"(?<![\w-])--[a-z][a-z-]*", said(main_of(command), *words, "--help"))
-        found.append((words, sorted(set(flags))))
-    return found
+    return sorted({*re.findall(r"(?<![\w-])--[a-z][a-z-]*", shown)})
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -71,8 +68,7 @@ def nothing_runs():
 @hypothesis.given(strategies.data())
 def test_any_words(data):
     command = data.draw(strategies.sampled_from(PARSED))
-    begin, flags = data.draw(strategies.sampled_from(forms(command)))
-    words = list(begin)
+    flags, words = flags_of(command), []
     for _ in range(data.draw(strategies.integers(0, 4))):
         words.append(data.draw(strategies.sampled_from(["run", *flags]) | values))
         words += data.draw(strategies.lists(values, max_size=2))
@@ -101,24 +97,21 @@ class Parsed(BaseException):
     """An exception that stops a command's `main` and holds the command's parser."""
 
 
-def places(parser: argparse.ArgumentParser, names: list[str], begin=()):
+def places(parser: argparse.ArgumentParser, names: list[str]):
     """Yields (arguments before, arguments after) for each path argument of a command.
 
     Asserts that `names` contains all arguments that are not paths.
     """
-    before, options = list(begin), [one for one in parser._actions if one.option_strings]
+    before, options = [], [one for one in parser._actions if one.option_strings]
     needed = [word for one in options if one.required for word in (one.option_strings[0], "x")]
     for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for name, inner in action.choices.items():
-                yield from places(inner, names, [name])
-        elif action.nargs == 0 or action.choices or "count." in repr(action.type):
+        if action.nargs == 0 or action.choices or "count." in repr(action.type):
             continue
         elif getattr(action.type, "func", action.type) is not check_path:
             assert action.dest in names, (parser.prog, action.dest)
         else:
             flag = action.option_strings[:1]
-            yield [*begin, *flag] if flag else before, [] if flag else needed
+            yield flag or before, [] if flag else needed
         before = before if action.option_strings else [*before, "x"]
 
 
