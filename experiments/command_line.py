@@ -23,7 +23,7 @@ from macaron_tf.cli.arguments import (
     yes_or_no,
 )
 from macaron_tf.errors import UserError, check_packages, needed
-from macaron_tf.plug_ins import find_sources
+from macaron_tf.io.plug_ins import find_sources
 
 # A copy of macaron_tf.distribution.STRATEGIES, because importing that module loads TensorFlow.
 STRATEGIES = ("cpu", "one_gpu", "mirrored", "multi_worker", "tpu")

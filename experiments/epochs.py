@@ -14,13 +14,13 @@ from annotated_types import Gt, Lt
 
 from experiments.recipe import MAY_CHANGE, Recipe
 from experiments.run import Inputs, Plan, Run
+from experiments.starts import Start, read_start
 from macaron_tf.data.example_batches import EncodedExamples, ExampleBatches
 from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError
 from macaron_tf.hub.tokenizers.reading import refuse_lower_case
 from macaron_tf.models import ElmoConfig, EncoderConfig, EncoderDecoderConfig, catalog
 from macaron_tf.settings import Count, Dropout
-from macaron_tf.starts import Start, read_start
 from macaron_tf.text import load_encoder_vocabulary
 from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training.session import Validate
@@ -186,7 +186,7 @@ def read_init(
         vocabulary: folder of the vocabulary. If `location` is `None`, this argument is required.
             Otherwise, the vocabulary must equal the vocabulary of the loaded model.
         lower_case: whether the model lower-cases text, for a model whose files do not say so.
-        kinds: accepted types of networks, which are keys of `macaron_tf.starts.KINDS`.
+        kinds: accepted types of networks, which are keys of `experiments.starts.KINDS`.
         pooling: whether to read the pooling of a sentence-transformers model.
         trust_code: see `macaron_tf.load`.
 

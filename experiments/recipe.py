@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import keras
 
 from macaron_tf.errors import ALIASES, UserError, nearest, parse_json
+from macaron_tf.io.plug_ins import find_sources, imported_names, source_names
 from macaron_tf.models import EncoderConfig, EncoderDecoderConfig, catalog
 from macaron_tf.objectives import Objective
-from macaron_tf.plug_ins import find_sources, imported_names, source_names
 from macaron_tf.settings import SettingDescription, Settings, Variants, describe, hints_of, parse
 from macaron_tf.training.config import ENDING_SCHEDULES, TrainingConfig
 

@@ -15,7 +15,7 @@ from experiments.recipe import Recipe, override, settings_of
 from experiments.run import Run, recipe_kind
 from macaron_tf.errors import UserError, nearest
 from macaron_tf.io.paths import as_path
-from macaron_tf.plug_ins import call_user_code, find, find_sources, is_import_path, origin_of
+from macaron_tf.io.plug_ins import call_user_code, find, find_sources, is_import_path, origin_of
 
 # Dict mapping a module of `experiments.recipes` to the names of its recipes.
 _FAMILIES = {

@@ -153,7 +153,7 @@ def plural(noun: str, count: int) -> str:
     return noun if count == 1 else f"{noun}s"
 
 
-# Files of user code that this process has imported; see `macaron_tf.plug_ins`.
+# Files of user code that this process has imported; see `macaron_tf.io.plug_ins`.
 USER_FILES: set[str] = set()
 
 

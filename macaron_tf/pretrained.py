@@ -44,10 +44,10 @@ from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.models.model_card import USE_OF_EXPORT, CardFacts, model_card, use_of_folder
 from macaron_tf.models.tasks import CausalClassifier, EncoderClassifier
 from macaron_tf.settings import Settings
-from macaron_tf.special import SPECIAL, Special
 from macaron_tf.tasks import Decoding, Limits, TaskKind, labelled, task_of
 from macaron_tf.tasks.labelled import embeds_languages
 from macaron_tf.text import PieceVocabulary
+from macaron_tf.text.special import SPECIAL, Special
 from macaron_tf.training import build_fit_model, checkpoints
 from macaron_tf.training.config import fine_tuning
 from macaron_tf.training.locations import HUGGING_FACE, RECIPE

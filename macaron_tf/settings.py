@@ -22,7 +22,7 @@ import docstring_parser
 from annotated_types import Ge, Gt, Le, Lt
 
 from macaron_tf.errors import UserError, nearest
-from macaron_tf.plug_ins import find, is_import_path, parse_call
+from macaron_tf.io.plug_ins import find, is_import_path, parse_call
 
 INT32 = Lt(2**31)  # limit of shapes, counters and seeds in TensorFlow
 Count = Annotated[int, Ge(1), INT32]
@@ -51,7 +51,7 @@ class OneOf:
     Attributes:
         choices: accepted values.
         base: base class of user classes. The name of a subclass, `package.module:Name` or
-            `FILE.py:Name`, is also accepted; see `macaron_tf.plug_ins`. `None` means that only
+            `FILE.py:Name`, is also accepted; see `macaron_tf.io.plug_ins`. `None` means that only
             `choices` are accepted.
         takes_arguments: whether arguments may follow the value, as in `NAME(key=value)`.
     """
@@ -121,8 +121,8 @@ class Settings:
 
         In contrast, the constructor is for values that the user wrote, and imports the user code
         that they name. `trust_code` says whether to import user code that the values name, such as
-        a block (see `macaron_tf.plug_ins.find`). A value that does not fit raises a `SettingError`,
-        which is a ValueError.
+        a block (see `plug_ins.find`). A value that does not fit raises a `SettingError`, which is a
+        ValueError.
         """
         return cls(**{**values, **cls.converted(values, trust_code)})
 

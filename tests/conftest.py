@@ -34,8 +34,8 @@ os.environ["MACARON_TF_CACHE"] = os.environ["XDG_CACHE_HOME"] = _CACHE.name
 import filelock
 import pytest
 
-from macaron_tf import plug_ins
 from macaron_tf.errors import USER_FILES
+from macaron_tf.io import plug_ins
 
 SHARED_DATA = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
 

@@ -131,11 +131,12 @@ def test_a_second_ctrl_c_lets_the_first_one_clean_up_for_a_second(later, output,
 import os, signal, sys, types
 import experiments
 from macaron_tf.cli import program
+from macaron_tf.io import signals
 
 program.begin_command()
 
 clock = iter([5.0, 5.0 + {later}])
-program.time = types.SimpleNamespace(monotonic=lambda: next(clock))
+signals.time = types.SimpleNamespace(monotonic=lambda: next(clock))
 
 def main():
     try:

@@ -11,6 +11,7 @@ from annotated_types import Ge
 from experiments.epochs import EpochRecipe, EpochRun, read_init, warn_start
 from experiments.recipe import named_settings
 from experiments.run import Inputs, Plan, Run, checkpoint_location
+from experiments.starts import Start
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import TASKS, Task, get_task
 from macaron_tf.data.tasks.encoding import encode_sets
@@ -26,7 +27,6 @@ from macaron_tf.objectives import (
     TripletObjective,
 )
 from macaron_tf.settings import INT32, Positive, Settings
-from macaron_tf.starts import Start
 from macaron_tf.tasks import labelled
 from macaron_tf.tasks.embedding import SentenceEmbedding, warn_cut
 from macaron_tf.training import FitModel

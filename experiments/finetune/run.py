@@ -14,6 +14,7 @@ from etils import epath
 
 from experiments.epochs import EpochRecipe, EpochRun, example_batches, warn_start
 from experiments.run import Inputs, Plan, metrics_line, write_json
+from experiments.starts import Start
 from experiments.train import warn_truncated
 from macaron_tf.data.example_batches import EncodedExamples
 from macaron_tf.data.sources.tfds import Tfds
@@ -29,7 +30,6 @@ from macaron_tf.models import (
 )
 from macaron_tf.objectives import Objective
 from macaron_tf.settings import Dropout, NonNegative
-from macaron_tf.starts import Start
 from macaron_tf.tasks import LabelledTask, Limits, SpanLimits, labelled
 from macaron_tf.tasks.labelled import embeds_languages
 from macaron_tf.tasks.sets import SetOutputs

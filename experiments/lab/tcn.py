@@ -29,7 +29,7 @@ from experiments.tcn.tasks import MODELS, TASKS, Task
 from experiments.train import fit
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path, refuse_damage
-from macaron_tf.plug_ins import is_import_path
+from macaron_tf.io.plug_ins import is_import_path
 from macaron_tf.text.token_rows import fingerprint
 from macaron_tf.training import build_fit_model
 

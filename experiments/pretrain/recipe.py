@@ -10,6 +10,7 @@ from annotated_types import Ge
 from experiments.recipe import MAY_CHANGE, Recipe, as_user_errors, refuse
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.errors import UserError
+from macaron_tf.io.plug_ins import is_import_path
 from macaron_tf.layers.embeddings import cluster_bounds
 from macaron_tf.models import EncoderConfig, EncoderDecoderConfig, Stack
 from macaron_tf.objectives import (
@@ -18,7 +19,6 @@ from macaron_tf.objectives import (
     PermutationObjective,
     PretrainingObjective,
 )
-from macaron_tf.plug_ins import is_import_path
 from macaron_tf.settings import INT32, Count, Settings, Variants
 from macaron_tf.training.config import LOWER_IS_BETTER
 

@@ -32,7 +32,7 @@ from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.base import check_vocabulary
 
 if TYPE_CHECKING:
-    from macaron_tf.starts import Start
+    from experiments.starts import Start
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +52,7 @@ class PretrainingRun(Run):
     ) -> "Start | None":
         if recipe.init:
             # Imported late, because only --init needs the readers of other libraries.
-            from macaron_tf.starts import read_start
+            from experiments.starts import read_start
 
             kinds, trust_code = ("encoder", "pair"), inputs.trust_code
             return read_start(recipe.init, kinds, inputs.lower_case, trust_code=trust_code)

@@ -13,6 +13,7 @@ from annotated_types import Ge
 
 from experiments.recipe import MAY_CHANGE, Recipe
 from experiments.run import Inputs, Plan, Run
+from experiments.starts import Start, read_start
 from experiments.train import plan_of_pairs, warn_truncated
 from macaron_tf.data.batches import Draw, MixingConfig
 from macaron_tf.data.sources.readers import read_pairs
@@ -39,7 +40,6 @@ from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig
 from macaron_tf.objectives import TranslationObjective
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.settings import INT32, Count, Dropout, Natural
-from macaron_tf.starts import Start, read_start
 from macaron_tf.text import PieceVocabulary, TextVocabulary
 from macaron_tf.training import TrainingConfig
 

@@ -5,6 +5,14 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from experiments.recipe import as_user_errors
+from experiments.starts import (
+    PARTS,
+    Start,
+    check_shapes,
+    config_from_encoder,
+    copy_encoder,
+    start_of,
+)
 from experiments.translate.recipe import TranslationRecipe
 from macaron_tf.data.sources.readers import count_texts, stream_pairs
 from macaron_tf.data.sources.tfds import Tfds
@@ -15,14 +23,6 @@ from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig, catalog
 from macaron_tf.models.config import WEIGHTLESS_FIELDS, differing_fields
 from macaron_tf.objectives import objective_class
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
-from macaron_tf.starts import (
-    PARTS,
-    Start,
-    check_shapes,
-    config_from_encoder,
-    copy_encoder,
-    start_of,
-)
 from macaron_tf.text import (
     PairVocabulary,
     PieceVocabulary,

@@ -14,7 +14,6 @@ import io
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 
 from macaron_tf.errors import (
@@ -24,6 +23,7 @@ from macaron_tf.errors import (
     sentence_of,
     store_sentence,
 )
+from macaron_tf.io.signals import RepeatedSignals
 
 LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 INTERRUPTED = 130  # exit status that a shell reports for a process killed by SIGINT
@@ -76,34 +76,18 @@ def lean_imports() -> None:
     sys.meta_path.insert(0, _LeanImports())
 
 
-class Repeats:
-    """Detector of signals that a user repeats deliberately.
-
-    Calling the object with a signal number returns whether the same signal first arrived a second
-    or more ago. Faster repetitions may be accidental. For example, a key may bounce, or a terminal
-    and the program `timeout` may both send a signal to the same process.
-    """
-
-    def __init__(self):
-        self._first: dict[int, float] = {}  # monotonic time of each signal number, in seconds
-
-    def __call__(self, signal_number: int) -> bool:
-        now = time.monotonic()
-        return now - self._first.setdefault(signal_number, now) >= 1
-
-
 class _CtrlC:
     """SIGINT handler.
 
     The first Ctrl-C within a command's `main` raises KeyboardInterrupt, so that the command removes
-    incomplete files and stops helper processes. A deliberate repetition (see `Repeats`) ends the
-    process at once. Outside of `main`, such as during imports, any Ctrl-C ends the process at once.
+    incomplete files and stops helper processes. A deliberate repetition (see `RepeatedSignals`)
+    ends the process at once. Outside of `main`, such as during imports, any Ctrl-C does.
     """
 
     running = False  # whether `main` runs
     received = False
     ended = False  # whether `main` has ended
-    _is_repeated = Repeats()
+    _is_repeated = RepeatedSignals()
 
     def __call__(self, signal_number, frame):
         repeated = self._is_repeated(signal_number)

@@ -9,7 +9,7 @@ import tensorflow as tf
 from macaron_tf.data.batches import BucketBatches
 from macaron_tf.data.buckets import Batch, Buckets, choose_lengths
 from macaron_tf.errors import UserError
-from macaron_tf.special import CLS_SEGMENT, Special
+from macaron_tf.text.special import CLS_SEGMENT, Special
 from macaron_tf.text.token_rows import TokenRows
 
 

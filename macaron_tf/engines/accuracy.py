@@ -11,7 +11,7 @@ from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.engines.lite import LiteNetwork
 from macaron_tf.engines.networks import OpenedNetwork
 from macaron_tf.errors import UserError
-from macaron_tf.plug_ins import find_sources
+from macaron_tf.io.plug_ins import find_sources
 from macaron_tf.tasks.base import TaskKind
 from macaron_tf.tasks.labelled import LabelledTask
 from macaron_tf.tasks.sets import SetOutputs

@@ -19,10 +19,10 @@ from macaron_tf.layers.positions import SinusoidalPositions
 from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.pretrained import Pretrained
-from macaron_tf.special import Special
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.byte_pairs import BytePairVocabulary
 from macaron_tf.text.sentencepiece import SentencePieceVocabulary
+from macaron_tf.text.special import Special
 from macaron_tf.variables import spec_of
 
 _MAX_NEW_TOKENS = 512  # maximum number of generated tokens, if the model has no limit

@@ -28,8 +28,8 @@ from macaron_tf.hub.writing import HuggingFaceFolder, kept_rows, layer_state
 from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.models.tasks import CausalClassifier
 from macaron_tf.pretrained import Pretrained
-from macaron_tf.special import Special
 from macaron_tf.text import PieceVocabulary
+from macaron_tf.text.special import Special
 
 # Settings of every language model.
 CAUSAL = {"causal": True, "num_segments": 0, "embedding_norm": False, "output_bias": True}

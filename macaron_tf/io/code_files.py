@@ -18,9 +18,9 @@ from typing import Any
 import tensorflow as tf
 from etils import epath
 
-from macaron_tf import plug_ins
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
+from macaron_tf.io import plug_ins
 
 CODE = "code"
 _PROJECT_PACKAGES = ("macaron_tf", "experiments", "export")

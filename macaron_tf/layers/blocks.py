@@ -1,12 +1,12 @@
 """Blocks from the literature: Transformer, Macaron, SwishRNN, gMLP and aMLP."""
 
 from macaron_tf.errors import check_choice
+from macaron_tf.io.plug_ins import find, is_import_path
 from macaron_tf.layers.block import Block
 from macaron_tf.layers.gated_mlp import GatedMLP
 from macaron_tf.layers.mixer import Mixer
 from macaron_tf.layers.scheme import Mix
 from macaron_tf.layers.swish_rnn import SwishRNN
-from macaron_tf.plug_ins import find, is_import_path
 
 
 class TransformerBlock(Block):

@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 import keras
 from keras import ops
 
+from macaron_tf.io.plug_ins import is_import_path
 from macaron_tf.layers.attention import broadcast_mask
 from macaron_tf.layers.mixer import all_of
 from macaron_tf.layers.recording import Recording
 from macaron_tf.models.config import READ_BY_SOME, StackConfig
 from macaron_tf.models.onnx_file import onnx_file
-from macaron_tf.plug_ins import is_import_path
 from macaron_tf.settings import Settings, hints_of
 
 # Names of an encoder's inputs, each with the names in Hugging Face and KerasHub.

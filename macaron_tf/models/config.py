@@ -7,14 +7,14 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Gt, Lt
 
 from macaron_tf.errors import check_divisible
+from macaron_tf.io.plug_ins import is_import_path
 from macaron_tf.layers.block import Block
 from macaron_tf.layers.blocks import BLOCKS, block_class
 from macaron_tf.layers.config import BlockConfig
 from macaron_tf.layers.embeddings import cluster_width
 from macaron_tf.layers.scheme import Mix
-from macaron_tf.plug_ins import is_import_path
 from macaron_tf.settings import Count, Depth, Dropout, Natural, OneOf, Settings, hints_of
-from macaron_tf.special import Special
+from macaron_tf.text.special import Special
 
 Epsilon = Annotated[float, Gt(0), Lt(1)]
 # Blocks with attention, which decode token by token.

@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from macaron_tf.errors import UserError
-from macaron_tf.plug_ins import clear_errors, find, parse_call
+from macaron_tf.io.plug_ins import clear_errors, find, parse_call
 
 
 @dataclasses.dataclass(frozen=True)

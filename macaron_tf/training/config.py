@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import keras
 from annotated_types import Ge, Le, Lt
 
-from macaron_tf.plug_ins import parse_call
+from macaron_tf.io.plug_ins import parse_call
 from macaron_tf.settings import Count, Natural, NonNegative, OneOf, Positive, Settings
 from macaron_tf.training.keras_optimizers import KERAS, check_arguments
 

@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from macaron_tf.errors import UserError
-from macaron_tf.plug_ins import clear_errors, find, is_import_path
+from macaron_tf.io.plug_ins import clear_errors, find, is_import_path
 from macaron_tf.settings import SettingError
 from macaron_tf.variables import spec_of
 

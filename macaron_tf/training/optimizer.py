@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from macaron_tf.plug_ins import parse_call
+from macaron_tf.io.plug_ins import parse_call
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.keras_optimizers import ScheduleFreeAdamW, make_keras_optimizer
 from macaron_tf.variables import spec_of

@@ -16,13 +16,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.cli.program import Repeats
 from macaron_tf.distribution import Workers, spread_seeds
 from macaron_tf.distribution.device_memory import peak_memory
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import only_writer
 from macaron_tf.io.progress import Progress
+from macaron_tf.io.signals import RepeatedSignals
 from macaron_tf.training.checkpoints import CheckpointDirectory, is_checkpoint
 from macaron_tf.training.progress import JsonLines, Reporter, TensorBoard, TrainingBar
 from macaron_tf.training.state import (
@@ -63,9 +63,9 @@ class _StoppedByHand(BaseException):
 class Interruptions:
     """Context manager in which SIGINT and SIGTERM set `received`, so that the run can save.
 
-    A signal that arrives again after a second or more ends the process at once, see `Repeats`.
-    Python delivers signals only to the main thread. In other threads, the context manager has no
-    effect.
+    A signal that arrives again after a second or more ends the process at once (see
+    `RepeatedSignals`). Python delivers signals only to the main thread. In other threads, the
+    context manager has no effect.
 
     Attributes:
         received: number of the first signal; `None` if no signal has arrived.
@@ -73,7 +73,7 @@ class Interruptions:
 
     def __init__(self):
         self.received: int | None = None
-        self._is_repeated = Repeats()
+        self._is_repeated = RepeatedSignals()
         self._raises = False
         self._previous: dict = {}
 

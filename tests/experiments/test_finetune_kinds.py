@@ -15,6 +15,7 @@ from experiments import registry
 from experiments.commands import main
 from experiments.finetune.run import FinetuningRun, TaskData
 from experiments.pretrain.run import PretrainingRun
+from experiments.starts import start_of
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.loading import load
 from macaron_tf.models import (
@@ -25,7 +26,6 @@ from macaron_tf.models import (
     catalog,
 )
 from macaron_tf.pretrained import Pretrained
-from macaron_tf.starts import start_of
 from macaron_tf.tasks import Limits, SpanLimits, labelled
 from macaron_tf.tasks.sets import SetOutputs
 from macaron_tf.text import load_encoder_vocabulary

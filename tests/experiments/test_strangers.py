@@ -30,10 +30,10 @@ from macaron_tf.data.sources.tfds import Tfds, open_set
 from macaron_tf.errors import UserError
 from macaron_tf.hub.family import build_model
 from macaron_tf.io import paths as storage
+from macaron_tf.io.plug_ins import find
 from macaron_tf.layers.block import Block
 from macaron_tf.models import Encoder, EncoderConfig
 from macaron_tf.models.catalog import build
-from macaron_tf.plug_ins import find
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.training.checkpoints import average_checkpoints, save_whole
 from tests.harness import refuses

@@ -131,7 +131,7 @@ def test_lm_evaluation_harness_runs_our_models(block, tmp_path):
     """The adapter's numbers are sums of log-softmax; for a GPT-2, also those of the model `hf`."""
     harness = pytest.importorskip("lm_eval")
     tasks = pytest.importorskip("lm_eval.tasks")
-    from macaron_tf.harness import Macaron
+    from macaron_tf.cli.lm_eval import Macaron
 
     made = language_model(block=block)
     made.save_pretrained(tmp_path / "own")
@@ -200,7 +200,7 @@ def test_lm_evaluation_harness_runs_our_models(block, tmp_path):
 
 def test_an_encoder_decoder_is_refused_by_the_adapter(tmp_path):
     pytest.importorskip("lm_eval")
-    from macaron_tf.harness import Macaron
+    from macaron_tf.cli.lm_eval import Macaron
 
     sequence_model("t5").save_pretrained(tmp_path)
     refuses("is not a causal language model", Macaron, str(tmp_path))

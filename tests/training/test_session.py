@@ -125,7 +125,7 @@ def test_signals_during_the_save_that_the_first_began(more, tmp_path, monkeypatc
             signal.raise_signal(number)
         return write_checkpoint(*given, **options)
 
-    monkeypatch.setattr("macaron_tf.cli.program.time", types.SimpleNamespace(monotonic=lambda: 3.0))
+    monkeypatch.setattr("macaron_tf.io.signals.time", types.SimpleNamespace(monotonic=lambda: 3.0))
     earlier = signal.signal(signal.SIGTERM, signal.default_int_handler)  # not SIG_DFL, which kills
     try:
         with monkeypatch.context() as patch, pytest.raises(Interrupted) as error:
@@ -147,7 +147,7 @@ def test_a_signal_repeated_after_a_second_acts_at_once(tmp_path, monkeypatch):
         return write_checkpoint(*given, **options)
 
     clock = types.SimpleNamespace(monotonic=iter([3.0, 4.0]).__next__)
-    monkeypatch.setattr("macaron_tf.cli.program.time", clock)
+    monkeypatch.setattr("macaron_tf.io.signals.time", clock)
     monkeypatch.setattr("macaron_tf.training.session.write_checkpoint", signalled)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, callbacks=[StopAt(3, lambda: signal.raise_signal(signal.SIGINT))])

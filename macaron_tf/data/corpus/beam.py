@@ -36,7 +36,7 @@ from macaron_tf.data.corpus.shards import CorpusState
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
-from macaron_tf.plug_ins import find_sources
+from macaron_tf.io.plug_ins import find_sources
 from macaron_tf.text import load_encoder_vocabulary
 
 Key = tuple[int, int, int]  # source, part and chunk index; sorted keys are in document order

@@ -29,7 +29,7 @@ from macaron_tf.data.sources.tfds import (
 from macaron_tf.errors import UserError, plural
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import count_lines, is_compressed, lines_of, state_stamp
-from macaron_tf.plug_ins import call_user_code
+from macaron_tf.io.plug_ins import call_user_code
 
 Split = str | HeldOut
 _TEXT_FIELDS = ("text", "book_text")  # "text" in Wikipedia, "book_text" in PG-19

@@ -25,7 +25,7 @@ from macaron_tf.data.sources.tfds import Tfds, open_set, source_function
 from macaron_tf.errors import UserError, nearest, needed, plural
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import is_csv, lines_of, table_rows
-from macaron_tf.plug_ins import call_user_code
+from macaron_tf.io.plug_ins import call_user_code
 
 _BATCH_RECORDS = 64  # records converted to Python at a time; a whole book takes about 1 MB
 _STATE = "state.json"  # file that lists the data files in the folder of a saved split

@@ -18,8 +18,8 @@ from etils import epath
 from macaron_tf.data.sources.names import Source, parse_tfds
 from macaron_tf.errors import UserError, needed
 from macaron_tf.io import paths as storage
+from macaron_tf.io.plug_ins import find
 from macaron_tf.io.progress import Progress
-from macaron_tf.plug_ins import find
 
 _CHUNK_RECORDS = 1024  # records per batch; reading 60,614 sentences takes 5 s, or 16 s one by one
 
@@ -33,8 +33,8 @@ class Tfds:
             TFDS_DATA_DIR, or `~/tensorflow_datasets` if the variable is not set.
         download: whether to download and prepare a dataset that is missing in the folder.
         trust_code: whether to run Python code that the name of a source or the description of a
-            dataset names, if a file contains this name. Functions that `macaron_tf.plug_ins.find`
-            has found before, such as `--set source=python:mine:rows`, may run anyway.
+            dataset names, if a file contains this name. Functions that `plug_ins.find` has found
+            before, such as `--set source=python:mine:rows`, may run anyway.
     """
 
     data_dir: str | os.PathLike | None = None

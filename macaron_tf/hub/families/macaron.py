@@ -13,6 +13,7 @@ from macaron_tf.hub.config import ForeignConfig
 from macaron_tf.hub.encoders import EncoderFamily, head_table
 from macaron_tf.hub.family import ModelFolder, TaskHead, text_heads, token_heads
 from macaron_tf.hub.language_models import LanguageFamily
+from macaron_tf.io.plug_ins import is_import_path
 from macaron_tf.layers.attention import MultiHeadAttention
 from macaron_tf.layers.feed_forward import FeedForward
 from macaron_tf.layers.mixer import Mixer
@@ -21,7 +22,6 @@ from macaron_tf.layers.swish_rnn import SwishRNN
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.stack import Stack
 from macaron_tf.models.tasks import CausalClassifier
-from macaron_tf.plug_ins import is_import_path
 from macaron_tf.pretrained import Pretrained
 
 _ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "tanh", "sigmoid")

@@ -10,7 +10,7 @@ import tensorflow as tf
 from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource
 from macaron_tf.data.corpus.packing import pack_pairs, pack_rows, pack_translations
 from macaron_tf.data.corpus.shards import RecordFormat, Row, Rows
-from macaron_tf.special import Special
+from macaron_tf.text.special import Special
 from macaron_tf.text.token_rows import TokenRows
 
 CLS, SEP = 2, 3

@@ -14,7 +14,7 @@ from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.examples import read_examples
 from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.data.tasks.tags import sentences_of
-from macaron_tf.plug_ins import find_sources
+from macaron_tf.io.plug_ins import find_sources
 from macaron_tf.tasks import labelled
 from tests.harness import refuses
 

@@ -5,7 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from macaron_tf import models, starts
+from experiments import starts
+from macaron_tf import models
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from tests.harness import built, ids, normal, refuses

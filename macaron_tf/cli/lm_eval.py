@@ -3,7 +3,7 @@
     lm_eval --model macaron --model_args path=runs/gpt2 --tasks lambada_openai
 
 Up to version 0.4.13, lm_eval does not look for models of other packages. There,
-`python -m macaron_tf.harness` takes the arguments of `lm_eval`.
+`python -m macaron_tf.cli.lm_eval` takes the arguments of `lm_eval`.
 """
 
 import collections
