@@ -33,9 +33,8 @@ ENGINES = ("tensorflow", "jax")
 def _prepare(options: argparse.Namespace) -> None:
     """Checks the arguments that several commands share, and sets derived attributes of `options`.
 
-    A command with the arguments `TFDS` gets `options.tfds`, a `Tfds`. A command with `DEVICES` gets
-    `options.devices`, a `tf.distribute.Strategy`. A command with `CALLBACKS` gets
-    `options.callbacks`, a `Callbacks`, or `None` if neither `--callback` nor `--profile` is set.
+    The arguments `TFDS` set `options.tfds`, a `Tfds`. `DEVICES` set `options.devices`, a
+    `tf.distribute.Strategy`. `CALLBACKS` set `options.callbacks`, a `Callbacks` or `None`.
     """
     values = vars(options)
     if extra := values.get("extra"):
@@ -124,10 +123,7 @@ def _split_checkpoint(options: argparse.Namespace) -> None:
 
 
 def _check_start(options: argparse.Namespace) -> None:
-    """Checks that the command line describes a new run or names a run to resume, but not both.
-
-    With `--resume`, the function sets `options.run` to the resumed run. See `unless_resumed`.
-    """
+    """Checks that the command line describes a new run or names a run to resume, but not both."""
     values, names, required = vars(options), options.new_run_names, options.new_run_required
     if options.resume is not None:
         if given := ", ".join(name for dest, name in names.items() if values[dest] is not None):
@@ -143,11 +139,7 @@ def _check_start(options: argparse.Namespace) -> None:
 
 
 def source_forms(forms: dict[str, str]) -> str:
-    """Formats a table for `--help` that explains the forms of a data source.
-
-    Args:
-        forms: dict mapping a form, such as "tsv:FILE", to its description.
-    """
+    """Formats a table for `--help` of `forms`, such as "tsv:FILE", and their descriptions."""
     width = max(map(len, forms))
     fill = functools.partial(textwrap.fill, width=100, break_on_hyphens=False)
     lines = (
@@ -158,10 +150,7 @@ def source_forms(forms: dict[str, str]) -> str:
 
 
 def unless_resumed(*parts: Part) -> Part:
-    """Makes the arguments of `parts`, and the alternative flag `--resume RUN`.
-
-    The arguments of `parts` describe a new run. None of them may be given together with `--resume`.
-    """
+    """Makes the arguments `parts`, which describe a new run, and the alternative `--resume RUN`."""
 
     def add(parser: argparse.ArgumentParser) -> None:
         actions = together(*parts)(parser)

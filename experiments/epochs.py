@@ -86,10 +86,7 @@ class EpochRecipe(Recipe):
         return {**super().usage(), "trained_length": self.max_length}
 
     def follow(self, path: str) -> "EpochRecipe":
-        """Returns the recipe without the setting that a new value of the setting `path` overrides.
-
-        For example, if `path` is "training.max_steps", the returned recipe has `epochs=None`.
-        """
+        """Returns the recipe without the setting that a new value of `path` overrides."""
         computed = {
             "training.max_steps": "epochs",
             "training.warmup_steps": "warmup_fraction",
@@ -116,8 +113,6 @@ class EpochRecipe(Recipe):
 
 @dataclasses.dataclass(frozen=True)
 class EpochRun(Run):
-    """Base class of runs of an `EpochRecipe`."""
-
     training_flags = ("vocabulary", "lower_case")
 
     @classmethod
@@ -144,15 +139,7 @@ class EpochRun(Run):
         strategy: tf.distribute.Strategy,
         **fields,
     ) -> Plan:
-        """Plans the training on tokenized examples.
-
-        Args:
-            examples: the tokenized training examples.
-            validation: field of the plan.
-            start: the model that training starts from.
-            strategy: distribution strategy.
-            fields: further fields of the plan.
-        """
+        """Plans the training on tokenized examples; `fields` are further fields of the plan."""
         recipe = self.recipe
         batches = example_batches(examples, recipe.batch_size, strategy)
         print(f"{recipe.task}: {batches.summary()}", flush=True)
@@ -186,13 +173,7 @@ def read_init(
         vocabulary: folder of the vocabulary. If `location` is `None`, this argument is required.
             Otherwise, the vocabulary must equal the vocabulary of the loaded model.
         lower_case: whether the model lower-cases text, for a model whose files do not say so.
-        kinds: accepted types of networks, which are keys of `experiments.starts.KINDS`.
         pooling: whether to read the pooling of a sentence-transformers model.
-        trust_code: see `macaron_tf.load`.
-
-    Raises:
-        UserError: an argument is missing, the model cannot be read or has another type, or the
-            vocabularies differ.
     """
     if not location and not vocabulary:
         raise UserError(
@@ -217,8 +198,6 @@ def warn_start(
     """Warns on stderr about unset languages, and about rows that are longer than in pre-training.
 
     Args:
-        init: the model that training starts from.
-        recipe: the recipe to train.
         language: language of the texts; `None` means the first language of the model, and causes a
             warning if the model has several languages.
         mend: format string for the end of the warning about languages. The field `{}` is replaced

@@ -16,7 +16,7 @@ _FLAGS = ("corpus", "source", "split", "languages", "backward", "task", "lower_c
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the command `evaluate`: prints the scores of a model, and writes them to a JSON file.
+    """Prints the scores of a model, and writes them to a JSON file.
 
     A run is scored by its own kind. With `--task`, any encoder is scored as a sentence encoder.
     """

@@ -53,15 +53,7 @@ def arriving(lines: Iterator[str], max_lines: int = CHUNK) -> Iterator[list[str]
 
 @contextlib.contextmanager
 def opened_input(path: str | None, flag: str = "--input") -> Iterator[BinaryIO]:
-    """Opens the file `path`, or stdin if `path` is `None`.
-
-    Args:
-        path: path of the file; `None` means stdin.
-        flag: flag that gives `path`, for error messages.
-
-    Raises:
-        UserError: the file cannot be read.
-    """
+    """Opens the file `path`, or stdin if `path` is `None`. `flag` is for the error message."""
     if path is None:
         # A reader of its own, because a thread that waits in `sys.stdin` at the end of the process,
         # as after Ctrl-C, would abort the interpreter.
@@ -105,19 +97,10 @@ Answer = Callable[[list[str], int], Iterable[str]]
 def answer_lines(
     texts: Sequence[str], input_path: str | None, output_path: str | None, answer: Answer
 ) -> None:
-    """Computes an answer to each text or line, and writes the answers in order.
+    """Answers texts or, if there are none, the lines of a file, and writes the answers in order.
 
-    The function processes the lines in chunks, as `arriving` yields them.
-
-    Args:
-        texts: texts to answer; if there are none, the lines of `input_path`.
-        input_path: file to read lines from; `None` means stdin.
-        output_path: file for the answers; `None` means stdout.
-        answer: function that answers a chunk of lines.
-
-    Raises:
-        UserError: a file cannot be read or written, or a line is not valid. The message about a
-            line names the input file and the line number.
+    The lines are processed in chunks, as `arriving` yields them. The path `None` means stdin or
+    stdout. The error message about an invalid line names the input file and the line number.
     """
     first_number = 1
     source = "" if texts else f"{input_path or 'standard input'}, "

@@ -77,10 +77,7 @@ def run(options: argparse.Namespace) -> None:
 def _encoder_inputs(
     location: str, pretrained: Pretrained, texts: Sequence[str]
 ) -> tuple[dict[str, list[int]], dict[str, list[str]]]:
-    """Encodes one or two texts for an encoder or a language model.
-
-    Returns the network's inputs for one row, and a dict that maps "tokens" to the row's tokens.
-    """
+    """Returns the network's inputs for a row of one or two texts, and the row's "tokens"."""
     vocabulary = pretrained.vocabulary
     if isinstance(pretrained.network, LanguageModel):
         if len(texts) > 1:
@@ -99,12 +96,11 @@ def _encoder_inputs(
 def _encoder_decoder_inputs(
     location: str, pretrained: Pretrained, texts: Sequence[str]
 ) -> tuple[dict[str, list[int]], dict[str, list[str]]]:
-    """Encodes the texts for an encoder-decoder.
+    """Returns the network's inputs for one row of an encoder-decoder, and a dict of tokens.
 
-    The target is the second text or, without a second text, the model's output for the first text.
-    Only a translation model takes two texts. Returns the network's inputs for one row, and a dict
-    of tokens with the keys "source_tokens", "read_tokens" (decoder input) and "target_tokens" (the
-    next token at each position).
+    The target is the second text, which only a translation model takes, or else the model's output
+    for the first text. The keys of the dict are "source_tokens", "read_tokens" (decoder input) and
+    "target_tokens" (the next token at each position).
     """
     vocabulary, max_length = pretrained.vocabulary, pretrained.config.longest
     task, special = pretrained.task, vocabulary.special
@@ -148,10 +144,7 @@ def _check_length(name: str, length: int, max_length: int | None) -> None:
 
 
 def _token_texts(vocabulary: PieceVocabulary, ids: Iterable[int]) -> list[str]:
-    """Returns the text of each token id, in which ▁ stands for a space.
-
-    The text of T5's sentinel number n is `<n>`.
-    """
+    """Returns the text of each token id. A space is ▁, and T5's sentinel number n is `<n>`."""
     return [
         vocabulary.piece_name(token_id).replace(" ", "▁")
         if token_id < vocabulary.pieces
@@ -161,11 +154,10 @@ def _token_texts(vocabulary: PieceVocabulary, ids: Iterable[int]) -> list[str]:
 
 
 def _write(out: pathlib.Path, records: list[tuple[Any, Any]], tokens: dict[str, list[str]]) -> None:
-    """Writes the pictures and `out`/look.npz.
+    """Writes the pictures and `out`/look.npz, and prints their paths and the target tokens.
 
-    The function prints the target tokens, if there are any, and the paths of the files. `records`
-    are pairs of an attention layer and its weights, or of a SwishRNN and its inputs. The keys of
-    `tokens` are names of arrays in look.npz, such as "source_tokens".
+    `records` are pairs of an attention layer and its weights, or of a SwishRNN and its inputs. The
+    keys of `tokens` are names of arrays in look.npz, such as "source_tokens".
     """
     arrays: dict[str, np.ndarray] = {name: np.array(names) for name, names in tokens.items()}
     columns = tokens.get("tokens") or tokens["source_tokens"]
@@ -213,10 +205,7 @@ def _picture_name(layer) -> str:
 
 
 def _stacked(weights: list[np.ndarray]) -> np.ndarray:
-    """Stacks the attention weights `(H, T, S)` of N layers into an array `(N, H, T, S)`.
-
-    H is the maximum number of heads. Layers with fewer heads are padded with NaN.
-    """
+    """Stacks the attention weights `(H, T, S)` of N layers, and pads missing heads with NaN."""
     heads = max(map(len, weights))
     paddings = [((0, heads - len(each)), (0, 0), (0, 0)) for each in weights]
     pairs = zip(weights, paddings, strict=True)
@@ -233,8 +222,7 @@ def state_derivatives(layer: SwishRNN, inputs) -> np.ndarray:
     derivative dc[t] / dx[t] is 1. The derivative is 0 if s > t, or if t - s is not a multiple of k.
 
     Args:
-        inputs: `(1, T, 2 R)` inputs of the recurrence and of the gate, concatenated. T is the
-            number of positions, and R is the number of channels.
+        inputs: `(1, T, 2 R)`, the inputs of the recurrence and of the gate, with R channels each.
     """
     step, width = layer.step_size, layer.inner_dim
     x = tf.cast(inputs[:, :, :width], tf.float32)
@@ -258,7 +246,7 @@ def heads_figure(weights: np.ndarray) -> Figure:
 
     The grid has a row for each layer, a column for each head, and a column for the mean over heads.
     In a panel, rows are queries and columns are keys. The darkest colour is the largest weight in
-    the panel. NaN marks the missing heads of a layer with fewer than H heads.
+    the panel. NaN marks the missing heads of a layer.
     """
     layers, heads, *shape = weights.shape
     size = (_PANEL * (heads + 1) + 0.5, _PANEL * layers * min(3.0, shape[0] / shape[1]) + 0.5)
@@ -279,10 +267,9 @@ def heads_figure(weights: np.ndarray) -> Figure:
 
 
 def tokens_figure(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> Figure:
-    """Draws attention weights `(T, S)` with tokens as labels.
+    """Draws attention weights `(T, S)`, with queries as rows and keys as columns.
 
-    An axis with more than 60 tokens shows indices instead of tokens. Rows are queries, and columns
-    are keys.
+    An axis has tokens as labels or, with more than 60 tokens, indices.
     """
     size = [2.0 + min(0.24 * len(tokens), 12.0) for tokens in (columns, rows)]
     figure = Figure(figsize=size, layout="constrained")
@@ -298,7 +285,7 @@ def tokens_figure(weights: np.ndarray, rows: Sequence[str], columns: Sequence[st
 
 
 def distance_figure(norms: np.ndarray) -> Figure:
-    """Draws, for each layer, a curve of the mean of `norms (N, T, T)` against the distance t - s.
+    """Draws, for each layer, the mean of `norms (N, T, T)` against the distance t - s.
 
     `norms` is the output of `state_derivatives` for N layers.
     """

@@ -105,7 +105,6 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _answer(options: argparse.Namespace, given: dict[str, Any]) -> Answer:
-    """Returns the function that answers lines by the task of the model `options.run`."""
     location = checkpoint_location(options.run, options.checkpoint)
     with options.devices.scope():
         model = load(location, options.lower_case, trust_code=options.trust_code)

@@ -81,8 +81,7 @@ class Recipe(Settings):
     def changed(self, **values) -> typing.Self:
         """Returns a copy of the recipe with fields replaced. A dict replaces fields of a section.
 
-        For example, `bert_base().changed(model="bert_large", training=dict(learning_rate=2e-4))`
-        changes the model and the learning rate, and keeps the other training settings.
+        Example: `bert_base().changed(model="bert_large", training=dict(learning_rate=2e-4))`.
         """
         return _changed(self, values)
 
@@ -92,10 +91,6 @@ class Recipe(Settings):
         Args:
             vocab_size: vocabulary size; `None` means 8, for callers that do not use the vocabulary
                 size.
-
-        Raises:
-            UserError: `model_options` sets the vocabulary size, the catalog has no model of this
-                name, or a value in `model_options` is not valid.
         """
         options = dict(self.model_options)
         if "vocab_size" in options:
@@ -105,11 +100,7 @@ class Recipe(Settings):
         return self.catalog_config(vocab_size=vocab_size or 8, **options)
 
     def catalog_config(self, **options):
-        """Returns the catalog's configuration of the model, in which only `options` are replaced.
-
-        Raises:
-            UserError: the catalog has no model of this name, or a field or value is not valid.
-        """
+        """Returns the catalog's configuration of the model, with only `options` replaced."""
         with as_user_errors("model"):
             return catalog.config(self.model, **options)
 
@@ -132,8 +123,7 @@ class Recipe(Settings):
         """Makes the training objective. Every subclass must define this method.
 
         Args:
-            static_shapes: whether all tensor shapes must be independent of tensor values, as TPUs
-                and JAX require.
+            static_shapes: whether no tensor shape may depend on tensor values, as for TPUs and JAX.
         """
         raise NotImplementedError
 
@@ -150,8 +140,6 @@ class Recipe(Settings):
         """Raises a `UserError` if the model's configuration is not of the class `config_class`.
 
         Args:
-            config: the model's configuration.
-            config_class: class that the recipe needs.
             predicate: predicate of the error message, such as "is not an encoder".
         """
         if not isinstance(config, config_class):
@@ -159,13 +147,7 @@ class Recipe(Settings):
             raise UserError(f"the model {self.model} {predicate}: set model to one of {choices}")
 
     def expect_positions(self, config, name: str, length: int) -> None:
-        """Raises a `UserError` if the maximum row length exceeds the position count of the model.
-
-        Args:
-            config: the model's configuration.
-            name: name of the setting that limits the length of rows.
-            length: value of that setting.
-        """
+        """Raises a `UserError` if `length`, the setting `name`, exceeds the model's positions."""
         if config.longest is not None and config.longest < length:
             raise UserError(
                 f"{name} is {length}, but the model has {config.longest} positions: lower {name}"
@@ -174,26 +156,20 @@ class Recipe(Settings):
     def follow(self, path: str) -> "Recipe":
         """Adapts the settings that depend on the changed setting `path`, and returns the recipe.
 
-        The base class returns the recipe unchanged. For example, `EpochRecipe` sets `epochs` to
-        `None` if `path` is "training.max_steps".
+        For example, `EpochRecipe` sets `epochs` to `None` if `path` is "training.max_steps".
         """
         return self
 
     def unread(self) -> list[str]:
-        """Returns the paths of settings that nothing in this recipe reads.
+        """Returns the paths of settings that nothing reads, apart from those of the model.
 
-        A path that ends in a dot stands for a whole section. The network knows which settings of
-        the model are not read.
+        A path that ends in a dot stands for a whole section.
         """
         adam = self.training.optimizer == "adam"
         return [] if adam else [f"training.{name}" for name in ("beta_1", "beta_2", "epsilon")]
 
     def check_metric(self, metric_names: Iterable[str]) -> None:
-        """Raises a `UserError` if `training.best_metric` is not in `metric_names`.
-
-        Args:
-            metric_names: names of the metrics that the validation computes.
-        """
+        """Raises a `UserError` if `training.best_metric` is not in `metric_names`."""
         if self.training.best_metric not in (metric_names := tuple(metric_names)):
             raise UserError(
                 f"training.best_metric is {self.training.best_metric!r}, but must be one of "
@@ -203,15 +179,10 @@ class Recipe(Settings):
     def check_continues(
         self, before: "Recipe", where, may_change: Iterable[str] | None = None
     ) -> None:
-        """Raises a `UserError` if this recipe cannot continue a run.
+        """Raises a `UserError` if this recipe cannot continue a run that `before` started.
 
-        The two recipes must agree in all settings except `may_change`. They must also agree in
-        `training.max_steps` if the schedule is linear or cosine.
-
-        Args:
-            before: recipe that the run was started with.
-            where: folder of the run.
-            may_change: settings that may differ from `before`; `None` means `self.may_change`.
+        The two recipes must agree in all settings except `may_change`, by default that of this
+        recipe. They must also agree in `training.max_steps` if the schedule is linear or cosine.
         """
         allowed = self.may_change if may_change is None else may_change
         for name, (old, new) in before.differences(self).items():
@@ -225,7 +196,7 @@ class Recipe(Settings):
                 )
 
     def differences(self, other: "Recipe") -> dict[str, tuple[typing.Any, typing.Any]]:
-        """Returns the settings that differ between two recipes, with their values.
+        """Returns the settings that differ between two recipes.
 
         The result maps a path to a pair: the value in this recipe, and the value in `other`. `None`
         stands for the value of a setting that a recipe does not have.
@@ -243,12 +214,7 @@ class Recipe(Settings):
 
 
 def is_among(path: str, settings: Iterable[str]) -> bool:
-    """Returns whether the setting `path` is in `settings`.
-
-    Args:
-        path: path of a setting, such as "training.seed".
-        settings: paths. A path that ends in a dot, such as "training.", stands for a whole section.
-    """
+    """Returns whether `settings` contain `path` or, as in "training.", its whole section."""
     return any(
         path == entry or (entry.endswith(".") and path.startswith(entry)) for entry in settings
     )
@@ -276,15 +242,9 @@ def recipe_from_json(
     """Reads the output of `Recipe.to_json`.
 
     Args:
-        recipe_class: expected class of the recipe.
-        text: the JSON text.
         where: path of the file, for error messages.
         trust_code: whether to import the user's objective, optimizer and blocks that the recipe
             names.
-
-    Raises:
-        UserError: the text is not JSON, the recipe has another kind than `recipe_class`, a setting
-            is unknown, missing or not valid, or `trust_code` is needed.
     """
     try:
         values = parse_json(text)
@@ -313,7 +273,6 @@ def override(
     shortened too; see `_warm_up`.
 
     Args:
-        recipe: the recipe to change.
         settings: strings of the form `path=value`, such as `training.max_steps=500`,
             `data.source=tsv:pairs.tsv`, `model.dropout=0.2` (a field of the model's configuration)
             or `model=macaron_small`.
@@ -376,11 +335,7 @@ def override(
 
 
 def named_settings(cls: type[Settings], texts: Iterable[str]) -> dict[str, typing.Any]:
-    """Parses values of `--set` of the form NAME=VALUE as fields of `cls`, without those of `None`.
-
-    Raises:
-        UserError: a text has another form, `cls` has no such field, or a value is not valid.
-    """
+    """Parses values of `--set` of the form NAME=VALUE as fields of `cls`, and drops `None`."""
     values: dict[str, typing.Any] = {}
     hints = hints_of(cls)
     for text in texts:
@@ -406,13 +361,7 @@ def at_defaults(settings: Settings, path: str = "") -> Iterator[str]:
 
 
 def warn_unread(recipe: Recipe, network: keras.Model, settings: Iterable[str]) -> None:
-    """Warns on stderr of settings that no part of the built model reads.
-
-    Args:
-        recipe: the recipe.
-        network: the network of the recipe.
-        settings: settings that the user gave, in the form `path=value`.
-    """
+    """Warns on stderr of settings that no part of the built model reads."""
     unread = [*recipe.unread(), *(f"model.{name}" for name in network.unread())]
     for path in dict.fromkeys(setting.partition("=")[0] for setting in settings):
         if is_among(path, unread):
@@ -422,12 +371,7 @@ def warn_unread(recipe: Recipe, network: keras.Model, settings: Iterable[str]) -
 
 
 def refuse_argument_settings(settings: Iterable[str], by_argument: dict[str, str]) -> None:
-    """Raises a `UserError` if `--set` has a setting that another argument determines.
-
-    Args:
-        settings: values of `--set`.
-        by_argument: dict mapping a setting to the argument that determines the setting.
-    """
+    """Raises a `UserError` if `--set` has a setting that `by_argument` maps to another argument."""
     for setting in settings:
         name = setting.partition("=")[0]
         if name in by_argument:
@@ -442,10 +386,6 @@ def _warm_up(training: TrainingConfig, steps: int) -> int:
     If the recipe's warm-up takes more than half of a shortened run, the warm-up is shortened in
     proportion. For example, 1,000 warm-up updates in 10,000 updates become 100 in 1,000. A warm-up
     with a constant learning rate is not shortened.
-
-    Args:
-        training: training settings of the recipe.
-        steps: number of updates in the run.
     """
     warmup_steps = training.warmup_steps
     if _has_constant_warm_up(training):
@@ -478,12 +418,7 @@ def _check_warm_up(training: TrainingConfig) -> None:
 
 
 def _changed(node, values: dict[str, typing.Any]):
-    """Returns nested settings with fields replaced; only the final values are validated.
-
-    Args:
-        node: the settings.
-        values: dict mapping a field to its new value. The value of a section is a nested dict.
-    """
+    """Returns nested settings with fields replaced; only the final values are validated."""
     new_values, variants = {}, _variants(type(node))
     for name, value in values.items():
         before = getattr(node, name)
@@ -515,22 +450,14 @@ def _as_variant(before: Settings, start: Settings, values: dict[str, typing.Any]
 
 
 def settings_of(recipe: Recipe) -> Iterator[tuple[str, str, str, str]]:
-    """Yields (path, value, range, meaning) for every setting of a recipe and its model.
-
-    The value is the `repr` of the setting's value. The setting `model_options` is left out.
-    """
+    """Yields (path, `repr` of the value, range, meaning) for all settings but `model_options`."""
     for path, value, item in (*_leaves(recipe), *_leaves(recipe.model_config(), "model.")):
         if path != "model_options":
             yield path, repr(value), item.range, item.text
 
 
 def _leaves(node, path: str = "") -> Iterator[tuple[str, typing.Any, SettingDescription]]:
-    """Yields (path, value, description) for every single setting in nested settings.
-
-    Args:
-        node: the settings.
-        path: prefix of all paths, such as "model.".
-    """
+    """Yields (path, value, description) for every setting; `path` is a prefix such as "model."."""
     descriptions = describe(type(node))
     items = [(f"{path}{item.name}", getattr(node, item.name), item) for item in descriptions]
     yield from (item for item in items if not dataclasses.is_dataclass(item[1]))
@@ -543,14 +470,9 @@ def _leaves(node, path: str = "") -> Iterator[tuple[str, typing.Any, SettingDesc
 
 
 def _nearest_path(recipe: Recipe, path: str) -> str:
-    """Returns the end of an error message that suggests a setting with a similar name.
+    """Returns the end of an error message that suggests a setting with a similar name, or "".
 
-    The result is "" if no name is similar. Only the last names of the paths are compared, so the
-    suggestion may be in another section.
-
-    Args:
-        recipe: recipe whose settings are compared.
-        path: path of a setting that does not exist.
+    Only the last names of the paths are compared, so the suggestion may be in another section.
     """
     leaves = (*_leaves(recipe), *_leaves(recipe.catalog_config(), "model."))
     paths = {leaf: leaf.rpartition(".")[2] for leaf, _, _ in leaves}
@@ -562,18 +484,10 @@ def _nearest_path(recipe: Recipe, path: str) -> str:
 
 
 def _hint(recipe: Recipe, cls, path: str, setting: str, chosen: Mapping[str, Settings] = {}):
-    """Returns the type annotation of the field at the dotted `path`.
+    """Returns the type annotation of the field at the dotted `path` in the class `cls`.
 
-    Args:
-        recipe: recipe whose settings the error message suggests.
-        cls: settings class that `path` starts at.
-        path: dotted path of the field.
-        setting: the whole value of `--set`, for the error message.
-        chosen: settings of new classes, which replace sections of the recipe.
-
-    Raises:
-        UserError: there is no such field, `path` names a section, or `path` continues after a field
-            that is not a section.
+    `chosen` are settings of new classes, which replace sections of the recipe. `recipe` and
+    `setting`, the whole value of `--set`, are for the error message.
     """
     name, _, subpath = path.partition(".")
     hints = hints_of(cls)

@@ -112,12 +112,7 @@ def load(name: str, recipe_class: type[Recipe] = Recipe, settings: Iterable[str]
         name: name of a recipe, such as `bert_tiny`, or with its task, such as `finetune:sst2`; or
             location of a user's function as `./my_recipes.py[:NAME]` or `package.module:NAME`, also
             with a task behind it if the function takes the name of a task.
-        recipe_class: class that the recipe must have.
         settings: strings of the form `path=value`; see `override`.
-
-    Raises:
-        UserError: there is no such recipe, a task is missing or superfluous, the user's function
-            fails, the recipe's class is not `recipe_class`, or a setting is not valid.
     """
     location, task = _split(name)
     arguments, function = [task] if task else [], _recipe_function(location)
@@ -163,12 +158,7 @@ def documentation(name: str) -> tuple[str, str]:
 
 
 def source_code(name: str, recipe: Recipe) -> str:
-    """Returns the text of a Python file that defines a copy of a recipe, for a user to edit.
-
-    Args:
-        name: name of a built-in recipe.
-        recipe: the recipe.
-    """
+    """Returns the text of a Python file that defines a copy of a recipe, for a user to edit."""
     classes: set[type] = set()
     code = _code(recipe, classes, "    ")
     modules, function = sorted({cls.__module__ for cls in classes}), name.partition(":")[0]
@@ -191,10 +181,7 @@ def source_code(name: str, recipe: Recipe) -> str:
 def _code(value, classes: set[type], indent: str) -> str:
     """Returns a Python expression that evaluates to `value`, without settings at default values.
 
-    Args:
-        value: settings, a tuple, or a value that `repr` or JSON can format.
-        classes: set to which the function adds the settings classes in `value`.
-        indent: indentation of the line in which the expression begins.
+    The function adds the settings classes in `value` to `classes`.
     """
     inner_indent = f"{indent}    "
     if dataclasses.is_dataclass(value):
@@ -235,12 +222,7 @@ def run_settings(options: argparse.Namespace) -> None:
 
 
 def print_settings(recipe: Recipe, words: Iterable[str] = ()) -> None:
-    """Prints the path, value, range and meaning of settings.
-
-    Args:
-        recipe: the recipe.
-        words: words to look for in paths and meanings; without words, all settings are printed.
-    """
+    """Prints the path, value, range and meaning of settings, or only of matches of `words`."""
     for path, value, range_, text in settings_of(recipe):
         if not words or any(word in f"{path} {text}" for word in words):
             print(f"{path}={value}\n    {range_}{text and f': {text}'}")

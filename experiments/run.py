@@ -57,7 +57,6 @@ class Inputs:
     """Inputs of a training run other than its recipe, from the flags of `macaron train`.
 
     Attributes:
-        devices: distribution strategy.
         tfds: access to TensorFlow Datasets; `None` means the default folder.
         corpus: folder of a prepared corpus.
         vocabulary: folder of a saved vocabulary.
@@ -88,9 +87,6 @@ class Run(abc.ABC):
     (`read_start`, `started`), what it trains on (`plan`) and how it is scored (`evaluation`).
 
     Attributes:
-        path: folder of the run.
-        recipe: recipe of the run.
-        vocabulary: vocabulary of the run; `None` if runs of this type have no vocabulary.
         data_dir: folder of TensorFlow Datasets. The path of the folder is saved in data.json, where
             `saved_data_dir` reads it. `None` means that no path is saved.
         trust_code: whether `load_network` may import user code that model.json names.
@@ -121,12 +117,7 @@ class Run(abc.ABC):
         """Reads a run's recipe and vocabulary from its folder, which may be in a `gs://` bucket.
 
         Args:
-            path: folder of the run.
             trust_code: whether to import user code that the run names; see `recipe_from_json`.
-
-        Raises:
-            UserError: the folder has no recipe of the class `recipe_class`, the vocabulary cannot
-                be read, or `trust_code` is needed.
         """
         path = storage.as_path(path)
         recipe, vocabulary_class = cls._read_recipe(path, trust_code), cls.vocabulary_class
@@ -142,16 +133,10 @@ class Run(abc.ABC):
 
     @classmethod
     def read_start(cls, recipe: Recipe, inputs: Inputs, earlier: "Run | None") -> typing.Any:
-        """Loads the pre-trained model that `recipe.init` names.
+        """Loads the pre-trained model that `recipe.init` names, for `started` and `plan`.
 
-        Args:
-            recipe: recipe without the settings of the pre-trained model.
-            inputs: flags of the command.
-            earlier: run that the command resumes; `None` for a new run.
-
-        Returns:
-            The starting point of training, which `started` and `plan` take; `None`, as in the base
-            class, means random weights.
+        `recipe` has no settings of the pre-trained model yet. `earlier` is the run that the command
+        resumes. The base class returns `None`, which means random weights.
         """
         return None
 
@@ -167,12 +152,7 @@ class Run(abc.ABC):
 
     @abc.abstractmethod
     def plan(self, start: typing.Any, inputs: Inputs) -> "Plan":
-        """Reads the data of a run, and returns all that training needs.
-
-        Args:
-            start: result of `read_start`.
-            inputs: flags of the command.
-        """
+        """Reads the data of a run, and returns all that training needs."""
 
     @classmethod
     def existing(cls, path: epath.Path, trust_code: bool = False) -> typing.Self | None:
@@ -196,9 +176,6 @@ class Run(abc.ABC):
         Args:
             may_change: settings that may differ in addition to `recipe.may_change`. A name that
                 ends in a dot stands for a whole section.
-
-        Raises:
-            UserError: the recipe cannot continue the earlier run.
         """
         earlier = self.earlier or self.existing(self.path, self.trust_code)
         if earlier is None:
@@ -255,10 +232,6 @@ class Run(abc.ABC):
 
         For example, a Transformer-XL has a memory for training and a separate memory for
         evaluation.
-
-        Args:
-            network: the network.
-            use: purpose of the returned variables, "training" or "evaluation".
         """
         return ()
 
@@ -276,7 +249,6 @@ class Run(abc.ABC):
              "versions": {...}}           output of `versions` when the run started
 
         Args:
-            network: the network to describe.
             fingerprint: SHA-256 of the training data. An empty string turns off the check that a
                 resumed run reads the same data.
             counts: sizes and locations of the training data, which are written to data.json.
@@ -309,11 +281,8 @@ class Run(abc.ABC):
     ) -> None:
         """Raises a `UserError` if the data or the vocabulary have changed since the run began.
 
-        The method also raises if data.json is missing or has no fingerprint.
-
-        Args:
-            fingerprint: SHA-256 of the current training data.
-            mend: end of the error message about changed data, which says what to do.
+        The method also raises if data.json is missing or has no fingerprint. `mend` is the end of
+        the error message about changed data, which says what to do.
         """
         record = self.data_record()
         if record["sha256"] != fingerprint:
@@ -326,11 +295,7 @@ class Run(abc.ABC):
             )
 
     def data_record(self) -> dict[str, typing.Any]:
-        """Returns the contents of data.json, which describe the training data of the run.
-
-        Raises:
-            UserError: data.json is missing or damaged, or has no field "sha256".
-        """
+        """Returns the contents of data.json, which describe the training data of the run."""
         record = _read_record(self.path / "data.json")
         if "sha256" not in record:
             file = self.path / "data.json"
@@ -340,12 +305,7 @@ class Run(abc.ABC):
         return record
 
     def checkpoint(self, name: os.PathLike | str | None = None) -> os.PathLike:
-        """Returns the folder of a checkpoint.
-
-        Args:
-            name: name of the checkpoint, such as "best"; see `find_checkpoint`. A path is returned
-                unchanged.
-        """
+        """Returns the folder of the checkpoint `name`, such as "best", or a path unchanged."""
         if isinstance(name, os.PathLike):
             return name
         return find_checkpoint(self.path, name, self.recipe.training.save_every_steps)
@@ -356,10 +316,8 @@ class Run(abc.ABC):
         """Builds the network and loads the weights of a checkpoint.
 
         Args:
-            checkpoint: path or name of the checkpoint; `None` means the default of
-                `find_checkpoint`.
-            saved: whether to build the network that model.json describes, instead of the network
-                that the recipe describes.
+            checkpoint: path or name; `None` means the default of `find_checkpoint`.
+            saved: see `build_network`.
         """
         network = self.build_network(saved)
         vocabulary_hash = self.vocabulary.hash if self.vocabulary else ""
@@ -372,7 +330,6 @@ class Plan:
     """All that the training loop needs, which each kind of training prepares by `Run.plan`.
 
     Attributes:
-        run: the run, with its final recipe and its vocabulary.
         batches: function that returns an endless dataset of batches. Its argument is the index of
             the first micro-batch.
         validation: function that makes the validation function of a network; see
@@ -383,7 +340,6 @@ class Plan:
         per_worker: whether each worker process makes its own batches; see `FitModel`.
         initialize: function that loads pre-trained weights into the built network. It is not called
             if the run has a checkpoint.
-        objective: the training objective; `None` means that the recipe makes it.
         note: end of the printed line about the model, such as ", from runs/bert"; `None` means that
             no line is printed.
         best: format string of the printed line about the best checkpoint, with the fields {metric},
@@ -413,13 +369,11 @@ class Plan:
 def refuse_flags(
     options: argparse.Namespace, names: Sequence[str], allowed: Sequence[str], subject: str
 ) -> None:
-    """Raises a `UserError` if a flag of `names` is set that is not in `allowed`.
+    """Raises a `UserError` if a flag of `names` is set that does not apply to the `subject`.
 
     Args:
-        options: parsed options of the command.
         names: names of flags, such as "lower_case".
-        allowed: names of flags that apply to `subject`.
-        subject: what the command works on, for the message.
+        allowed: names of flags that apply.
     """
     for name in names:
         default = False if name in ("own_shards", "backward") else None
@@ -429,10 +383,7 @@ def refuse_flags(
 
 
 def checkpoint_location(run: str | os.PathLike, checkpoint: str | None) -> str:
-    """Returns the location RUN@CHECKPOINT, which `macaron_tf.load` accepts.
-
-    If `checkpoint` is `None`, the result is RUN, and `macaron_tf.load` chooses the checkpoint.
-    """
+    """Returns the location RUN@CHECKPOINT for `macaron_tf.load`; RUN if `checkpoint` is `None`."""
     return f"{os.fspath(run)}@{checkpoint}" if checkpoint else os.fspath(run)
 
 
@@ -499,13 +450,8 @@ def scores_name(subject: str, settings: str, identity: typing.Any) -> str:
     """Returns a name for a file of scores.
 
     The name is the end of `subject` (at most 100 characters, with hyphens in place of special
-    characters), followed by `settings` and a hash of `identity`. Another `identity` therefore gives
-    another file.
-
-    Args:
-        subject: names of the source and the splits.
-        settings: description of the settings.
-        identity: weights, texts and settings that determine the scores.
+    characters), followed by `settings` and a hash of `identity`, which are the weights, texts and
+    settings that determine the scores. Another `identity` therefore gives another file.
     """
     stem = re.sub(r"[^A-Za-z0-9.]+", "-", subject)[-100:].strip("-.")
     text = json.dumps(identity, sort_keys=True, default=lambda array: array.tolist())
@@ -515,14 +461,8 @@ def scores_name(subject: str, settings: str, identity: typing.Any) -> str:
 def save_scores(output: str | None, run: epath.Path, name: str, record: typing.Any) -> None:
     """Writes scores to the JSON file `name`.json, and prints the path of the file.
 
-    If the user chose no folder, and the file cannot be written, as in a read-only run, the function
-    only warns on stderr.
-
-    Args:
-        output: folder for the file; `None` means the folder `scores` of the run.
-        run: folder of the evaluated run.
-        name: name of the file, without .json.
-        record: contents of the file.
+    The folder is `output` or, if `output` is `None`, the folder `scores` of the run. If that folder
+    cannot be written, as in a read-only run, the function only warns on stderr.
     """
     path = storage.as_path(output or run / "scores") / f"{name}.json"
     try:

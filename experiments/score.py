@@ -17,12 +17,7 @@ from macaron_tf.tasks.generation import Continuation
 
 
 def open_model(location: str, trust_code: bool = False) -> Pretrained:
-    """Opens a causal language model.
-
-    Args:
-        location: location that `macaron_tf.load` accepts, such as RUN@CHECKPOINT.
-        trust_code: see `macaron_tf.load`.
-    """
+    """Opens the causal language model at a location that `macaron_tf.load` accepts."""
     model = load(location, trust_code=trust_code)
     task = model.task
     if not isinstance(task, Continuation) or isinstance(task.generator, SequenceGenerator):
@@ -33,10 +28,7 @@ def open_model(location: str, trust_code: bool = False) -> Pretrained:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the command `score`: prints the perplexity of text files.
-
-    With `--output`, the scores are also written to a JSON file.
-    """
+    """Prints the perplexity of text files, and writes it to a JSON file with `--output`."""
     location = checkpoint_location(options.run, options.checkpoint)
     model = open_model(location, options.trust_code)
     task, max_length = model.task, model.task.longest

@@ -46,7 +46,6 @@ class Start:
 
     Attributes:
         given: value of the flag `--init`.
-        vocabulary: vocabulary that tokenizes text for the model.
         model: name of the model in the catalog.
         model_options: (field, value) pairs of the configuration that differ from the catalog.
         source: pre-trained network to copy weights from. `None` means random initialization.
@@ -89,7 +88,7 @@ class Start:
         """Raises a UserError if this starting point does not fit the configuration `target_config`.
 
         The vocabulary must put [CLS] first or last in a row, as `target_config.summary` requires.
-        If there are pre-trained weights, their settings must also match (see `check_shapes`).
+        Pre-trained weights must also pass `check_shapes`.
         """
         if (target_config.summary == "last") != self.vocabulary.cls_last:
             end, summary = ("end", "last") if self.vocabulary.cls_last else ("beginning", "first")
@@ -111,10 +110,6 @@ class Start:
             Names of the compared layers or parts that keep some or all of their initial weights.
             The list omits the task head of a `TaskModel`. It is empty for an ELMo, or if `source`
             is `None`.
-
-        Raises:
-            UserError: the weights of `source` cannot initialize a network of this type, or the two
-                networks differ in splitting scheme or in the shape of a weight.
         """
         if self.source is None:
             return []
@@ -166,7 +161,6 @@ def read_start(
     """Loads the pre-trained network that `--init` names.
 
     Args:
-        given: value of the flag `--init`.
         kinds: see `start_of`.
         lower_case, pooling, trust_code: see `macaron_tf.load`.
     """
@@ -174,15 +168,11 @@ def read_start(
 
 
 def start_of(given: str, source: Pretrained, kinds: Collection[str]) -> Start:
-    """Builds a `Start` from a loaded network.
+    """Builds a `Start` from the loaded network `source`, whose type must be among `kinds`.
 
     Args:
         given: value of the flag `--init`.
-        source: loaded network.
-        kinds: keys of `KINDS` that name the accepted types of networks.
-
-    Raises:
-        UserError: the network is not of an accepted type, is quantized, or has no vocabulary.
+        kinds: keys of `KINDS`.
     """
     network, vocabulary = source.network, source.vocabulary
     config = network.config if isinstance(network, Model) else None
@@ -221,9 +211,7 @@ def check_shapes(
 
     Args:
         given: value of the flag `--init`, for the error message.
-        source_config: configuration of the pre-trained weights.
-        target_config: configuration of the network to initialize.
-        free: names of fields that may differ, by default the fields that do not affect the weights.
+        free: by default the fields that do not affect the weights.
     """
     for name in differing_fields(source_config, target_config):
         if name not in free:
@@ -241,15 +229,7 @@ Weights = Sequence[keras.Variable]
 
 
 def _shared_weights(network: Model) -> dict[str, Weights]:
-    """Returns a network's weights that pre-trained networks and task models can have in common.
-
-    Args:
-        network: encoder, encoder-decoder or task model.
-
-    Returns:
-        Dict mapping names in `_SHARED` to lists of weights. Parts that the network does not have
-        are left out.
-    """
+    """Returns the weights, by names in `_SHARED`, that pre-trained and task models can share."""
     if isinstance(network, Encoder):
         parts = {"encoder": network}
     elif isinstance(network, EncoderDecoder):
@@ -260,10 +240,7 @@ def _shared_weights(network: Model) -> dict[str, Weights]:
 
 
 def _weights_by_layer(network: Model) -> Mapping[str, Weights]:
-    """Groups the weights of a network by the names of its top-level layers.
-
-    A weight that belongs to the network itself forms a group under its own name.
-    """
+    """Groups weights by top-level layer. A weight of the network itself is a group of its own."""
     parts: dict[str, list[keras.Variable]] = {}
     for weight in network.weights:
         parts.setdefault(weight.path.split("/")[1], []).append(weight)
@@ -271,12 +248,9 @@ def _weights_by_layer(network: Model) -> Mapping[str, Weights]:
 
 
 def _copy_values(weights: Weights, source_weights: Weights) -> bool:
-    """Copies the values of `source_weights` into `weights`.
+    """Copies values into `weights`, by position if the lengths match, otherwise by name.
 
-    If both sequences have the same length, the weights are matched by position, otherwise by name.
-
-    Returns:
-        Whether every element of `weights` was set.
+    Returns whether every element of `weights` was set.
     """
     values: Sequence = source_weights
     if len(source_weights) != len(weights):
@@ -291,16 +265,12 @@ def _copy_values(weights: Weights, source_weights: Weights) -> bool:
 def config_from_encoder(
     config: EncoderConfig, base: EncoderDecoderConfig, parts: Sequence[str]
 ) -> EncoderDecoderConfig:
-    """Returns an encoder-decoder configuration whose weights an encoder can initialize.
+    """Returns an encoder-decoder configuration whose weights the encoder `config` can initialize.
 
     Args:
-        config: configuration of the encoder.
         base: encoder-decoder configuration that determines the dropout rates, and the number of
             layers in each stack (encoder or decoder) that is not in `parts`.
         parts: names from `PARTS` of the parts to initialize. The embeddings are always initialized.
-
-    Raises:
-        ValueError: encoder-decoders do not support the encoder's architecture.
     """
     for field, plain in (("embedding_dim", config.hidden_dim), ("sharing", "none")):
         value = getattr(config, field)
@@ -343,7 +313,6 @@ def copy_encoder(
 
     Args:
         network: encoder-decoder with a configuration from `config_from_encoder`.
-        encoder: encoder whose weights are copied.
         parts: names from `PARTS` of the parts to initialize. The embeddings are always initialized.
         languages: indices of the source and target language in the encoder's language embeddings.
     """

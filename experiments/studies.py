@@ -56,9 +56,7 @@ def command(name: str, *arguments: str, log: pathlib.Path | None = None) -> None
     """Runs `macaron NAME` in a new process.
 
     Because of the new process, the results do not depend on the random state of earlier commands.
-
-    Args:
-        log: file to which the command's output is appended; `None` means stdout and stderr.
+    The output goes to stdout and stderr, or is appended to the file `log`.
     """
     argv = [sys.executable, "-m", "macaron_tf", name, *arguments]
     if log:
@@ -114,7 +112,7 @@ def read_json(path: pathlib.Path, value_type: type = dict, /, **fields: type) ->
 def read_or_compute(file: pathlib.Path, settings: dict[str, Any], make: Callable[[], dict]) -> dict:
     """Reads a result from a JSON file, or computes and saves the result if the file is missing.
 
-    The file also contains `settings`, which determine the result. The returned result lacks them.
+    The file also contains `settings`, which determine the result.
     """
     if not file.exists():
         write_json(file, {**make(), "settings": settings})
@@ -217,10 +215,9 @@ def curves(rows: Iterable[dict], key: str, x: str, y: str, curve: str | None = N
 
 
 def cell(values: Sequence[float], digits: int, scale: float = 1.0) -> str:
-    """Formats the mean and standard deviation of values for a table cell.
+    """Formats the mean and standard deviation with `digits` decimal places, after scaling.
 
     Without values, the cell is "-". For a single value, the cell has no standard deviation.
-    `digits` is the number of decimal places, after scaling by `scale`.
     """
     if not values:
         return "-"
@@ -250,9 +247,7 @@ def write(
 ) -> None:
     """Writes a report to `out`/`name`.md and `out`/`name`.json, and prints the Markdown text.
 
-    Args:
-        figure: whether the report shows `out`/`name`.png.
-        fields: contents of the JSON file in addition to the command and the versions.
+    `figure` tells whether the report shows `out`/`name`.png. `fields` are added to the JSON file.
     """
     record = {"command": options.line, **versions(), **fields}
     write_record(out / f"{name}.json", record)
@@ -287,10 +282,7 @@ def _rounded(value: Any) -> Any:
 
 
 def describe_versions(record: Mapping[str, str]) -> str:
-    """Describes the output of `versions`, such as "macaron_tf 0.1.0 at commit abc1234".
-
-    If the record is empty, the description is "an unknown version".
-    """
+    """Describes the output of `versions`, as "macaron_tf 0.1.0 at commit abc1234" or as unknown."""
     if not record:
         return "an unknown version"
     text = f"macaron_tf {record['version']}"
@@ -313,9 +305,7 @@ def mean_curves(
     """Draws curves of means over seeds with error bars, in one or more panels.
 
     Args:
-        panels: nested dict. Its keys are, from outside to inside, the title of a panel, the name of
-            a curve and an x value. The innermost values are lists with the y value of each seed.
-        log_x, log_y: whether the axis is logarithmic.
+        panels: dict mapping the title of a panel to the result of `curves`.
         bar: function that returns half the length of an error bar, given the values over seeds;
             `None` means the standard deviation.
         levels: dict mapping a panel's title to a dotted horizontal line, as a pair of the height

@@ -32,7 +32,6 @@ _FLAGS = ("corpus", "vocabulary", "lower_case", "processes", "own_shards")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the command `train`: trains or resumes a run, and prints the next commands."""
     plan = planned(options)
     result = fit(plan, options.devices, options.callbacks)
     best, commands = plan.ended(result) or (plan.best, plan.next)
@@ -121,13 +120,10 @@ def fit(
     the folder is kept.
 
     Args:
-        plan: the run and its data.
         strategy: distribution strategy; `None` means the current strategy.
-        callbacks: callbacks from `--callback` and `--profile`; `None` means no callbacks.
+        callbacks: callbacks from `--callback` and `--profile`.
 
     Raises:
-        UserError: the folder contains a run with other settings, another vocabulary or other data,
-            or the model does not fit into memory.
         Diverged: too many consecutive updates were skipped, for example because of a NaN or
             infinite loss or gradient.
         Interrupted: a signal stopped training. A checkpoint was saved, unless the run has made no
@@ -221,19 +217,13 @@ def plan_of_pairs(
     select a checkpoint.
 
     Args:
-        run: run to train. It has a method `line_translator`, and its recipe has the section
-            `decoding`.
-        data: training pairs.
+        run: run with a method `line_translator`, whose recipe has the section `decoding`.
         validation_data: held-out pairs whose loss is computed.
-        validation_pairs: pairs of a source text and a target text. The model generates a text for
-            each source.
+        validation_pairs: pairs of texts; the model generates a text for each source.
         score: function from the generated texts to a dict of metrics.
         sample: format string for a printed example, whose three fields are the source, target and
             generated text.
         options: further fields of the plan. By default, the batches are those of `data`.
-
-    Raises:
-        UserError: even perfect outputs have the score 0, so no checkpoint can be selected.
     """
     recipe = run.recipe
     metric, seed = recipe.training.best_metric, recipe.training.seed
@@ -281,7 +271,6 @@ def warn_truncated(lengths: np.ndarray, max_length: int, setting: str) -> None:
 
     Args:
         lengths: number of tokens in each text, `(N,)`.
-        max_length: maximum number of tokens in a text.
         setting: name of the setting with the maximum, for the message.
     """
     if count := int((lengths >= max_length).sum()):

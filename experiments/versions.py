@@ -37,9 +37,9 @@ def commit(folder: pathlib.Path = _ROOT) -> str:
 
 
 def _git(folder: pathlib.Path, *arguments: str) -> tuple[int, str]:
-    """Runs git in a folder, and returns the exit status and the output.
+    """Runs git without the variables in `_LOCATIONS`, and returns the exit status and the output.
 
-    If git fails, the output is empty. The variables in `_LOCATIONS` have no effect.
+    If git fails, the output is empty.
     """
     environment = {name: os.environ[name] for name in os.environ if name not in _LOCATIONS}
     try:

@@ -27,7 +27,6 @@ OTHER_SENTENCE = "The light was not found."
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs all stages of the demo."""
     check_packages("train")
     with needed("the model server of the demo"):
         import starlette  # noqa: F401

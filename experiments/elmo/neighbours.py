@@ -14,7 +14,7 @@ from macaron_tf.text.words import cut_lines, split_sentences
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the command `neighbours`: prints the nearest neighbours of a word.
+    """Prints the nearest neighbours of a word.
 
     The first line lists the words that are spelled most similarly. For each sentence of `--in`,
     the lines below list the nearest occurrences in context.
@@ -32,11 +32,9 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _query_occurrences(network: Elmo, word: str, sentences: list[str]) -> Iterator[tuple]:
-    """Yields, for each sentence, a tuple that describes the first occurrence of `word`.
+    """Yields the first occurrence of `word` in each sentence: its words, a position and vectors.
 
-    The tuple has the words of the sentence, the position of `word`, and the vectors of `word`. The
-    vectors have the shape `(J, 2 P)`, with one vector from each of J layers. P is ELMo's projection
-    width.
+    The vectors of `word` have the shape `(J, 2 P)`, for J layers of ELMo's projection width P.
     """
     for sentence, (words, layers) in zip(sentences, embed(network, sentences), strict=True):
         if word not in words:
@@ -49,17 +47,15 @@ def _query_occurrences(network: Elmo, word: str, sentences: list[str]) -> Iterat
 def neighbours(
     network: Elmo, queries: Sequence[tuple], sentences: list[str], count: int
 ) -> Iterator[str]:
-    """Yields lines of text that list the nearest neighbours of a word by cosine similarity.
+    """Yields lines of text that list the `count` nearest neighbours of a word by cosine similarity.
 
     The first line lists similar words according to the first layer, whose vectors depend only on
     the characters of a word. The other lines show similar occurrences according to the last layer,
     whose vectors depend on the context.
 
     Args:
-        network: the ELMo.
         queries: tuples from `_query_occurrences`, one for each sentence with the word.
         sentences: sentences to search.
-        count: number of neighbours in each list.
     """
     type_vectors: dict[str, np.ndarray] = {}  # vector of each distinct word, without context
     occurrences: list[tuple[list[str], int]] = []  # sentence and position of each occurrence
@@ -89,7 +85,7 @@ def neighbours(
 
 
 def _cosines(vectors: np.ndarray, query: np.ndarray) -> np.ndarray:
-    """Computes the cosine similarities `(N,)` between N vectors `(N, D)` and the query `(D,)`.
+    """Computes the cosine similarities of vectors `(N, D)` and the query `(D,)`, as `(N,)`.
 
     The mean of the N vectors is subtracted from the N vectors and from the query first.
     """

@@ -79,8 +79,6 @@ class ElmoRecipe(Recipe):
 
 @dataclasses.dataclass(frozen=True)
 class ElmoRun(Run):
-    """A training run of ELMo, finished or not."""
-
     recipe_class = ElmoRecipe
     evaluation = "experiments.elmo.run:evaluate"
     vocabulary_class = WordVocabulary
@@ -112,10 +110,7 @@ class Rows(ArrayBatches):
     """Batches of a text that is split into rows of L words. An incomplete last row is dropped.
 
     A batch is a dict. `characters (B, L, C)` contains the C character ids of each word, and `words
-    (B, L)` contains the word ids.
-
-    Attributes:
-        ids: `(N, L)`, indices into `text.types` for the words of all N rows.
+    (B, L)` contains the word ids. `ids (N, L)` are the indices into `text.types` of all N rows.
     """
 
     def __init__(self, text: WordText, recipe: ElmoRecipe):
@@ -140,17 +135,10 @@ class Rows(ArrayBatches):
 def read_word_splits(
     recipe: Recipe, tfds: Tfds | None, edit: Callable[[str], str] = str
 ) -> list[list[str]]:
-    """Reads the documents of a recipe and splits them into words.
+    """Reads documents, and returns the words of the training and of the held-out documents.
 
-    Args:
-        recipe: a recipe with the settings `sources` and `held_out`. The first document and every
-            `held_out`-th document after it are held out.
-        tfds: access to TensorFlow Datasets.
-        edit: function that edits the text of a document before the text is split.
-
-    Returns:
-        A list of two lists: the words of the training documents, and the words of the held-out
-        documents.
+    The first document and every `held_out`-th document after it are held out. `edit` edits the text
+    of a document before the text is split.
     """
     document_words = [
         words
@@ -163,12 +151,7 @@ def read_word_splits(
 
 
 def build_vocabulary(word_splits: list[list[str]], size: int) -> WordVocabulary:
-    """Builds the vocabulary of the most frequent training words.
-
-    Args:
-        word_splits: training words and held-out words, from `read_word_splits`.
-        size: maximum number of words, including <UNK>, <S> and </S>.
-    """
+    """Builds the vocabulary of the `size` most frequent training words, including special words."""
     train_words, held_out_words = word_splits
     if held_out_words and not train_words:
         raise UserError(
@@ -182,11 +165,7 @@ def read_rows(
 ) -> tuple[Rows, Rows, WordVocabulary]:
     """Reads the training rows, the held-out rows and the vocabulary of a recipe.
 
-    Args:
-        recipe: the recipe.
-        vocabulary: vocabulary of the run; `None` means a new vocabulary of the most frequent
-            training words.
-        tfds: access to TensorFlow Datasets.
+    The `vocabulary` `None` means a new vocabulary of the most frequent training words.
     """
     word_splits = read_word_splits(recipe, tfds)
     vocabulary = vocabulary or build_vocabulary(word_splits, recipe.vocabulary_size)
@@ -201,10 +180,7 @@ def read_rows(
 
 
 def evaluate(elmo_run: ElmoRun, options: argparse.Namespace) -> None:
-    """Evaluates a checkpoint on the held-out documents.
-
-    The metrics are also written to RUN/scores/CHECKPOINT.json.
-    """
+    """Evaluates a checkpoint on the held-out documents, and writes RUN/scores/CHECKPOINT.json."""
     weights = elmo_run.checkpoint(options.checkpoint)
     rows, held_out, _ = read_rows(elmo_run.recipe, elmo_run.vocabulary, options.tfds)
     elmo_run.check_data(rows.fingerprint())
@@ -220,7 +196,7 @@ def evaluate(elmo_run: ElmoRun, options: argparse.Namespace) -> None:
 def _batched(rows: Iterable[list[bytes]]) -> Iterator[list[list[bytes]]]:
     """Groups lines into batches of at most `_MAX_BATCH_WORDS` words, including padding.
 
-    A line with more than `_MAX_BATCH_WORDS` words forms a batch alone.
+    A longer line forms a batch alone.
     """
     batch, max_length = [], 0
     for row in rows:
@@ -239,12 +215,7 @@ def embed(
     """Yields the words of each line, and the vectors of these words from all layers.
 
     For N words, the vectors have the shape `(N, 1 + num_layers, 2 P)` float32, where P is ELMo's
-    projection width.
-
-    Args:
-        network: the ELMo.
-        lines: the lines.
-        tokenized: whether to split lines at white space only, instead of by `split_words`.
+    projection width. `tokenized` lines are split at white space only, not by `split_words`.
     """
     check_encodable(lines)
     layers = tf.function(

@@ -43,11 +43,7 @@ def _evaluate(encoder: SentenceEmbedding, task: Task, examples: Examples) -> dic
 
 
 def run(options: argparse.Namespace) -> None:
-    """Prints the metrics of an encoder on a task.
-
-    The metrics are also written to the folder `--output`, or else to RUN/scores if the encoder is a
-    training run.
-    """
+    """Prints the metrics of an encoder on a task, and writes them as `_write_results` does."""
     check_packages("evaluate")
     encoder, encoder_run = open_encoder(options)
     recipe = encoder_run and encoder_run.recipe
@@ -92,15 +88,8 @@ def _write_results(
 ) -> None:
     """Writes results to a JSON file in the folder of `--output`, or else in RUN/scores.
 
-    Without `--output`, nothing is written if the encoder is not a training run.
-
-    Args:
-        options: options of the command.
-        encoder: the evaluated encoder.
-        encoder_run: training run that the encoder comes from; `None` for any other encoder.
-        subject: name of the evaluated data, which begins the file name.
-        texts: evaluated texts, which determine the hash in the file name.
-        record: the data and their metrics.
+    Without `--output`, nothing is written if the encoder is not a training run. `subject`, the name
+    of the evaluated data, begins the file name. `texts` determine the hash in the file name.
     """
     if options.output or encoder_run:
         path = encoder_run and encoder_run.path
@@ -110,7 +99,7 @@ def _write_results(
 
 
 def run_sets(options: argparse.Namespace) -> None:
-    """Runs the command `sts`: prints Spearman's correlation on several sets of scored pairs.
+    """Prints Spearman's correlation on several sets of scored pairs.
 
     The table has the form of table 1 in Reimers and Gurevych 2019: a column for each set, and a
     column for the mean.
@@ -141,10 +130,7 @@ def run_sets(options: argparse.Namespace) -> None:
 
 
 def search(options: argparse.Namespace) -> None:
-    """Runs the command `search`: prints the lines of a file that are nearest to each query.
-
-    The queries come from `--query`, or from stdin.
-    """
+    """Prints the lines of a file that are nearest to each query of `--query` or stdin."""
     with opened_input(options.corpus, "--corpus") as lines:
         # Empty lines are dropped, because their vectors are near every short query.
         corpus = [(n, text) for n, text in enumerate(decoded(lines), 1) if text.strip()]
@@ -170,11 +156,6 @@ def corpus_vectors(encoder: SentenceEmbedding, texts: list[str], file: pathlib.P
 
     HASH depends on the encoder and on the texts, so another encoder or other texts have another
     cache file. If the cache file cannot be written, the function only warns on stderr.
-
-    Args:
-        encoder: the encoder.
-        texts: the sentences.
-        file: file of the sentences; the cache file lies in the same folder.
     """
     digest = hashlib.sha256(encoder.identity().encode())
     for text in texts:

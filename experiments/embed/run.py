@@ -88,7 +88,6 @@ class EmbeddingRecipe(EpochRecipe):
 
     @property
     def task_definition(self) -> Task:
-        """Definition of the task."""
         return pair_task(self.task)
 
     @property
@@ -146,13 +145,9 @@ def objective_of(task: Task) -> str:
 def read_sets(
     task: Task, split: str, source: str | None = None, tfds: Tfds | None = None
 ) -> Examples:
-    """Reads the examples of a task, which are sentence pairs or triplets.
+    """Reads the examples of a task with two texts per example, or of `TRIPLETS`.
 
-    Args:
-        task: task with two texts per example, or `TRIPLETS`.
-        split: name of the split.
-        source: source of the examples; `None` means the default source of `task`.
-        tfds: access to TensorFlow Datasets.
+    The `source` `None` means the default source of the task.
     """
     if task is not TRIPLETS:
         return labelled(task).read(split, tfds, source)
@@ -171,7 +166,6 @@ def measure(
     if a vector is not finite.
 
     Args:
-        task: the task.
         network: the encoder, whose classifier is used for a classification task.
         vectors: `(N, S, D)`, vectors of N examples with S sentences each.
         labels: `(N,)`, the scores or class indices; `None` for triplets.
@@ -186,8 +180,6 @@ def measure(
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingRun(EpochRun):
-    """A training run of a sentence encoder, finished or not."""
-
     recipe_class = EmbeddingRecipe
     evaluation_flags = ("source", "split", "lower_case")
 
@@ -255,10 +247,7 @@ def read_encoder(
     lower_case: bool | None = None,
     trust_code: bool = False,
 ) -> Start:
-    """Loads an encoder, also from a sentence-transformers folder.
-
-    The arguments are those of `read_init`.
-    """
+    """Loads an encoder by `read_init`, also from a sentence-transformers folder."""
     init = read_init(location, None, vocabulary, lower_case, ("encoder",), True, trust_code)
     if init.config.summary == "last":
         raise UserError(
@@ -268,13 +257,10 @@ def read_encoder(
 
 
 def open_encoder(options: argparse.Namespace) -> tuple[SentenceEmbedding, EmbeddingRun | None]:
-    """Opens the sentence encoder `options.run` on the chosen devices.
+    """Opens the sentence encoder `options.run` on the chosen devices, and its run if it has one.
 
     The settings `pooling` and `max_length` of `--set` take precedence over those of the encoder,
     whose pooling is the mean if it is unknown.
-
-    Returns:
-        The encoder and its run. The run is `None` if the encoder was not trained by `EmbeddingRun`.
     """
     location, run = checkpoint_location(options.run, options.checkpoint), None
     chosen = EncoderSettings(**named_settings(EncoderSettings, options.set))

@@ -72,10 +72,7 @@ print(f"{len(ids):,} bytes of {len(texts)} documents, such as {texts[0].strip()[
 
 
 def rows(ids: tf.Tensor) -> tf.data.Dataset:
-    """Returns an endless dataset of batches of inputs and targets, each `(32, length)`.
-
-    The targets are the inputs shifted by one byte.
-    """
+    """Yields endless batches of inputs and targets, which are the inputs shifted by one byte."""
 
     def row(start):
         return ids[start : start + args.length], ids[start + 1 : start + args.length + 1]
@@ -119,11 +116,8 @@ class GPT(keras.Model):
     def decode_step(self, tokens, index, context, cache):
         """Returns logits `(B, K, V)` of the next ids, and the new cache.
 
-        Args:
-            tokens: ids `(B, K)` of K texts for each of B prompts.
-            index: position of the ids.
-            context: empty context from `init_decode`.
-            cache: cache of the earlier positions.
+        `tokens` are the ids `(B, K)` at position `index`, of K texts for each of B prompts. The
+        context is empty, and the cache has the earlier positions.
         """
         x, cache = self.mix(ops.reshape(tokens, (-1, 1)), index, cache)  # (B K, 1, D)
         logits = self.tokens.logits(self.norm(x))

@@ -27,7 +27,7 @@ from macaron_tf.training.checkpoints import read_manifest
 def evaluate(run: FinetuningRun, options: argparse.Namespace) -> None:
     """Scores a run, and writes the metrics and the predictions.
 
-    The run is scored on the split of `--split`, or on all validation splits of its task.
+    The split is that of `--split`, or all validation splits of the task.
     """
     check_packages("evaluate")
     task, labelled_task = run.task, labelled(run.task)
@@ -111,10 +111,6 @@ def check_trained(run: FinetuningRun, train: Any) -> None:
     Part of the table is held out for evaluation. If a line is added or removed, a different part is
     held out. The run was then trained on many of the held-out examples, so a score on these
     examples would be too high.
-
-    Args:
-        run: the run.
-        train: examples of the part of the table that is not held out.
     """
     recipe = run.recipe
     encoded = labelled(run.task).encoded(run.vocabulary, train, recipe.limits)
@@ -163,10 +159,7 @@ def submit(options: argparse.Namespace) -> None:
 
 
 def baseline(options: argparse.Namespace) -> None:
-    """Runs the command `baseline`: prints the metrics of a simple baseline for a task.
-
-    With `--output`, the metrics are also written to a JSON file.
-    """
+    """Prints the metrics of a simple baseline, and writes them to a JSON file with `--output`."""
     task = get_task(options.task, own=True)
     data = TaskData(task, options.source, options.tfds)
     predictor = data.labelled_task.baseline(data.splits[TRAIN])

@@ -48,7 +48,6 @@ class TaskData:
     Attributes:
         table: settings of the user's own table, including columns and classes that were found in
             the data.
-        tfds: access to TensorFlow Datasets.
         task: the task with the columns and classes of `table`.
         labelled_task: object that encodes and scores examples of the task's type; see
             `macaron_tf.tasks.labelled`.
@@ -75,23 +74,13 @@ class TaskData:
         return {split: examples for split, examples in self.splits.items() if split != TRAIN}
 
     def chance_level(self) -> float:
-        """Returns the best score of an answer that is the same for every example.
-
-        As in a run, the score is that of the first development set.
-        """
+        """Returns the best score, on the first development set, of one answer to every example."""
         task, examples = self.labelled_task, next(iter(self.validation.values()))
         constants = task.constants(self.splits[TRAIN], examples)
         return max(task.score(constant, examples)["score"] for constant in constants)
 
     def encoded(self, vocabulary: PieceVocabulary, limits: Limits) -> dict[str, EncodedExamples]:
-        """Returns the tokenized examples of each split, as a dict mapping split to examples.
-
-        If training texts may be truncated, the method warns on stderr.
-
-        Args:
-            vocabulary: vocabulary that tokenizes the examples.
-            limits: length and layout of the rows.
-        """
+        """Returns each split's tokenized examples. Warns on stderr if texts may be truncated."""
         encoded = {
             split: self.labelled_task.encoded(vocabulary, examples, limits)
             for split, examples in self.splits.items()
@@ -200,11 +189,10 @@ class FinetuningRecipe(EpochRecipe):
 
 
 def by_split(measured: Mapping[str, dict[str, float]]) -> dict[str, float]:
-    """Merges the metrics of several development sets into one dict.
+    """Merges the metrics of several development sets into one dict, from metric to value.
 
-    The result maps the name of a metric to its value. Metrics of the first split keep their names.
-    For other splits, the name of the split becomes a prefix, as in
-    "validation_mismatched_accuracy".
+    Metrics of the first split keep their names. For other splits, the name of the split becomes a
+    prefix, as in "validation_mismatched_accuracy".
     """
     first = next(iter(measured))
     return {
@@ -217,13 +205,7 @@ def by_split(measured: Mapping[str, dict[str, float]]) -> dict[str, float]:
 def measure(
     task: Task, outputs: Mapping[str, Any], examples: Mapping[str, Any]
 ) -> dict[str, float]:
-    """Computes the metrics of a model on several splits, and merges the metrics by `by_split`.
-
-    Args:
-        task: task that defines the metrics.
-        outputs: dict mapping a split to the model's outputs.
-        examples: dict mapping a split to its examples.
-    """
+    """Computes the metrics of a model on several splits, and merges them by `by_split`."""
     labelled_task = labelled(task)
     return by_split(
         {split: labelled_task.measure(outputs[split], examples[split]) for split in outputs}
@@ -232,8 +214,6 @@ def measure(
 
 @dataclasses.dataclass(frozen=True)
 class FinetuningRun(EpochRun):
-    """A fine-tuning run, finished or not."""
-
     recipe_class = FinetuningRecipe
     evaluation = "experiments.finetune.evaluate:evaluate"
     evaluation_flags = ("source", "split", "languages")
@@ -261,12 +241,7 @@ class FinetuningRun(EpochRun):
         super().write(network, fingerprint, **counts)
 
     def load_labelled_task(self, checkpoint: os.PathLike | str | None = None) -> LabelledTask:
-        """Loads a checkpoint, and returns a `LabelledTask` that makes predictions with its network.
-
-        Args:
-            checkpoint: path or name of the checkpoint; `None` means the default of
-                `find_checkpoint`.
-        """
+        """Loads a checkpoint, by default that of `find_checkpoint`, to make predictions."""
         checkpoint = self.checkpoint(checkpoint)
         metrics = read_manifest(checkpoint).get("metrics") or {}
         arguments = self.load_network(checkpoint), self.vocabulary, metrics
@@ -341,8 +316,7 @@ def _validation(
 ):
     """Makes a validation function, which returns the loss and the metrics.
 
-    The loss is computed on the first development set. The metrics are computed on all development
-    sets.
+    The loss is that of the first development set, and the metrics are those of all.
     """
     recipe = run.recipe
     task = labelled(data.task, recipe.limits, network, run.vocabulary)

@@ -88,17 +88,10 @@ def prepare_corpus(
     has no vocabulary, the function trains a vocabulary.
 
     Args:
-        recipe: settings of the corpus and of the vocabulary.
         out: folder of the corpus; `None` means a folder in `cache_directory()`, whose name is a
             hash of the settings.
         vocabulary_dir: folder of an existing vocabulary, which takes precedence over `vocabulary`.
-        tfds: access to TensorFlow Datasets.
-        vocabulary: an existing vocabulary.
         options: further arguments of `macaron_tf.data.corpus.writing.prepare`.
-
-    Raises:
-        UserError: the folder contains another corpus or vocabulary, the sources cannot be read, or
-            the vocabulary needs the language of each line.
     """
     if out is None:
         settings = [FORMAT, *map(repr, (recipe.corpus, recipe.vocabulary))]
@@ -119,11 +112,7 @@ def prepare_corpus(
 def _corpus_vocabulary(
     recipe: PretrainingRecipe, out: str | os.PathLike, tfds: Tfds | None
 ) -> PieceVocabulary:
-    """Loads the vocabulary in the corpus folder `out`, or trains a vocabulary if there is none.
-
-    Raises:
-        UserError: the loaded vocabulary has another kind, size or case folding than the recipe.
-    """
+    """Loads the vocabulary in the corpus folder `out`, or trains a vocabulary if there is none."""
     if not (as_path(out) / RECORD).exists():
         print(f"training a vocabulary of {recipe.vocabulary.size:,} pieces", flush=True)
         return train_vocabulary(recipe, tfds)
@@ -143,8 +132,7 @@ def _corpus_vocabulary(
 def vocabulary_config(vocabulary: PieceVocabulary) -> VocabularyConfig:
     """Returns the `VocabularyConfig` of a trained vocabulary.
 
-    `max_documents` and `max_characters` have their default values, because a vocabulary does not
-    store them.
+    A vocabulary does not store `max_documents` and `max_characters`, which have default values.
     """
     settings = vocabulary.settings()
     lower_case = {**settings, **settings.get("normalization", {})}["lower_case"]
@@ -155,7 +143,7 @@ def vocabulary_config(vocabulary: PieceVocabulary) -> VocabularyConfig:
 
 
 def run_prepare(options: argparse.Namespace) -> None:
-    """Runs the command `prepare`: prepares a corpus, and prints the next command."""
+    """Prepares a corpus, and prints the next command."""
     recipe = registry.load(options.recipe, PretrainingRecipe, options.set)
     writing = {"processes": options.processes}
     if options.beam:

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingRun(Run):
-    """A pre-training run, finished or not."""
-
     recipe_class = PretrainingRecipe
 
     training_flags = ("corpus", "vocabulary", "lower_case", "own_shards")
@@ -101,8 +99,8 @@ class PretrainingRun(Run):
         """Plans the training on a prepared corpus.
 
         Args:
-            corpus: prepared corpus; its `sequence_length` and `pairs` must equal the recipe's
-                settings. Its other settings and its vocabulary become those of the run.
+            corpus: its `sequence_length` and `pairs` must equal the recipe's settings. Its other
+                settings and its vocabulary become those of the run.
             strategy: distribution strategy; `None` means the current strategy.
             own_shards: whether each worker reads only its own shards. The order of the rows then
                 depends on the number of workers.
@@ -186,10 +184,7 @@ def _batches(
     workers: Workers,
     own_shards: bool,
 ) -> Callable[[int], tf.data.Dataset]:
-    """Returns a function that makes the endless dataset of training batches.
-
-    The argument of the function is the index of the first micro-batch.
-    """
+    """Returns a function from the first micro-batch's index to the endless training batches."""
     batch_size, seed, mask_seed = recipe.batch_size, recipe.training.seed, recipe.training.seed
     if recipe.objective.has_memory and own_shards:
         raise UserError(
@@ -242,10 +237,7 @@ def _batches(
 def validation_batches(
     recipe: PretrainingRecipe, corpus: PretrainingCorpus, objective: PretrainingObjective
 ) -> tf.data.Dataset:
-    """Makes the validation batches of a corpus, with the same masks in every validation.
-
-    `recipe.validation_batches` limits the number of batches.
-    """
+    """Makes the validation batches of a corpus, with the same masks in every validation."""
     if recipe.objective.has_memory:  # these objectives need texts of equal length
         rows = stream_dataset(corpus, "validation", recipe.batch_size, repeat=False)
     else:
@@ -269,8 +261,6 @@ def check_corpus(
     """Raises a `UserError` if the row length or the pairs of `corpus` differ from the recipe.
 
     Args:
-        recipe: recipe of the run.
-        corpus: prepared corpus.
         any_pairs: whether the corpus may have sentence pairs of another type than the recipe, as in
             evaluation. It must still have pairs if and only if the recipe has pairs.
     """

@@ -127,12 +127,7 @@ class TextRecipe(Recipe):
         return tuple(self.task.split("+"))
 
     def examples_of(self, task: str) -> tuple[str, tuple[str, str]]:
-        """Returns the source of a task's examples, and the names of the two text fields.
-
-        Raises:
-            UserError: there is no source, or `source` has no effect because every task of several
-                reads its default source.
-        """
+        """Returns the source of a task's examples, and the names of the two text fields."""
         default, fields = default_examples(task)
         several = len(self.tasks) > 1
         if several and self.source and all(default_examples(name)[0] for name in self.tasks):
@@ -180,10 +175,7 @@ class TextRecipe(Recipe):
 
 
 def default_examples(task: str) -> tuple[str, tuple[str, str]]:
-    """Returns a task's default source, and the names of the two text fields.
-
-    The source is an empty string if the task has no default source.
-    """
+    """Returns a task's default source, or "" without one, and the names of the two text fields."""
     if task == "summarization":
         return _SUMMARIZATION_EXAMPLES
     return (TASKS[task].source or "" if task in TASKS else ""), ("source", "target")
@@ -194,9 +186,6 @@ class TextPairs:
     """Examples in one split of a task, as pairs of a source text and a target text.
 
     Attributes:
-        task: name of the task.
-        split: name of the split.
-        pairs: pairs of a source line and a target line.
         labels: labels of the examples, or correct answers to the questions; `None` for
             summarization and translation, whose targets are texts.
         groups: group index of each example; `None` if the metrics do not group examples. See
@@ -215,17 +204,7 @@ class TextPairs:
     def read(
         cls, recipe: TextRecipe, name: str, split: str, tfds: Tfds | None = None
     ) -> "TextPairs":
-        """Reads one split of a task.
-
-        Args:
-            recipe: recipe that lists the task.
-            name: name of the task.
-            split: name of the split. "validation" means the first validation split of the task.
-            tfds: access to TensorFlow Datasets.
-
-        Raises:
-            UserError: the split cannot be read, or has no labels, like the test splits of GLUE.
-        """
+        """Reads one split of the task `name`. "validation" means its first validation split."""
         source, fields = recipe.examples_of(name)
         if prefix := PREFIXES.get(name):
             pairs = read_pairs(source, split, *fields, tfds)
@@ -245,10 +224,7 @@ class TextPairs:
         return cls(name, split, as_texts(task, examples), examples.labels, examples.groups)
 
     def first(self, count: int | None) -> "TextPairs":
-        """Returns a copy of this object with only the first `count` examples.
-
-        If `count` is `None`, the copy has all examples.
-        """
+        """Returns a copy with only the first `count` examples, or with all if `count` is `None`."""
         labels, groups = (
             None if values is None else values[:count] for values in (self.labels, self.groups)
         )
@@ -260,14 +236,10 @@ class TextPairs:
         return TranslationMetric(self.language).for_references([target for _, target in self.pairs])
 
     def score(self, answers: Sequence[str]) -> dict[str, float]:
-        """Computes the metrics of the task.
+        """Computes the metrics of the task from generated answers, one for each pair.
 
-        Args:
-            answers: generated answers, one for each pair.
-
-        Returns:
-            Dict mapping metric name to value. The value of "score" is the main metric or, for GLUE
-            and SuperGLUE, the mean of the task's metrics.
+        The value of "score" is the main metric or, for GLUE and SuperGLUE, the mean of the task's
+        metrics.
         """
         targets = [target for _, target in self.pairs]
         if self.task == "summarization":
@@ -287,13 +259,8 @@ class TextPairs:
 def check_answers(name: str, vocabulary: PieceVocabulary, max_tokens: int | None = None) -> None:
     """Raises a `UserError` if the model cannot generate the answers of a task.
 
-    This happens if the vocabulary cannot represent an answer, or if `max_tokens` is too small. The
-    function does not check tasks whose answers are free text or spans.
-
-    Args:
-        name: name of the task.
-        vocabulary: vocabulary of the model.
-        max_tokens: maximum number of tokens in an answer, excluding EOS; `None` means no limit.
+    This happens if the vocabulary cannot represent an answer, or if an answer has more than
+    `max_tokens` tokens without EOS. Tasks whose answers are free text or spans are not checked.
     """
     if name in PREFIXES or (task := get_task(name)).kind == "spans":
         return
@@ -355,8 +322,6 @@ def recipe_of_model(recipe: TextRecipe, model: Pretrained) -> TextRecipe:
 
 @dataclasses.dataclass(frozen=True)
 class TextRun(Run):
-    """A text-to-text fine-tuning run of an encoder-decoder, finished or not."""
-
     recipe_class = TextRecipe
 
     evaluation = "experiments.text_to_text.evaluate:evaluate"
@@ -488,10 +453,7 @@ def line_translator(
     """Builds a `LineTranslator`, which generates the answer to each line of text.
 
     Args:
-        network: trained network.
-        vocabulary: vocabulary of the network.
         answers: see `TextRecipe.answers`.
-        decoding: settings of beam search.
     """
     # The maximum length of an answer is the maximum target length in training. It does not
     # depend on the source. The search starts at BOS, and `prefix` has the ids before BOS.
@@ -517,7 +479,6 @@ def answers_of(model: Pretrained, location: str, task: str | None) -> dict[str, 
 
     Args:
         model: the model, which may have been saved without a recipe or come from another library.
-        location: location of the model.
         task: name of the task; `None` means the task that the model was trained for.
     """
     answers = dict(model.answers)

@@ -34,7 +34,6 @@ def average_run(opened: Run, count: int) -> None:
     """Averages the weights of the newest `count` checkpoints of a run into RUN/average.
 
     The average includes only checkpoints whose step is a multiple of `training.save_every_steps`.
-    An earlier average is replaced.
     """
     save_every_steps = opened.recipe.training.save_every_steps
     checkpoints = last_checkpoints(opened.path, count, save_every_steps)

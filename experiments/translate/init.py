@@ -43,10 +43,8 @@ class TranslationStart:
     """Initialization of a translation model with random weights.
 
     Unless the user gives a vocabulary, a vocabulary is trained on the recipe's text, jointly for
-    the source and the target language. Subclasses copy pre-trained weights instead.
-
-    Attributes:
-        init: pre-trained model of a subclass, with its vocabulary. In this class, `init` is `None`.
+    the source and the target language. Subclasses copy the pre-trained weights of `init`, which is
+    `None` in this class.
     """
 
     init: Start | None = None
@@ -54,8 +52,7 @@ class TranslationStart:
     def apply(self, recipe: TranslationRecipe) -> TranslationRecipe:
         """Returns `recipe` with the location (`init`) and the sizes of the pre-trained model.
 
-        The dropout rates of `recipe` stay unchanged. Without a pre-trained model, the method
-        returns `recipe` itself.
+        The dropout rates of `recipe` stay unchanged.
         """
         return recipe
 
@@ -120,10 +117,7 @@ def _training_pairs(recipe: TranslationRecipe, tfds: Tfds | None) -> Iterator[tu
 
 
 def _with_model(recipe: TranslationRecipe, config: EncoderDecoderConfig) -> TranslationRecipe:
-    """Returns `recipe` with the model configuration `config`.
-
-    The maximum text lengths of the result do not exceed the number of positions in the model.
-    """
+    """Returns `recipe` with the model `config`, whose positions limit the maximum text lengths."""
     options = differing_fields(config, catalog.config(recipe.model))
     for name in ("vocab_size", "two_way"):  # set by the vocabulary and `unsupervised`
         options.pop(name, None)
@@ -139,13 +133,7 @@ def _with_model(recipe: TranslationRecipe, config: EncoderDecoderConfig) -> Tran
 def _fitted_config(
     init: Start, config: EncoderDecoderConfig, parts: Sequence[str]
 ) -> EncoderDecoderConfig:
-    """Returns `config` with the sizes of the pre-trained model `init`.
-
-    Args:
-        init: the pre-trained model.
-        config: configuration of the translation model.
-        parts: members of `PARTS` that are initialized.
-    """
+    """Returns `config` with the sizes of `init`, of which `parts` are initialized."""
     with as_user_errors(f"--init {init.given}"):
         return config_from_encoder(init.config, config, parts)
 
@@ -156,8 +144,7 @@ class EncoderStart(TranslationStart):
 
     Attributes:
         parts: members of `PARTS` to initialize; the embeddings are always initialized.
-        decoder: second pre-trained model, which initializes the decoder; `None` means no second
-            model.
+        decoder: second pre-trained model, which initializes the decoder, or `None`.
 
     Reference: Lample and Conneau 2019, "Cross-lingual Language Model Pretraining", table 3.
     """
@@ -208,9 +195,6 @@ class EncoderStart(TranslationStart):
         """Returns the language embedding indices of the source and the target language.
 
         The result is [0, 0] if the pre-trained model has no language embeddings.
-
-        Raises:
-            UserError: the pre-trained model has no embedding for a language.
         """
         if not self.init.config.num_languages:
             return [0, 0]
@@ -282,13 +266,7 @@ def read_init(
         location: location of a model in a form that `macaron_tf.load` accepts; `None` means random
             weights.
         parts: members of `PARTS` to initialize; `None` means the encoder and the decoder.
-        decoder: location of a second model, which initializes the decoder; `None` means no second
-            model.
-        trust_code: see `macaron_tf.load`.
-
-    Raises:
-        UserError: `parts` or `decoder` is not allowed with `location`, or a model cannot be read or
-            has an unsuitable type.
+        decoder: location of a second model, which initializes the decoder.
     """
     if not location:
         if parts or decoder:

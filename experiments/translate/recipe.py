@@ -74,8 +74,8 @@ class DataConfig(Settings):
     def parts(self) -> dict[str, HeldOut]:
         """Training and validation parts of a source without splits, as a dict from split to part.
 
-        The dict is empty if the source has its own splits. The dict is also empty unless
-        `train_split` is "train" or "all" and `validation_split` is neither "train" nor "all".
+        The dict is empty if the source has its own splits, or unless `train_split` is "train" or
+        "all" and `validation_split` is neither.
         """
         names = self.train_split, self.validation_split
         is_whole = [name in WHOLE_SPLITS for name in names]
@@ -149,12 +149,9 @@ class TranslationRecipe(Recipe):
     def model_config(
         self, vocab_size: int | None = None, source_vocab_size: int | None = None
     ) -> EncoderDecoderConfig:
-        """Returns the model configuration.
+        """Returns the model configuration, by default with a joint vocabulary.
 
-        Args:
-            vocab_size: size of the joint vocabulary or, if `source_vocab_size` is set, of the
-                target vocabulary.
-            source_vocab_size: size of the source vocabulary; `None` means a joint vocabulary.
+        If `source_vocab_size` is set, `vocab_size` is the size of the target vocabulary.
         """
         if vocab_size is not None:
             vocab_size += self.sentinel_rows
@@ -207,10 +204,7 @@ class TranslationRecipe(Recipe):
         super().check_continues(before, where, may_change)
 
     def follow(self, path: str) -> "TranslationRecipe":
-        """Adapts the settings that depend on the changed setting `path`, and returns the recipe.
-
-        If `path` is "data.target_language", `metric.language` gets the same value.
-        """
+        """Sets `metric.language` to the target language if `path` is "data.target_language"."""
         if path != "data.target_language":
             return self
         metric = dataclasses.replace(self.metric, language=self.data.target_language)

@@ -34,8 +34,6 @@ from macaron_tf.training.updates import FirstStage
 
 @dataclasses.dataclass(frozen=True)
 class TranslationRun(Run):
-    """A training run of a translation model, finished or not."""
-
     recipe_class = TranslationRecipe
     training_flags = ("vocabulary", "processes")
     trains_on_jax = True
@@ -71,14 +69,11 @@ class TranslationRun(Run):
         seed: int = 1,
         backward: bool = False,
     ) -> LineTranslator:
-        """Builds a `LineTranslator` with the weights of a checkpoint.
+        """Builds a `LineTranslator` with the weights of a checkpoint; see `load_network`.
 
         Args:
-            checkpoint: name or path of the checkpoint, see `load_network`.
             decoding: settings of beam search or sampling; `None` means the settings of the recipe.
-            seed: sampling seed.
             backward: whether to translate from the target language to the source language.
-
         """
         task = Translation(self.load_network(checkpoint), self.vocabulary, self.recipe.decoding)
         return task.lines(decoding, seed, backward)
@@ -193,10 +188,7 @@ class TranslationRun(Run):
 
 
 def _warn_unequal_lengths(config: DataConfig, tfds: Tfds | None) -> None:
-    """Warns on stderr if the source text and the target text have different line counts.
-
-    Training never reads the surplus lines of the longer text.
-    """
+    """Warns on stderr if one text has more lines than the other, which training never reads."""
     splits = config.train_split, config.target_split
     source_lines, target_lines = (
         count_texts(config.source, name, config.languages, tfds) for name in splits
