@@ -103,11 +103,7 @@ class TranslationStart:
 
 
 def _training_pairs(recipe: TranslationRecipe, tfds: Tfds | None) -> Iterator[tuple[str, str]]:
-    """Returns the sentence pairs on which the vocabulary is trained.
-
-    The pairs come from the training split. If the split has more than `SAMPLE` pairs, the function
-    draws `SAMPLE` pairs at random.
-    """
+    """Returns at most `SAMPLE` pairs of the training split, drawn at random if it has more."""
     data = recipe.data
     split = data.parts.get(data.train_split, data.train_split)
     pairs = stream_pairs(data.source, split, *data.languages, tfds)

@@ -33,26 +33,12 @@ _LABELLED = {cls.kind: cls for cls in TASK_CLASSES if issubclass(cls, LabelledTa
 
 
 def labelled(task: Task, *arguments) -> LabelledTask:
-    """Creates a `LabelledTask` of the subclass that supports `task.kind`.
-
-    Args:
-        task: definition of the task, the first argument of the subclass.
-        arguments: further arguments of the subclass.
-    """
+    """Creates a `LabelledTask` of the subclass that supports `task.kind`."""
     return _LABELLED[task.kind](task, *arguments)
 
 
 def task_of(model: Any) -> TaskKind:
-    """Creates the task object by which a loaded model answers texts.
-
-    Args:
-        model: a `macaron_tf.pretrained.Pretrained`.
-
-    Raises:
-        UserError: the model's head was not read, the model has no vocabulary, no task type supports
-            the model, the task's record in `model.json` is damaged, or the number of class names
-            does not match the network.
-    """
+    """Creates the task object by which a loaded model, a `Pretrained`, answers texts."""
     name = model.name or model.checkpoint or "the model"
     model.require_head()
     if model.vocabulary is None and model.checkpoint.endswith(".keras"):

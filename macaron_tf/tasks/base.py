@@ -27,7 +27,6 @@ class TaskKind(abc.ABC):
 
     Args:
         network: built network with its weights; `None` means that the network does not exist yet.
-        vocabulary: the network's vocabulary.
 
     Attributes:
         name: short name of the task type, for messages.
@@ -69,14 +68,8 @@ class TaskKind(abc.ABC):
     def columns(self, lines: Sequence[str], first: int = 1) -> list[list[str]]:
         """Splits lines at tabs, and returns one list of texts for each name in `texts`.
 
-        If there is only one name, lines are not split.
-
-        Args:
-            lines: lines with one column for each name in `texts`.
-            first: line number of the first line, for error messages.
-
-        Raises:
-            LineError: a line has a wrong number of columns.
+        If there is only one name, lines are not split. `first` is the line number of the first line
+        in the `LineError` about a wrong number of columns.
         """
         names = self.texts
         if len(names) == 1:
@@ -106,11 +99,7 @@ class TaskKind(abc.ABC):
         return as_rows(outputs)
 
     def with_options(self, **options: Any) -> Self:
-        """Returns a copy of the task with changed options, such as `n_best`.
-
-        Raises:
-            UserError: an option does not exist in the task type, or its value is not allowed.
-        """
+        """Returns a copy of the task with changed options, such as `n_best`."""
         for name in [name for name in options if name not in self.takes]:
             problem = f"{name}={options[name]!r} is"
             if name in self.controls:
@@ -123,28 +112,17 @@ class TaskKind(abc.ABC):
         return self.changed(**options)
 
     def changed(self, **options: Any) -> Self:
-        """Returns a task with changed options.
-
-        The base class has no options and returns the task itself. Subclasses with options return a
-        copy.
-        """
+        """Returns a copy with changed options, or the task itself if its type has no options."""
         return self
 
     def stream(self, text: str, **options: Any) -> Iterator[str]:
-        """Yields parts of the answer to one text as soon as they are decoded.
-
-        Raises:
-            UserError: the task type cannot stream its answers.
-        """
+        """Yields parts of the answer to one text as soon as they are decoded."""
         raise UserError(f"a {self.name} cannot stream its answers: use predict instead")
 
     def likelihoods(self, texts: Sequence[str]) -> list[dict[str, float]]:
         """Computes the log-probability (`log_probs`) and the token count (`tokens`) of each text.
 
         A task type that computes log-probabilities in a graph has a signature `score` instead.
-
-        Raises:
-            UserError: the task type does not compute log-probabilities of texts.
         """
         raise UserError(f"a {self.name} cannot score texts: use predict instead")
 
@@ -153,10 +131,7 @@ class TaskKind(abc.ABC):
         return {}
 
     def typical_texts(self) -> Sequence[str]:
-        """Returns texts for warm-up requests.
-
-        Requests with these texts trigger the compilation of every function that `serve` may call.
-        """
+        """Returns texts for warm-up requests, which compile all functions that `serve` may call."""
         return (EXAMPLE,)
 
     def examples(self) -> list[str]:
@@ -168,8 +143,7 @@ class TaskKind(abc.ABC):
 class Decoding(TaskKind):
     """Base class of task types that decode their answers token by token.
 
-    Attributes:
-        decoder: network, or another decoding engine such as a `LiteDecoder`.
+    The `decoder` is the network, or another decoding engine such as a `LiteDecoder`.
     """
 
     decoder: Any
@@ -180,18 +154,12 @@ class Decoding(TaskKind):
         """Creates the task of an exported model.
 
         Args:
-            decoder: decoding engine, such as a `LiteDecoder`.
-            vocabulary: the model's vocabulary.
             facts: result of the method `facts`, from the record of the exported model.
         """
 
     @abc.abstractmethod
     def with_decoder(self, decoder: Any) -> Self:
-        """Returns a copy of the task that uses another decoding engine, such as a `LiteDecoder`.
-
-        Raises:
-            UserError: the task needs its own decoding engine, because its search is compiled.
-        """
+        """Returns a copy of the task that uses another decoding engine, such as a `LiteDecoder`."""
 
     @abc.abstractmethod
     def begin(self, text: tf.Tensor) -> tuple[Prompts, Any, State]:
@@ -214,11 +182,9 @@ class OnePass(TaskKind):
 
     @abc.abstractmethod
     def prepare(self, *inputs: tf.Tensor) -> tuple[dict[str, tf.Tensor], Any]:
-        """Converts texts to the network's inputs, padded to the longest row.
+        """Converts texts to the network's inputs, padded to the longest row, and further tensors.
 
-        Returns:
-            Dict mapping each input name of the network to a tensor, and further tensors that only
-            `conclude` needs.
+        Only `conclude` reads the further tensors.
         """
 
     def compute(self, rows: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -227,12 +193,7 @@ class OnePass(TaskKind):
 
     @abc.abstractmethod
     def conclude(self, computed: tf.Tensor, extras: Any) -> dict[str, tf.Tensor]:
-        """Converts outputs of `compute` to outputs of `serve`.
-
-        Args:
-            computed: outputs of `compute`.
-            extras: second result of `prepare`.
-        """
+        """Converts outputs of `compute`, and the further tensors, to outputs of `serve`."""
 
     def serve(self, *inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         rows, extras = self.prepare(*inputs)
@@ -247,13 +208,8 @@ def refuse_damaged_record(model: Any) -> contextlib.AbstractContextManager[None]
 def require(is_good: tf.Tensor, message: str, value: Any) -> Any:
     """Returns `value`, and makes the graph raise InvalidArgumentError if a row is bad.
 
-    The error contains `message` and the indices of the bad rows. A server that merges requests into
-    one batch uses the indices to run the good rows again.
-
-    Args:
-        is_good: booleans `(B,)`; False marks a bad row.
-        message: text of the error.
-        value: tensor or ragged tensor to return.
+    The error contains `message` and the indices of the rows where `is_good (B,)` is False. A server
+    that merges requests into one batch uses the indices to run the good rows again.
     """
     bad = tf.reshape(tf.where(tf.logical_not(is_good)), [-1])
     assertion = tf.debugging.Assert(tf.reduce_all(is_good), [message, "rows:", bad], summarize=-1)

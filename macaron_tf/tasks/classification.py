@@ -129,10 +129,7 @@ class Classification(LabelledTask):
         return self.decide(outputs).tolist()
 
     def line(self, answer: Any) -> str:
-        """Formats an answer as a line with its score, or with its label and all probabilities.
-
-        Tabs separate the label and the probabilities, which are in the order of the classes.
-        """
+        """Formats an answer as its score, or as its label and all probabilities in class order."""
         if self.task.regression:
             return f"{answer:.6g}\n"
         shares = (f"{share:.4f}" for share in answer["probabilities"])
@@ -205,21 +202,14 @@ class MultipleChoice(Classification):
 
 
 def bag_of_words(task: Task, train: Examples) -> Callable[[Examples], np.ndarray]:
-    """Fits a linear baseline model on TF-IDF features.
+    """Fits a linear baseline on TF-IDF features, which maps N examples to `(N,)` predictions.
 
-    The model is scikit-learn's logistic regression, or ridge regression if the labels are scores.
-    The features of a text are the TF-IDF weights of words and bigrams, with sublinear term
-    frequencies. If two texts have the features a and b, the features of their pair are a, b, the
-    absolute difference and the product of a and b (elementwise), and the cosine of a and b. From a
-    and b alone, a linear model cannot tell whether the two texts are similar.
-
-    Returns:
-        Function from N examples to `(N,)` classes, or `(N,)` scores that are clipped to the task's
-        range.
-
-    Raises:
-        UserError: the training texts have no words, all examples have the same class, or
-            scikit-learn is not installed.
+    The model is scikit-learn's logistic regression, or ridge regression if the labels are scores,
+    which are clipped to the task's range. The features of a text are the TF-IDF weights of words
+    and bigrams, with sublinear term frequencies. If two texts have the features a and b, the
+    features of their pair are a, b, the absolute difference and the product of a and b
+    (elementwise), and the cosine of a and b. From a and b alone, a linear model cannot tell whether
+    the two texts are similar.
     """
     with needed("a baseline"):
         from sklearn.feature_extraction.text import TfidfVectorizer

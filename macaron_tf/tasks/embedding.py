@@ -38,10 +38,7 @@ class SentenceEmbedding(OnePass):
     texts are truncated as in training.
 
     Args:
-        network: built network.
-        vocabulary: vocabulary of the network.
-        max_length: maximum number of ids in a row, including special ids. Longer texts are
-            truncated.
+        max_length: maximum number of ids in a row, including special ids.
         max_tokens: maximum number of tokens per batch of `encode`, including padding.
     """
 
@@ -113,10 +110,6 @@ class SentenceEmbedding(OnePass):
         The vectors have norm 1 only if the `normalize` of the network is True. An empty sentence is
         encoded as two special ids. Long sentences are truncated, and a warning on stderr reports
         the number of truncated sentences.
-
-        Raises:
-            UserError: a text contains an unpaired surrogate, which UTF-8 cannot encode, or the
-                maximum row length is less than 3.
         """
         check_encodable(texts)
         rows, cut = encode_sentences(self.vocabulary, texts, self.max_length)
@@ -128,10 +121,7 @@ class SentenceEmbedding(OnePass):
         return RowOutputs(self.network, ("token_ids",))
 
     def encode_rows(self, rows: TokenRows) -> np.ndarray:
-        """Encodes N rows of ids, including special ids, as vectors `(N, D)` float32.
-
-        The vectors have norm 1 only if the `normalize` of the network is True.
-        """
+        """Encodes N rows of ids, with special ids, as vectors `(N, D)` float32; see `encode`."""
         vectors = np.empty((len(rows.lengths), self.network.config.hidden_dim), np.float32)
         if not len(vectors):
             return vectors
@@ -155,10 +145,7 @@ class SentenceEmbedding(OnePass):
         return self.encode_rows(data.rows).reshape(-1, data.rows_per_example, width)
 
     def identity(self) -> str:
-        """Computes a SHA-256 digest (hex) of the settings, vocabulary and weights of the encoder.
-
-        Encoders with equal digests compute equal vectors.
-        """
+        """Computes a SHA-256 digest (hex) of the encoder's settings, vocabulary and weights."""
         settings = {**self.network.get_config(), "max_length": self.max_length}
         digest = hashlib.sha256(f"{self.vocabulary.hash}\n".encode())
         digest.update(json.dumps(settings, sort_keys=True, default=str).encode())
@@ -168,13 +155,7 @@ class SentenceEmbedding(OnePass):
 
 
 def warn_cut(cut: int, total: int, max_length: int) -> None:
-    """Prints a warning to stderr if sentences were truncated.
-
-    Args:
-        cut: number of truncated sentences.
-        total: number of all sentences.
-        max_length: maximum number of ids in a row, including two special ids.
-    """
+    """Warns on stderr if `cut` of `total` sentences were truncated to `max_length` ids."""
     if cut:
         print(
             f"warning: {cut:,} of {total:,} sentences have more than {max_length - 2} tokens and "

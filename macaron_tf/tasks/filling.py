@@ -23,18 +23,16 @@ class Filling(OnePass):
 
     The input of the signature `serving_default` is `text (B,)` strings, each with one or more
     [MASK] tokens. M is the maximum number of masks in a text. The outputs are `words (B, M, K)`
-    strings and `probabilities (B, M, K)` float32, for the K most probable tokens at each mask, in
-    descending order of probability. The rows of texts with fewer than M masks are padded with ""
+    strings and `probabilities (B, M, K)` float32, for the `top` K most probable tokens at each mask
+    in descending order of probability. The rows of texts with fewer than M masks are padded with ""
     and 0. A token that continues a word begins with "##". White space is encoded as the vocabulary
     encodes it in any text, but [MASK] may include the white space before it (see
     `PieceVocabulary.mask_takes_space`). The graph raises InvalidArgumentError for a text that is
     too long or has no mask.
 
     Args:
-        network, vocabulary: arguments of `TaskKind`.
         longest: maximum number of ids in a row, including special ids. The model may have no
             trained positions beyond this maximum.
-        top: number of tokens per mask, K.
     """
 
     name = "mask filler"

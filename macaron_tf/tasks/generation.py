@@ -169,13 +169,7 @@ class Continuation(Decoding):
     def stream(self, text: str, **settings: Any) -> Iterator[str]:
         """Yields parts of the continuation as soon as they are decoded.
 
-        Args:
-            text: text to continue.
-            settings: `seed`, and fields of `GenerationConfig` other than `num_samples`.
-
-        Raises:
-            UserError: a setting does not exist or has an invalid value, the text is too long, or
-                the text has no tokens and the model cannot begin a text.
+        The `settings` are `seed`, and fields of `GenerationConfig` other than `num_samples`.
         """
         names = {field.name for field in dataclasses.fields(GenerationConfig)} - {"num_samples"}
         names.add("seed")
@@ -196,7 +190,6 @@ class Continuation(Decoding):
         ]
 
     def scorer(self, window: int) -> TextScorer:
-        """Creates a scorer that splits texts into windows of `window` tokens."""
         options = {"starts": bool(self.generator.prefix), "line_ends": self.generator.line_ends}
         return TextScorer(self.network, self.vocabulary, window, **options)
 
@@ -207,9 +200,8 @@ class Continuation(Decoding):
 class TextToText(Continuation):
     """Generation of answers by a text-to-text model that was trained on a task.
 
-    The signature `serving_default` has the inputs and outputs of `Continuation`. Input texts have
-    the format of `lines` in `frame_lines`. The default temperature is 0, which means greedy
-    decoding.
+    Inputs and outputs are those of `Continuation`, and texts have the format of `lines` in
+    `frame_lines`. The default temperature is 0, which means greedy decoding.
     """
 
     name = "text-to-text model"
@@ -238,8 +230,6 @@ class TaskGenerator(SequenceGenerator):
     """Text generator that reads input lines of a text-to-text task and generates the answers.
 
     Args:
-        network: trained encoder-decoder.
-        vocabulary: vocabulary of the network.
         task: task name, as in `frame_lines`.
         max_target: maximum number of tokens in an answer, including EOS and an initial [CLS].
         starts: whether texts and answers begin with [CLS], as in Hugging Face's BART. The decoder
@@ -279,9 +269,6 @@ def frame_lines(task: str, lines: tf.Tensor) -> tf.Tensor:
             tasks, their names are joined by "+". Lines for such a model must already name their
             task, as in "sst2 sentence: ...".
         lines: strings `(B,)` with one text each, or two texts separated by a tab.
-
-    Returns:
-        Strings `(B,)`, the encoder inputs as text.
     """
     lines = as_prompts(lines)
     if task in PREFIXES or "+" in task:

@@ -77,10 +77,7 @@ class Limits(Settings):
 
     @property
     def language_id(self) -> int:
-        """Index of `language` in the model's language embeddings.
-
-        The index is 0 if `language` is `None` or the model has no language embeddings.
-        """
+        """Index of `language` in the model's language embeddings, or 0 if either is missing."""
         has_embedding = self.language and self.embeds_languages
         return self.languages.index(self.language) if has_embedding else 0
 
@@ -93,9 +90,7 @@ class LabelledTask(OnePass):
     network's logits. Predictions are computed from outputs.
 
     Args:
-        task: definition of the task, with its columns, classes and metrics.
         limits: length and layout of the rows. `None` is only valid without a network.
-        network, vocabulary: arguments of `TaskKind`.
         tuned: dict mapping metric name to validation score of the network. The dict is empty if the
             network was not validated. The no-answer threshold of `QuestionAnswering` comes from
             this dict.
@@ -127,10 +122,7 @@ class LabelledTask(OnePass):
         self.longest = limits.max_length if limits else None
 
     def description(self) -> dict[str, Any]:
-        """Returns the task and its limits as JSON values for `model.json`.
-
-        `task_of` reads these values.
-        """
+        """Returns the task and its limits as JSON values in `model.json`, for `task_of`."""
         return {"task": dataclasses.asdict(self.task), "limits": dataclasses.asdict(self.limits)}
 
     def facts(self) -> dict[str, Any]:
@@ -140,10 +132,9 @@ class LabelledTask(OnePass):
     def read(
         self, split: str, tfds: Tfds | None, source: str | None, language: str | None = None
     ) -> Any:
-        """Reads the labelled examples of a split. For the arguments, see `read_examples`.
+        """Reads the labelled examples of a split, and raises a `UserError` if labels are missing.
 
-        Raises:
-            UserError: the examples cannot be read, or have no labels.
+        For the arguments, see `read_examples`.
         """
         language_option = {"language": language} if language else {}
         examples = type(self).reader(self.task, split, tfds, source, **language_option)
@@ -161,18 +152,11 @@ class LabelledTask(OnePass):
         table: TableSettings,
         language: str | None = None,
     ) -> dict[str, Any]:
-        """Reads the examples of several splits by `read`.
+        """Returns the examples of several splits, as a dict from split to the result of `read`.
 
         If the source has no validation split (`split_names` returns `None`), `table.held_out_mask`
         selects the validation examples among the examples of the split "train". The split "train"
         then has the remaining examples, and the split "all" has all examples.
-
-        Returns:
-            Dict mapping split to examples.
-
-        Raises:
-            UserError: `read` fails; the source has no named splits, and `splits` contains an
-                unknown split; or no example, or every example, would be held out.
         """
         if (names := self.split_names(splits, tfds, source)) is not None:
             arguments = tfds, source, language
@@ -220,10 +204,7 @@ class LabelledTask(OnePass):
     def min_length(self, spans: SpanLimits) -> int:
         """Returns the minimum `max_length` at which a row has room for a token of each text.
 
-        The method assumes that one [SEP] separates two texts.
-
-        Args:
-            spans: limits for question answering. Other task types ignore `spans`.
+        The method assumes that one [SEP] separates two texts. Only question answering uses `spans`.
         """
         return 5 if self.task.second else 3
 
@@ -252,10 +233,7 @@ class LabelledTask(OnePass):
 
     @abc.abstractmethod
     def make_network(self, config: EncoderConfig, head_dropout: float, policy) -> keras.Model:
-        """Creates a network with the configuration `config` and a head for this task type.
-
-        The network is not built yet.
-        """
+        """Creates a network with a head for this task type, without building it."""
 
     @property
     @abc.abstractmethod
@@ -266,7 +244,6 @@ class LabelledTask(OnePass):
         """Returns the training objective.
 
         Args:
-            config: configuration of the network.
             language_weight: weight of an auxiliary language modelling loss. Only causal models for
                 classification and multiple choice have this loss.
         """
@@ -285,12 +262,9 @@ class LabelledTask(OnePass):
         Args:
             logits: the network's outputs for all rows, padded with -1e9 to the longest row.
             encoded: tokenized rows of `examples`.
-            examples: examples from which `encoded` was made.
-            limits: length and layout of the rows.
         """
 
     def is_finite(self, outputs: Any) -> bool:
-        """Returns whether all outputs are finite."""
         return all(np.isfinite(values).all() for values in keras.tree.flatten(outputs))
 
     def decide(self, outputs: Any) -> Any:
@@ -310,21 +284,12 @@ class LabelledTask(OnePass):
         """Formats an answer from `rows` as text that a command prints."""
 
     def baseline(self, train: Any) -> Callable[[Any], Any] | None:
-        """Fits a non-neural baseline to the training set.
-
-        Returns:
-            Function from examples to predictions, or `None` if the task type has no baseline.
-        """
+        """Fits a non-neural baseline, which maps examples to predictions, or returns `None`."""
         return None
 
     @abc.abstractmethod
     def constants(self, train: Any, examples: Any) -> Iterable[Any]:
-        """Yields predictions for `examples` that are the same for every example.
-
-        Args:
-            train: training set, whose labels are the answers to try.
-            examples: examples to answer.
-        """
+        """Yields predictions that are equal for all examples; `train` has the answers to try."""
 
     def measure(self, outputs: Any, examples: Any) -> dict[str, float]:
         """Computes the metrics of outputs. All metrics are NaN if an output is not finite."""
@@ -338,19 +303,13 @@ class LabelledTask(OnePass):
 
 
 def named_classes(model: Any, task: str) -> tuple[Task, Limits, keras.Model, PieceVocabulary]:
-    """Builds the arguments of a `LabelledTask` for a classifier or tagger without a saved task.
+    """Returns the arguments of a `LabelledTask` for a classifier or tagger without a saved task.
 
     An example is a classifier from another library.
 
     Args:
         model: a `macaron_tf.pretrained.Pretrained`, whose `labels` are the class names.
         task: name of the task: "classify", "regress" or "tag".
-
-    Returns:
-        The arguments `task`, `limits`, `network` and `vocabulary`.
-
-    Raises:
-        UserError: the number of class names does not match the network.
     """
     num_outputs, labels = model.network.head.num_classes, tuple(model.labels)
     if len(labels) != (num_outputs if num_outputs > 1 else 0):

@@ -34,7 +34,6 @@ class SpanOutputs:
     Attributes:
         texts: text of each answer, copied from its context, or "" if no span is possible.
         answers: result of `macaron_tf.decoding.spans.best_answers` as NumPy arrays.
-        threshold: no-answer threshold, see `decide_answered` in the same module.
     """
 
     texts: list[str]
@@ -64,10 +63,9 @@ class QuestionAnswering(LabelledTask):
 
     @property
     def threshold(self) -> float | None:
-        """No-answer threshold of `macaron_tf.decoding.spans.decide_answered`.
+        """No-answer threshold of `macaron_tf.decoding.spans.decide_answered`, by default 0.
 
-        `None` means that every question of the task has an answer. Without a tuned threshold, the
-        threshold is 0.
+        `None` means that every question of the task has an answer.
         """
         return float(self.tuned.get(_THRESHOLD, 0.0)) if self.task.unanswerable else None
 
@@ -97,17 +95,10 @@ class QuestionAnswering(LabelledTask):
         return {"answer": answer, "start": start, "end": end, "probability": probability}
 
     def columns(self, lines: Sequence[str], first: int = 1) -> list[list[str]]:
-        """Splits lines into a list of questions and a list of contexts.
+        """Splits lines into a list of questions and a list of contexts; see `TaskKind.columns`.
 
         A line is a question and a context separated by a tab, or a JSON object with the keys
         "question" and "context".
-
-        Args:
-            lines: lines to split.
-            first: line number of the first line, for error messages.
-
-        Raises:
-            UserError: a line has another form.
         """
         columns: list[list[str]] = [[], []]
         for line_number, line in enumerate(lines, first):

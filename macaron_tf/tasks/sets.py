@@ -89,12 +89,7 @@ def _forward(
 
 
 class SetOutputs:
-    """Forward pass of a task's network over whole datasets.
-
-    Args:
-        task: task with limits, a network and a vocabulary.
-        batch_size: number of examples per batch.
-    """
+    """Forward pass of a task's network over whole datasets, with `batch_size` examples a batch."""
 
     def __init__(self, task: LabelledTask, batch_size: int):
         self.task, self.batch_size = task, batch_size
@@ -104,10 +99,7 @@ class SetOutputs:
         self._outputs = RowOutputs(task.network, self._names, task.row_shape, self._token_shape)
 
     def logits(self, data: ExampleBatches) -> np.ndarray:
-        """Computes the network's outputs `(N, ...)` for N examples.
-
-        Outputs of batches with shorter rows are padded with -1e9.
-        """
+        """Computes the network's outputs `(N, ...)` for N examples, padded with -1e9."""
         rows = (len(data), *self.task.row_shape, data.lengths[-1])
         ids = dict.fromkeys(self._names, keras.KerasTensor(rows, "int32"))
         ids["token_ids"] = keras.KerasTensor((*rows, *self._token_shape), "int32")
@@ -127,9 +119,7 @@ class SetOutputs:
     def compute(self, examples: Any, language: str | None = None) -> Any:
         """Computes the result of `LabelledTask.outputs` for examples. Labels are ignored.
 
-        Args:
-            examples: examples that the task's `reader` returned, such as `Examples`.
-            language: language code of the texts; `None` means `task.limits.language`.
+        The `language` is a code; `None` means `task.limits.language`.
         """
         task = self.task.with_options(language=language) if language else self.task
         encoded = task.encoded(task.vocabulary, examples, task.limits)

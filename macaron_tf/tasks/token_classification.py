@@ -111,7 +111,7 @@ class TokenClassification(LabelledTask):
     def baseline(self, train: TaggedSentences) -> Callable[[TaggedSentences], list[list[str]]]:
         """Fits a tagger that assigns each word its most frequent tag in the training set.
 
-        Words that are not in the training set get the tag with the index `Task.outside`.
+        Other words get the tag with the index `Task.outside`.
         """
         counts: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
         tags = itertools.chain.from_iterable(train.labels or ())

@@ -40,8 +40,6 @@ class Translation(Decoding):
     The graph raises InvalidArgumentError for a line of more than `max_tokens` tokens.
 
     Args:
-        network: trained `EncoderDecoder`.
-        vocabulary: vocabulary of the network.
         decoding: settings of the beam search; `None` means the default settings.
         compiled: whether to compile the search by XLA for requests with a single line.
 
@@ -80,12 +78,7 @@ class Translation(Decoding):
         return cls(decoder, vocabulary, BeamSearchConfig(**facts["decoding"]))
 
     def changed(self, compiled: bool = False, **fields: Any) -> Self:
-        """Returns a copy of the task with changed search settings.
-
-        Args:
-            compiled: whether to compile the search. A compiled task stays compiled.
-            fields: fields of `BeamSearchConfig` to change.
-        """
+        """Returns a copy with changed `BeamSearchConfig` fields. A compiled task stays compiled."""
         decoding = dataclasses.replace(self.decoding, **fields)
         return type(self)(self.network, self.vocabulary, decoding, compiled or self.compiled)
 
@@ -115,7 +108,6 @@ class Translation(Decoding):
         Args:
             decoding: settings of beam search or sampling; `None` means `self.decoding`. On Keras's
                 JAX backend, the search is greedy (see `LineTranslator`).
-            seed: random seed for sampling.
             backward: whether to translate from the target language to the source language.
         """
         network, vocabulary = self.decoder, self.vocabulary
@@ -151,10 +143,7 @@ class Translation(Decoding):
         return list(dict.fromkeys(selected))
 
     def ids(self, lines: tf.Tensor, language: str) -> tf.Tensor:
-        """Encodes lines `(B,)` as ids `(B, L)`, with EOS at the end and padding by PAD.
-
-        The graph raises InvalidArgumentError for a line of more than `max_tokens` tokens.
-        """
+        """Encodes lines `(B,)` as ids `(B, L)`, with EOS at the end and padding by PAD."""
         rows = self.vocabulary.encode(lines, language)
         fits = rows.row_lengths() <= self.max_tokens
         rows = require(fits, f"a line has more than {self.max_tokens} tokens: split it", rows)
@@ -197,16 +186,11 @@ _COMPILED_LENGTHS = (16, 32, 64, 128)
 
 
 def _run_compiled(function: Callable, ids: tf.Tensor, pad: int) -> Any:
-    """Calls `function(ids)`, compiled by XLA if the batch is a single row of at most 128 ids.
+    """Calls `function` on ids `(B, L)`, compiled by XLA for a single row of at most 128 ids.
 
     For a single row, launching the operations takes as long as their computation. XLA fuses
-    operations, so that fewer operations are launched. The row is padded to the next
+    operations, so that fewer operations are launched. The row is padded with `pad` to the next
     length in `_COMPILED_LENGTHS`. The first request with a padded length compiles the function.
-
-    Args:
-        function: function of ids `(B, L)`.
-        ids: int32 tensor `(B, L)`.
-        pad: id of padding.
     """
 
     @functools.partial(tf.function, jit_compile=True, autograph=False)
