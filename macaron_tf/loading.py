@@ -53,6 +53,7 @@ def load(
 
     Args:
         location: the network, in one of these forms:
+
             - `RUN`, the folder of a training run;
             - `RUN@CHECKPOINT`, a checkpoint of a run (see `find_checkpoint`);
             - `DIR`, a folder that `Pretrained.save_pretrained` wrote;
@@ -77,12 +78,8 @@ def load(
             that our TensorFlow graphs lack. Hugging Face's package tokenizers then encodes text in
             Python. Such a model cannot be exported with its tokenizer.
 
-    Raises:
-        UserError: there is no network at `location`, the network or `vocabulary` cannot be read,
-            `trust_code` or `lower_case` is needed, the files already determine `lower_case` or
-            `vocabulary`, or `vocabulary` has more tokens than the network has embeddings.
-
     Example:
+
         bert = macaron_tf.load("hugging-face:bert-base-uncased")
         classifier = bert.classifier(num_classes=2)
         bert.save_pretrained("my-bert")
@@ -151,16 +148,7 @@ def _refuse_network(location: str) -> Iterator[None]:
 
 
 def saved_network(folder: epath.Path, trust_code: bool = False) -> keras.Model:
-    """Builds the network that a folder's model.json describes, without reading the weights.
-
-    Args:
-        folder: folder of model.json.
-        trust_code: see `load`.
-
-    Raises:
-        UserError: model.json is missing or damaged, `trust_code` is needed, or the network does not
-            fit into memory.
-    """
+    """Builds the network that a folder's model.json describes, without reading the weights."""
     return _build_layers(folder, _read_record(folder, str(folder)), trust_code)["network"]
 
 
@@ -178,12 +166,7 @@ def _read_record(path: epath.Path, location: str) -> dict[str, Any]:
 def _build_layers(
     path: epath.Path, record: dict[str, Any], trust_code: bool
 ) -> dict[str, keras.layers.Layer]:
-    """Builds the network and the separate heads that a model.json describes.
-
-    Returns:
-        Dict mapping `"network"` to the network, and the name of each head in model.json (see
-            `HEADS`) to a layer.
-    """
+    """Builds the layers that a model.json describes: `"network"`, and heads by name in `HEADS`."""
     with paths.refuse_damage(path / MODEL, _MEND):
         heads = {n: head for n, head in record.get("heads", {}).items() if n in HEADS}
         layers = {"network": record["network"], **heads}
@@ -241,11 +224,9 @@ def _read_optional(path: epath.Path) -> dict[str, Any]:
 
 
 def _read_scores(run: epath.Path) -> dict[str, dict[str, float]]:
-    """Reads the metrics that earlier evaluations have written into a run's folder.
+    """Reads metrics of earlier evaluations, as a dict from each file in RUN/scores to its floats.
 
-    Returns:
-        Dict mapping the name of a file in RUN/scores, without `.json`, to the metrics in the file
-            that are floats. The field `seconds` is left out.
+    The name of a file lacks `.json`, and the field `seconds` is left out.
     """
     files = sorted((run / "scores").glob("*.json")) if (run / "scores").exists() else ()
     scores = {}
@@ -281,13 +262,7 @@ def _read_library(
 def _lower_case(folder: pathlib.Path, lower_case: bool | None) -> bool:
     """Returns whether a BERT checkpoint of Model Garden lower-cases text.
 
-    Args:
-        folder: folder of the checkpoint.
-        lower_case: answer of the caller, which is returned. `None` means that "cased" or "uncased"
-            in the folder's name determines the result.
-
-    Raises:
-        UserError: `lower_case` is `None`, and the folder's name contains neither word.
+    If `lower_case` is `None`, "cased" or "uncased" in the folder's name determines the result.
     """
     match = re.search("uncased|cased", folder.name)
     if lower_case is None and not match:

@@ -203,11 +203,7 @@ class Pretrained:
 
     @functools.cached_property
     def task(self) -> TaskKind:
-        """Task that the model was trained for.
-
-        Raises:
-            UserError: the model has no task with texts as inputs.
-        """
+        """Task that the model was trained for."""
         return task_of(self)
 
     def _graph(self, **options: Any) -> TaskGraph:
@@ -243,9 +239,6 @@ class Pretrained:
         Args:
             precision: weight type, `"fp32"` or `"int8"`. With int8 matrices, predictions can be
                 twice as fast as with `"fp32"`, and probabilities differ by about 1e-3.
-
-        Raises:
-            ValueError: `precision` is neither of these types.
         """
         check_choice("precision", precision, PRECISIONS)
         return dataclasses.replace(self, lite=precision)
@@ -266,9 +259,6 @@ class Pretrained:
             A list with a plain Python value for each example, such as a string or a dictionary. If
             the input is a single example that is not in an iterable, the result is the value
             itself.
-
-        Raises:
-            UserError: the model has no task, or rejects a text or an option.
         """
         columns, is_single = columns_of(self.task.texts, texts)
         task_options = {name: options.pop(name) for name in self.task.takes if name in options}
@@ -281,12 +271,7 @@ class Pretrained:
     def stream(self, text: str, **options: Any) -> Iterator[str]:
         """Yields the answer to one text in parts, each as soon as it is generated.
 
-        Args:
-            text: input text, such as a prompt.
-            options: generation options, such as `temperature` and `seed`, except `num_samples`.
-
-        Raises:
-            UserError: the model does not generate text, or rejects the text or an option.
+        The options are those of generation, such as `temperature` and `seed`, except `num_samples`.
         """
         return self._graph().task.stream(text, **options)
 
@@ -346,14 +331,6 @@ class Pretrained:
             check: source of labelled examples, such as `"tsv:dev.tsv"`, on which the network and
                 each file are scored; see `Accuracy`.
             options: options of the task, such as `n_best`.
-
-        Returns:
-            The folder of the new version.
-
-        Raises:
-            UserError: the model has no task, rejects an option, or cannot be written (see
-                `write_version`), or the examples of `check` do not fit the task.
-            ValueError: `formats` contains an unknown name.
         """
         for name in formats:
             check_choice("formats", name, [*WRITERS])
@@ -405,10 +382,6 @@ class Pretrained:
             head_dropout: dropout rate of the pooled vector, from 0 to 1.
             changes: new values for fields of `EncoderConfig` that do not affect the shapes of
                 weights, such as `dropout`.
-
-        Raises:
-            UserError: the network is not an encoder, its weights are quantized, or `changes` sets
-                a splitting scheme that differs from the encoder's scheme.
         """
         if not (isinstance(self.network, Model) and isinstance(self.config, EncoderConfig)):
             raise UserError(
@@ -457,17 +430,9 @@ class Pretrained:
         Args:
             texts: training texts, or pairs of texts as tuples.
             labels: class name of each text or pair, or its score as a float.
-            epochs: number of passes over the texts.
-            learning_rate: peak learning rate.
-            batch_size: number of texts per update.
             max_length: maximum row length in tokens, including special tokens. Longer texts are
                 truncated. The network's own maximum also applies.
             seed: random seed for initial weights, shuffling and dropout.
-
-        Raises:
-            UserError: the numbers of texts and labels differ, there are fewer than two classes or
-                scores, the network is not an encoder with float weights, or the model has no
-                vocabulary.
 
         Example:
             model = macaron_tf.load("hugging-face:bert-base-uncased")
@@ -539,12 +504,6 @@ class Pretrained:
                 model.safetensors, tokenizer files, a model card and manifest.json instead of the
                 files above. Transformers and `load("hugging-face:DIR")` can read the folder.
             license: license to record. `None` means the model's `license`.
-
-        Raises:
-            UserError: the folder has other files, holds a damaged model or cannot be written, the
-                license is not an identifier of the Hugging Face hub, or transformers has no
-                equivalent of the network or its vocabulary.
-            ValueError: `format` is unknown.
         """
         path = paths.as_path(directory).expanduser()
         path = path if paths.is_remote(path) else path.absolute()
@@ -552,14 +511,7 @@ class Pretrained:
         self._save(path, format, license, path.name)
 
     def _save(self, path: epath.Path, format: str, license: str | None, location: str) -> None:
-        """Writes the folder of `save_pretrained`.
-
-        Args:
-            path: folder to write.
-            format: see `save_pretrained`.
-            license: see `save_pretrained`.
-            location: argument of `load` in the model card's example.
-        """
+        """Writes the folder of `save_pretrained`. The model card's example loads `location`."""
         if license is not None:
             return dataclasses.replace(self, license=license)._save(path, format, None, location)
         check_choice("format", format, FORMATS)
@@ -596,14 +548,8 @@ class Pretrained:
         Args:
             repository: name of the repository, `OWNER/NAME`. A missing repository is created. In an
                 existing repository, the model card and the files of earlier pushes are replaced.
-            format: see `save_pretrained`.
-            license: see `save_pretrained`.
+            format, license: see `save_pretrained`.
             private: whether a new repository is private. `None` means the owner's default.
-
-        Raises:
-            UserError: `repository` has another form, you are not logged in, you may not write to
-                the repository, the hub cannot be reached, or the model has no equivalent in
-                transformers (only with `format="hugging-face"`).
         """
         name = check_login(repository)
         with tempfile.TemporaryDirectory(prefix="macaron_tf-") as folder:
@@ -661,10 +607,7 @@ USAGE = tuple(f.name for f in dataclasses.fields(Pretrained) if f.name not in _N
 
 
 def _catalog_name(config: Settings) -> str:
-    """Returns the name of the catalog model to which `model_options` compares a configuration.
-
-    Returns "" if the catalog has no model with this type of configuration.
-    """
+    """Returns the catalog model to which `model_options` compares a configuration, or ""."""
     if isinstance(config, EncoderDecoderConfig):
         return "transformer_base"
     if isinstance(config, EncoderConfig):

@@ -18,8 +18,6 @@ from macaron_tf.io.plug_ins import clear_errors, find, parse_call
 class Callbacks:
     """Keras callbacks that the user names on the command line.
 
-    Each training run constructs its own instances.
-
     Attributes:
         calls: callback classes, as `package.module:Class` or `FILE.py:Class`. Constructor arguments
             may follow, as in `mine:Logger(every=10)`.
@@ -33,14 +31,7 @@ class Callbacks:
     def parse(cls, calls: Iterable[str], profile: str | None) -> "Callbacks":
         """Parses the values of `--callback` and `--profile`, and imports the callback classes.
 
-        Args:
-            calls: values of `--callback`, see the attribute `calls`.
-            profile: value of `--profile`, in the form `START:STOP`. Updates are counted from 1.
-                `None` means no trace.
-
-        Raises:
-            UserError: a call cannot be parsed, a class does not exist or is not a Keras callback,
-                or `profile` is not a range of updates.
+        The form of `profile` is `START:STOP`, with updates counted from 1.
         """
         for call in calls:
             import_path, _ = parse_call(call)
@@ -57,9 +48,6 @@ class Callbacks:
         """Constructs the callbacks, including a `Trace` if `profile` is not `None`.
 
         The `Trace` writes to the folder `tensorboard` in `run_dir`.
-
-        Raises:
-            UserError: the constructor of a callback raises an exception.
         """
         callbacks: list[Any] = []
         for call in self.calls:

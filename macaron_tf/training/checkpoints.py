@@ -61,9 +61,7 @@ class CheckpointDirectory:
         self._damaged: set[int] = set()
 
     def steps(self, every: int | None = None) -> list[int]:
-        """Returns the steps that have a checkpoint, in ascending order.
-
-        Damaged checkpoints are included.
+        """Returns the steps that have a checkpoint, also a damaged one, in ascending order.
 
         Args:
             every: interval in updates. Only steps that are multiples of the interval are returned,
@@ -147,10 +145,7 @@ class CheckpointDirectory:
                 _remove(obsolete)
 
     def best(self) -> dict | None:
-        """Returns a dict with the `step`, `metric` and `score` of the best checkpoint.
-
-        Returns `None` if the run has no best checkpoint, or if `best.json` is damaged.
-        """
+        """Returns the `step`, `metric` and `score` of the best checkpoint; `None` if unknown."""
         try:
             best = storage.read_json(self.path / BEST, step=int)
         except UserError:
@@ -174,21 +169,13 @@ def is_checkpoint(path: str | os.PathLike) -> bool:
 
 
 def is_saved(directory: str | os.PathLike) -> bool:
-    """Returns whether `save_pretrained` wrote a folder in macaron_tf's own format.
-
-    This function does not look for damage.
-    """
+    """Returns whether `save_pretrained` wrote a folder in macaron_tf's format, perhaps damaged."""
     path = storage.as_path(directory)
     return (path / MODEL).exists() and any(f.exists() for f in (saved_file(path), path / MANIFEST))
 
 
 def is_of_library(directory: str | os.PathLike, library: str) -> bool:
-    """Returns whether `save_pretrained` wrote a folder, in the format of `library`.
-
-    Args:
-        directory: path of the folder.
-        library: name of another library, such as `"hugging-face"`.
-    """
+    """Returns whether `save_pretrained` wrote a folder in the format of another `library`."""
     manifest_path = storage.as_path(directory) / MANIFEST
     return manifest_path.exists() and storage.read_json(manifest_path).get("library") == library
 
@@ -200,17 +187,13 @@ def save_whole(
 ) -> None:
     """Creates or replaces a checkpoint directory, atomically if it is on a local disk.
 
-    In a bucket, an earlier checkpoint at this path is removed after the upload of the new one.
+    In a bucket, an earlier checkpoint at this path is removed after the upload of the new one. If
+    the directory cannot be written, an earlier checkpoint at this path remains unchanged.
 
     Args:
-        final: path of the checkpoint directory.
         write: function `write(directory)` that writes all files except the manifest into a local
             directory.
         manifest: fields of `manifest.json`. `save_whole` adds the format and the checksums.
-
-    Raises:
-        UserError: the directory cannot be written, for example because the disk is full. An earlier
-            checkpoint at this path remains unchanged.
     """
     final = storage.as_path(final)
     mend = "check the folder's permissions and the free space (other checkpoints are intact)"
@@ -283,12 +266,7 @@ def refuse_other_files(path: epath.Path, library: str) -> None:
     """Raises a UserError if `path` must not be replaced by a saved model.
 
     Only a new folder, an empty folder, or a folder that has only the files of an undamaged saved
-    model may be replaced.
-
-    Args:
-        path: path of the folder to write.
-        library: name of another library, such as `"hugging-face"`. A model that was saved in the
-            format of this library may also be replaced.
+    model may be replaced. The model may be in macaron_tf's format, or in that of `library`.
     """
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file: choose another path for the folder")
@@ -302,8 +280,7 @@ def refuse_other_files(path: epath.Path, library: str) -> None:
 def read_manifest(checkpoint: str | os.PathLike) -> dict:
     """Compares a checkpoint's files with their checksums, and returns the manifest.
 
-    Raises:
-        UserError: the checkpoint is damaged, or has the format of a newer version of macaron_tf.
+    Damage, or the format of a newer version of macaron_tf, is a `UserError`.
     """
     if (damage := find_damage(checkpoint)) is not None:
         raise UserError(f"{checkpoint} is damaged, because {damage}: restore it, or choose another")
@@ -314,10 +291,7 @@ def read_manifest(checkpoint: str | os.PathLike) -> dict:
 
 
 def find_damage(checkpoint: str | os.PathLike) -> str | None:
-    """Returns a clause that describes the first damage to a checkpoint, such as a missing file.
-
-    Returns `None` if the checkpoint is intact.
-    """
+    """Returns a clause about the first damage, such as a missing file; `None` without damage."""
     path = storage.as_path(checkpoint)
     changed = f"{path / MANIFEST} has changed since it was written"
     try:
@@ -346,18 +320,14 @@ def find_damage(checkpoint: str | os.PathLike) -> str | None:
 def weights_file(checkpoint: str | os.PathLike) -> epath.Path:
     """Returns the path of the weights file that an evaluation loads from a checkpoint.
 
-    The file holds the moving average of the weights if the checkpoint has a moving average, and
-    otherwise the trained weights.
+    The file holds the moving average of the weights, if there is one.
     """
     average = storage.as_path(checkpoint) / EMA_WEIGHTS
     return average if average.exists() else saved_file(checkpoint)
 
 
 def saved_file(folder: str | os.PathLike, layer: str = "model") -> epath.Path:
-    """Returns the path of a layer's weights file.
-
-    The path is `LAYER.safetensors` if this file exists, and otherwise `LAYER.weights.h5`.
-    """
+    """Returns the path `LAYER.safetensors` if this file exists, otherwise `LAYER.weights.h5`."""
     file = storage.as_path(folder) / f"{layer}.safetensors"
     return file if file.exists() else file.with_name(f"{layer}.weights.h5")
 
@@ -395,9 +365,7 @@ def check_weights(
     Number suffixes of layer names, as in `dense_3`, are ignored.
 
     Args:
-        checkpoint: path of the checkpoint, for the message.
-        saved: `weight_table` of the checkpoint.
-        present: `weight_table` of the model.
+        saved, present: `weight_table` of the checkpoint and of the model.
         owner: noun for the model in the message.
         remedy: end of the message, which says what to do.
     """
@@ -415,19 +383,11 @@ def find_checkpoint(
     A folder that `save_pretrained` wrote has only one checkpoint, which is the folder itself.
 
     Args:
-        run_dir: the run's directory.
         name: `"average"`, `"best"`, `"last"` or a step number. `None` means the first of `average`,
             `best` and `last` that exists. With `None`, an average is ignored, with a warning, if a
-            regular checkpoint has a later step.
+            regular checkpoint has a later step. `"last"` is the newest undamaged checkpoint, while
+            the other checkpoints may be damaged.
         every: interval of the regular checkpoints in updates, see `CheckpointDirectory.steps`.
-
-    Returns:
-        Directory of the checkpoint. `"last"` is the newest undamaged checkpoint. The other
-        checkpoints may be damaged.
-
-    Raises:
-        UserError: the run has no such checkpoint, every checkpoint is damaged, or `name` is not
-            `None` for a folder that `save_pretrained` wrote.
     """
     directory, average = CheckpointDirectory(run_dir), storage.as_path(run_dir) / "average"
     if is_saved(run_dir):
@@ -477,14 +437,9 @@ def last_checkpoints(
     """Returns the newest `count` checkpoints of a run, oldest first.
 
     Args:
-        run_dir: the run's directory.
-        count: number of checkpoints.
         every: interval in updates, see `CheckpointDirectory.steps`. `None` includes checkpoints
             that were saved after a fixed time. The steps of such checkpoints depend on the
             machine's speed.
-
-    Raises:
-        UserError: the run has fewer checkpoints.
     """
     directory = CheckpointDirectory(run_dir)
     steps = directory.steps(every)
@@ -500,22 +455,11 @@ def last_checkpoints(
 def average_checkpoints(
     sources: Sequence[str | os.PathLike], destination: str | os.PathLike
 ) -> epath.Path:
-    """Writes a checkpoint with the averaged weights of several checkpoints.
+    """Writes a checkpoint with the averaged weights of several checkpoints, and returns its path.
 
     The new checkpoint has no training state, so a run cannot resume from it. Floating-point
-    weights are averaged in float64. Integer weights are copied from the last source.
-
-    Args:
-        sources: directories of one or more checkpoints. Exponential moving averages in the
-            checkpoints are ignored.
-        destination: directory of the new checkpoint, which is replaced if it exists.
-
-    Returns:
-        Directory of the new checkpoint.
-
-    Raises:
-        UserError: a source is damaged, two sources have different
-            vocabularies or models, or the new checkpoint cannot be written.
+    weights are averaged in float64. Integer weights are copied from the last source. Exponential
+    moving averages in the sources are ignored.
     """
     folders = [storage.as_path(source) for source in sources]
     destination = storage.as_path(destination)
@@ -539,12 +483,7 @@ def average_checkpoints(
 
 
 def _average_into(target: epath.Path, sources: Sequence[epath.Path]) -> None:
-    """Overwrites each floating-point dataset of an HDF5 file by the dataset's mean over files.
-
-    Args:
-        target: HDF5 file to change.
-        sources: HDF5 files to average, with the same datasets as `target`.
-    """
+    """Overwrites each floating-point dataset of the HDF5 file `target` by the mean over files."""
     totals: dict[str, np.ndarray] = {}
     counted = ((1, source) for source in sources)
     for source in track(counted, len(sources), "averaging", "checkpoints"):

@@ -148,10 +148,6 @@ def fine_tuning(learning_rate: float, **changes: Any) -> TrainingConfig:
     The hyperparameters of AdamW are BERT's. Unlike in BERT, weight decay also applies to biases and
     normalization weights, and AdamW corrects the bias of its moments. The caller sets `max_steps`
     and `warmup_steps`, which depend on the number of epochs.
-
-    Args:
-        learning_rate: peak learning rate.
-        changes: new values for fields of `TrainingConfig`.
     """
     settings: dict[str, Any] = dict(
         schedule="linear", warmup_steps=0, warmup_start=0.0, beta_2=0.999

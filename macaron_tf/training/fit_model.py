@@ -31,7 +31,8 @@ class FitModel(TrainedModel, keras.Model):
     an update is `loss_sum / weight` over all rows of its micro-batches. Four micro-batches of
     unequal sizes therefore give the same update as one batch with all rows. The gradient is summed
     over the micro-batches and then clipped once. An update is skipped, and counted as skipped, if
-    its loss or gradient is NaN or infinite, or if its `weight` is 0.
+    its loss or gradient is NaN or infinite, or if its `weight` is 0. `fit` raises `Diverged` after
+    `max_skipped_updates` consecutive skipped updates.
 
     `fit` takes a `tf.data.Dataset` of dicts, or of pairs of a dict and labels. For a dataset with
     shapes `(None, None)`, TensorFlow traces the graph once for all shapes. `save` writes only the
@@ -42,7 +43,6 @@ class FitModel(TrainedModel, keras.Model):
     the update equals the update on one device.
 
     Args:
-        network: Keras model to train.
         objective: function `objective(network, batch, training)` that returns a dict of scalar
             float32 sums over the batch. `"loss_sum"` and `"weight"` (the number of predicted tokens
             or examples) are required. Further sums, such as `"nll_sum"` and `"correct_sum"`, become
@@ -57,11 +57,6 @@ class FitModel(TrainedModel, keras.Model):
 
     Attributes:
         per_worker_data: whether each worker process provides its own batches (see `distributed`).
-
-    Raises:
-        Diverged: `fit` has skipped `max_skipped_updates` consecutive updates.
-        UserError: the training data end before a run of `train` is complete, or a batch is not a
-            dict of the features that the objective reads.
     """
 
     def __init__(
@@ -107,11 +102,7 @@ class FitModel(TrainedModel, keras.Model):
         return []
 
     def prepare(self) -> None:
-        """Creates the missing variables of the optimizer and of the moving average.
-
-        Raises:
-            ValueError: the network is not built, or the objective has trainable weights.
-        """
+        """Creates the missing variables of the optimizer and of the moving average."""
         if not self.network.built:
             raise ValueError("the network is not built: call the network once on a batch")
         was_built, self.built = self.built, True
@@ -124,8 +115,7 @@ class FitModel(TrainedModel, keras.Model):
     def fit(self, x=None, *args, **kwargs):
         """Trains like `keras.Model.fit`, except that `steps_per_epoch` counts updates.
 
-        If `x` is a `tf.data.Dataset` and the network is not built, this method first builds the
-        network on a batch of `x`.
+        If the network is not built, this method first builds the network on a batch of a dataset.
         """
         self._build_on(x)
         self.prepare()
@@ -160,7 +150,6 @@ class FitModel(TrainedModel, keras.Model):
                 return super().evaluate(x, *args, **kwargs)
 
     def save(self, filepath, *args, **kwargs) -> None:
-        """Saves the network (see `keras.Model.save`)."""
         self.network.save(filepath, *args, **kwargs)
 
     def make_train_function(self, force: bool = False):
@@ -239,8 +228,7 @@ class FitModel(TrainedModel, keras.Model):
     def _divide(self, batches: Iterator):
         """Divides the single batch of `train_on_batch` or `test_on_batch` among the replicas.
 
-        Returns the iterator of a dataset unchanged, because `fit` and `evaluate` have already
-        divided the batches of the dataset.
+        The batches of a dataset stay unchanged, because they are already divided.
         """
         if self.strategy.num_replicas_in_sync == 1 or isinstance(batches, _ITERATORS):
             return batches
@@ -278,15 +266,9 @@ def build_fit_model(
     """Builds a compiled `FitModel` for a network that was built under `config.dtype_policy`.
 
     Args:
-        network: built network.
-        objective: see `FitModel`.
         config: training settings, including the optimizer.
+        objective, first_stage: see `FitModel`.
         jit_compile: see `FitModel.compile`.
-        first_stage: see `FitModel`.
-
-    Raises:
-        UserError: an element of `config.frozen` matches no weight, no weight is left to train in
-            the run or in its first stage, or the optimizer cannot be built.
     """
     freeze(network, config, first_stage)
     model = FitModel(network, objective, config, first_stage)

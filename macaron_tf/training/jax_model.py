@@ -31,7 +31,7 @@ Arrays = list[jax.Array]
 
 
 class JaxModel(TrainedModel):
-    """Training model on JAX that makes the same updates as `FitModel`.
+    """Training model on JAX that makes the same updates as `FitModel`, with the same arguments.
 
     An update runs compiled functions. One function computes the sums and gradients of a
     micro-batch, and is compiled once for each batch shape. Another function adds the results of two
@@ -43,9 +43,6 @@ class JaxModel(TrainedModel):
 
     During an epoch, this class holds the variables' values as JAX arrays, and each update reuses
     the arrays' memory (buffer donation). `synchronize` writes the values back to the variables.
-
-    Args:
-        network, objective, config: see `FitModel`.
     """
 
     def __init__(self, network: keras.Model, objective: Objective, config: TrainingConfig):
@@ -111,10 +108,9 @@ class JaxModel(TrainedModel):
         callbacks: Sequence[keras.callbacks.Callback] = (),
         verbose: int = 0,
     ) -> None:
-        """Trains on an endless dataset.
+        """Trains on an endless dataset. `steps_per_epoch` counts updates, as in `FitModel.fit`.
 
-        `steps_per_epoch` is required, and counts updates, as in `FitModel.fit`. Unlike
-        `FitModel.fit`, this method does not build the network, prints nothing, and returns `None`.
+        Unlike `FitModel.fit`, this method does not build the network, and returns `None`.
         """
         self.prepare()
         self.stop_training = False
@@ -142,36 +138,28 @@ class JaxModel(TrainedModel):
         self.synchronize()
 
     def save(self, filepath, *args, **kwargs) -> None:
-        """Saves the network (see `keras.Model.save`)."""
         self.synchronize()
         self.network.save(filepath, *args, **kwargs)
 
     def save_weights(self, filepath, *args, **kwargs) -> None:
-        """Saves the network's weights (see `keras.Model.save_weights`)."""
         self.synchronize()
         self.network.save_weights(filepath, *args, **kwargs)
 
     def get_weights(self) -> list:
-        """Returns the network's weights (see `keras.Model.get_weights`)."""
         self.synchronize()
         return self.network.get_weights()
 
     def set_weights(self, weights) -> None:
-        """Replaces the network's weights (see `keras.Model.set_weights`)."""
         self.synchronize()
         self.network.set_weights(weights)
 
     def summary(self, *args, **kwargs) -> None:
-        """Prints a summary of the network (see `keras.Model.summary`)."""
         self.network.summary(*args, **kwargs)
 
     def evaluate(
         self, x: tf.data.Dataset, verbose: int = 0, return_dict: bool = True
     ) -> dict[str, float]:
-        """Computes the metrics as weighted means over a dataset (see `metrics_from_sums`).
-
-        `verbose` and `return_dict` have no effect.
-        """
+        """Computes the metrics as weighted means over a dataset (see `metrics_from_sums`)."""
         self.synchronize()
         variables = self.variables()
         trained, others = (_values(variables[part]) for part in ("trained", "others"))
@@ -183,15 +171,9 @@ class JaxModel(TrainedModel):
         return self.get_metrics_result()
 
     def update(self, batches: Iterator[Batch]) -> jax.Array:
-        """Makes one update from the next `accumulation_steps` micro-batches.
+        """Makes an update from the next `accumulation_steps` micro-batches, or fewer at the end.
 
-        If the data end within the update, the update uses fewer micro-batches.
-
-        Returns:
-            Values `(K + 5,)` of the update, see `Updates.apply`.
-
-        Raises:
-            UserError: no micro-batch is left.
+        Returns values `(K + 5,)`, see `Updates.apply`. Without a micro-batch, raises a `UserError`.
         """
         arrays, accumulated = self._current_arrays(), None
         for _ in range(self.config.accumulation_steps):
@@ -213,11 +195,7 @@ class JaxModel(TrainedModel):
         return values
 
     def lower(self, batch: dict[str, jax.ShapeDtypeStruct]) -> jax.stages.Lowered:
-        """Lowers an update of one micro-batch to StableHLO for TPUs. No TPU is needed.
-
-        Args:
-            batch: dict mapping feature name to the feature's shape and dtype.
-        """
+        """Lowers an update of one micro-batch to StableHLO for TPUs. No TPU is needed."""
 
         def update(arrays, batch):
             results, others = self._micro_step_of(arrays["trained"], arrays["others"], batch)
@@ -232,8 +210,7 @@ class JaxModel(TrainedModel):
         """Returns the current values of all variables, in the lists of `variables`.
 
         The first call, and the first call after each `synchronize`, reads the variables. After an
-        update, only the values in `self._arrays` are current, until `synchronize` writes the values
-        to the variables.
+        update, only `self._arrays` is current.
         """
         if self._arrays is None:
             self._arrays = {
@@ -243,11 +220,7 @@ class JaxModel(TrainedModel):
         return self._arrays
 
     def _micro_step_of(self, trained: Arrays, others: Arrays, batch: Batch):
-        """Computes the sums and gradients of a micro-batch; see `_sums` for the arguments.
-
-        Returns:
-            Pair of the packed sums `(K,)` and the gradients, and the new values of `others`.
-        """
+        """Returns the packed sums `(K,)` and the gradients of a micro-batch, and new `others`."""
 
         def loss(trained: Arrays):
             loss_sum, packed, new_others = self._sums(trained, others, batch, "train")
@@ -259,25 +232,15 @@ class JaxModel(TrainedModel):
         return (packed, gradients), new_others
 
     def _test_step_of(self, trained: Arrays, others: Arrays, batch: Batch):
-        """Computes the sums of an evaluation batch; see `_sums` for the arguments.
-
-        Returns:
-            Vector `(K + 1,)` of the K sums and the batch count 1, and the new values of `others`.
-        """
+        """Returns an evaluation batch's K sums and count 1, `(K + 1,)`, and new `others`."""
         _, packed, new_others = self._sums(trained, others, batch, "test")
         return jnp.append(packed, 1.0), new_others
 
     def _sums(self, trained: Arrays, others: Arrays, batch: Batch, step: str):
-        """Calls the objective on a batch.
+        """Returns `loss_sum` and the packed sums `(K,)` of a batch, and new values of `others`.
 
-        Args:
-            trained: values of the trainable variables.
-            others: values of the non-trainable variables, such as the states of seed generators.
-            batch: dict mapping feature name to array.
-            step: `"train"` or `"test"`.
-
-        Returns:
-            `loss_sum`, the packed sums `(K,)` of the batch, and the new values of `others`.
+        `trained` and `others`, such as states of seed generators, are values of the trainable and
+        of the non-trainable variables. `step` is `"train"` or `"test"`.
         """
         variables = self.variables()
         state_mapping = zip(
@@ -290,11 +253,7 @@ class JaxModel(TrainedModel):
         return sums["loss_sum"], packed, new_others
 
     def _apply_of(self, arrays: dict[str, Arrays], sums: jax.Array, gradients: Arrays):
-        """Makes one optimizer step from an update's sums and gradients (see `Updates.apply`).
-
-        Returns:
-            New values of all variables in `arrays`, and the values `(K + 5,)` of the update.
-        """
+        """Makes an optimizer step like `Updates.apply`, and also returns the new `arrays`."""
         weight = sums[self.names["train"].index("weight")]
         factor = jnp.where(weight > 0, 1.0 / weight, 0.0)
         squares = [jnp.sum(jnp.square(gradient.astype("float32"))) for gradient in gradients]
@@ -348,7 +307,6 @@ def _values(variables: Sequence[keras.Variable]) -> Arrays:
 
 
 def _add_results(first, second):
-    """Adds the sums and gradients of two micro-batches."""
     return jax.tree.map(jnp.add, first, second)
 
 
@@ -358,12 +316,7 @@ def build_jax_model(
     config: TrainingConfig,
     first_stage: FirstStage | None = None,
 ) -> JaxModel:
-    """Builds a `JaxModel` for a network that was built under `config.dtype_policy`.
-
-    Raises:
-        UserError: an element of `config.frozen` matches no weight, no weight is left to train, the
-            optimizer cannot be built, or `first_stage` is not `None`.
-    """
+    """Builds a `JaxModel` for a network that was built under `config.dtype_policy`."""
     if first_stage is not None:
         raise UserError("first_stage_steps needs TensorFlow: omit --engine jax, or set it to 0")
     freeze(network, config)

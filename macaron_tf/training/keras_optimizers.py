@@ -135,16 +135,12 @@ def make_keras_optimizer(
 ) -> keras.optimizers.Optimizer:
     """Builds an optimizer with a learning rate schedule.
 
+    Raises a `UserError` if the optimizer clips, averages, accumulates or scales the loss by itself.
+    `FitModel` and `JaxModel` clip, average and accumulate over all micro-batches.
+
     Args:
         name: name in `KERAS`, or `package.module:Name` of a user's class.
-        arguments: arguments of the optimizer's constructor.
-        schedule: learning rate schedule.
         weight_decay: decoupled weight decay; `None` means no decay.
-
-    Raises:
-        UserError: the constructor raises, or the optimizer clips, averages, accumulates or scales
-            the loss by itself. `FitModel` and `JaxModel` clip, average and accumulate over all
-            micro-batches, and do not scale the loss.
     """
     with clear_errors(name):
         optimizer = optimizer_class(name)(learning_rate=schedule, **arguments)

@@ -38,7 +38,7 @@ class Location:
         """Whether the folder holds a model without the recipe of a training run.
 
         This is the case for another library's format, and for a folder that `save_pretrained` wrote
-        without recipe.json, as it does for a model that another library trained.
+        without recipe.json.
         """
         recipe = self.folder / RECIPE
         return bool(self.library) or (is_saved(self.folder) and not recipe.exists())
@@ -48,10 +48,6 @@ def locate(location: str) -> Location:
     """Parses the argument `location` of `load`. For a location `hub:NAME`, downloads the network.
 
     This function does not check that the folder exists.
-
-    Raises:
-        UserError: the download fails, the name of the checkpoint after the @ is empty, or the
-            folder of another library's format is in a bucket.
     """
     prefix, _, directory = location.partition(":")
     if prefix in LIBRARIES and directory:

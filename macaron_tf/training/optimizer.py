@@ -27,14 +27,6 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
       (Vaswani et al. 2017, section 5.3).
     - `"linear"`: a line from `peak` to `end` at `total_steps` (Devlin et al. 2019).
     - `"cosine"`: half a cosine period from `peak` to `end` at `total_steps` (Radford et al. 2018).
-
-    Args:
-        decay: form of the decay.
-        peak: learning rate at the end of the warm-up.
-        total_steps: step at which a linear or cosine decay ends.
-        warmup_steps: number of warm-up updates; 0 means no warm-up.
-        start: learning rate of the first warm-up update.
-        end: final learning rate of a linear or cosine decay.
     """
 
     def __init__(
@@ -82,7 +74,6 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def make_schedule(config: TrainingConfig) -> WarmupSchedule:
-    """Builds the learning rate schedule that `config` describes."""
     return WarmupSchedule(
         config.schedule,
         config.learning_rate,
@@ -216,11 +207,7 @@ class ExponentialMovingAverage:
         ]
 
     def update(self, updates) -> None:
-        """Moves the averages towards the current weights, eagerly or inside a graph.
-
-        Args:
-            updates: number of optimizer steps so far (t), an integer or a tensor.
-        """
+        """Moves the averages towards the weights. `updates` is the number t of steps so far."""
         updates = ops.cast(updates, "float32")
         decay = ops.minimum(self.decay, (1.0 + updates) / (10.0 + updates))
         for variable, shadow in zip(self.variables, self.shadows, strict=True):
@@ -232,7 +219,6 @@ class ExponentialMovingAverage:
                 shadow.assign_add(change)
 
     def averages(self) -> Sequence:
-        """Returns the average of each variable."""
         return self.shadows
 
     @contextlib.contextmanager
@@ -251,10 +237,7 @@ class ExponentialMovingAverage:
 
 
 class ScheduleFreeAverage(ExponentialMovingAverage):
-    """Averages of weights that the optimizer `ScheduleFreeAdamW` computes.
-
-    Used in place of an `ExponentialMovingAverage`, with the same methods.
-    """
+    """Averages of weights that the optimizer `ScheduleFreeAdamW` computes."""
 
     def __init__(self, variables: Sequence[keras.Variable], optimizer: ScheduleFreeAdamW):
         self.variables, self.optimizer, self.shadows = list(variables), optimizer, []
@@ -292,14 +275,6 @@ def make_optimizer(
         variables: the model's trainable variables, required if `config.weight_decay` is above 0
             and `config.decay_vectors` is False. The optimizer then excludes biases, normalization
             weights and other vectors from weight decay, see `spec_of`.
-
-    Raises:
-        ValueError: `variables` are required but missing.
-        UserError: a Keras optimizer or a user's optimizer cannot be built (see
-            `make_keras_optimizer`).
-
-    References: Kingma and Ba 2015; Loshchilov and Hutter 2019, "Decoupled Weight Decay
-    Regularization"; Shazeer and Stern 2018 (Adafactor), algorithm 4.
     """
     schedule, decay = make_schedule(config), config.weight_decay or None
     name, arguments = parse_call(config.optimizer)

@@ -28,12 +28,7 @@ class Reporter:
     """Base class of progress reporters. Its methods do nothing, and subclasses override them."""
 
     def start(self, step: int, validated_at: int) -> None:
-        """Handles the start or the resumption of a run.
-
-        Args:
-            step: number of updates so far; 0 for a new run.
-            validated_at: step of the last validation; 0 if there was no validation.
-        """
+        """Handles the start or the resumption of a run. Both steps are 0 for a new run."""
 
     def tick(self, step: int) -> None:
         """Handles the end of one or more updates, after which `step` updates have been made.
@@ -45,7 +40,6 @@ class Reporter:
         """Reports the training metrics of the updates since the last report.
 
         Args:
-            step: number of updates so far.
             metrics: dict mapping metric name to value. A second run with the same settings reports
                 the same values.
             timing: dict with `"seconds"` (run time, including earlier sessions),
@@ -54,11 +48,9 @@ class Reporter:
         """
 
     def validation(self, step: int, metrics: Numbers, samples: list[str], is_best: bool) -> None:
-        """Reports the metrics of a validation after `step` updates.
+        """Reports the metrics of a validation.
 
         Args:
-            step: number of updates so far.
-            metrics: dict mapping metric name to value.
             samples: sample outputs of the model as text.
             is_best: whether this validation has the best score so far.
         """
@@ -129,7 +121,7 @@ class JsonLines(Reporter):
 
 
 def finite(value: Any) -> Any:
-    """Returns a copy of a value, with `None` in place of NaN and infinity, for use in JSON.
+    """Returns a copy of a value for JSON, with `None` in place of NaN and infinity.
 
     Dicts, lists and tuples may be nested. Tuples become lists.
     """
@@ -169,7 +161,6 @@ class TrainingBar(Reporter):
     cases, it writes a line for each validation.
 
     Args:
-        max_steps: total number of updates.
         max_minutes: time limit of the run in minutes; `None` means no limit.
         stream: output stream; `None` means stdout.
     """
@@ -235,10 +226,7 @@ class TrainingBar(Reporter):
 
 
 class _Text(rich.progress.ProgressColumn):
-    """Progress bar column with the text of the latest training report.
-
-    During the first update, the column shows the time that compilation has taken so far.
-    """
+    """Progress bar column with the latest training report or, at first, the time of compilation."""
 
     def render(self, task: rich.progress.Task) -> str:
         elapsed = clock(task.elapsed or 0)
@@ -251,12 +239,6 @@ class TensorBoard(Reporter):
     A resumed run writes new event files next to the existing files. If the interrupted and the
     resumed session report the same step, the metrics are equal, so their curves coincide. Speed,
     time and memory may differ.
-
-    Args:
-        run_dir: the run's directory, in which `tensorboard` is created.
-
-    Raises:
-        UserError: the package tensorboard is not installed, or a file cannot be written.
     """
 
     def __init__(self, run_dir: str | os.PathLike):

@@ -53,11 +53,7 @@ class Interrupted(SystemExit):
 
 
 class _StoppedByHand(BaseException):
-    """Exception that a signal raises during a validation.
-
-    The base class is `BaseException`, so that `except Exception` in user code does not catch the
-    exception.
-    """
+    """Exception of a signal in a validation, which user code's `except Exception` cannot catch."""
 
 
 class Interruptions:
@@ -118,15 +114,11 @@ class TrainingSession(keras.callbacks.Callback):
     """Keras callback that reports, validates, saves and stops a run in one process.
 
     The callback counts updates by `TrainedModel.step`, because Keras's batch numbers restart in
-    each epoch.
+    each epoch. `run_dir` must exist. `train` explains further arguments.
 
     Args:
         model: compiled model, after `TrainedModel.prepare`. `model.config` has the run's settings.
-        run_dir: the run's directory, which must exist.
-        vocabulary_hash: see `train`.
-        validate: see `train`.
         reporters: progress reporters. Only the chief process has reporters.
-        workers: worker processes of the run.
         interruptions: signal handler. A signal ends a running validation, and the resumed run
             repeats the validation. With several workers, the validation is completed first.
 
@@ -237,8 +229,7 @@ class TrainingSession(keras.callbacks.Callback):
     def decide(self) -> tuple[bool, bool]:
         """Returns whether the run stops at this step, and whether a checkpoint is due.
 
-        Every worker must call this method. If one of the two values is true for one worker, the
-        value is true on all workers.
+        Every worker must call this method. A value that is true for one worker is true for all.
         """
         save_every, minutes = self.config.save_every_steps, self.config.save_every_minutes
         due = save_every is not None and self.model.step % save_every == 0
@@ -304,8 +295,7 @@ class TrainingSession(keras.callbacks.Callback):
     def validate_round(self) -> dict[str, float]:
         """Validates, unless this step is already validated or a signal is stopping the run.
 
-        Returns:
-            Metrics of this step; an empty dict if this session has no validation of this step.
+        Returns the metrics of this step, or {} if this session has no validation of this step.
         """
         several, step = self.workers.several, self.model.step
         stopping = self.interrupted or (not several and self.interruptions.received is not None)
@@ -365,7 +355,6 @@ class TrainingResult:
             than NaN.
         best_score: best validation score; `None` if `best_step` is `None`.
         elapsed_seconds: wall-clock time in seconds, including earlier sessions.
-        checkpoint: directory of the last checkpoint.
         best_checkpoint: directory of the best checkpoint; `None` if the run has no best checkpoint.
     """
 
@@ -412,9 +401,7 @@ def train(
             into the run directory.
 
     Raises:
-        UserError: `early_stopping_patience` is set without `validate`. The run directory is in use,
-            cannot be written, or contains a run of another model. The training data end.
-            `best_metric` is not a metric of the validation. Too many updates are skipped.
+        Diverged: too many consecutive updates were skipped.
         Interrupted: Ctrl-C or SIGTERM stopped the run. `train` has saved a checkpoint, unless the
             run has made no update.
     """

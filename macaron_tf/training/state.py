@@ -44,12 +44,9 @@ class RunState:
 
 
 def gather_memory(model: TrainedModel, workers: Workers) -> dict[str, np.ndarray]:
-    """Gathers the values of `model.memory` from the replicas of all workers, in replica order.
+    """Gathers the values of `model.memory`, concatenated over the replicas of all workers in order.
 
     Every worker must call this function, because the workers exchange their values.
-
-    Returns:
-        Dict mapping a variable's name to the variable's values, concatenated over the replicas.
     """
     model.synchronize()
     if keras.backend.backend() == "jax":  # every process holds the whole array
@@ -65,12 +62,9 @@ def gather_memory(model: TrainedModel, workers: Workers) -> dict[str, np.ndarray
 def write_checkpoint(
     directory: epath.Path, model: TrainedModel, state: RunState, memory: dict[str, np.ndarray]
 ) -> None:
-    """Writes the weights and the training state of a run into a local directory.
+    """Writes the weights and the training state of a run into an empty local directory.
 
     Args:
-        directory: empty directory, which `CheckpointDirectory.save` provides.
-        model: training model of the run.
-        state: scores and times of the run.
         memory: result of `gather_memory`.
 
     Raises:
@@ -145,16 +139,11 @@ def restore_checkpoint(
     """Restores a model's weights, optimizer, random number generators and step from a checkpoint.
 
     Args:
-        checkpoint: directory of the checkpoint.
         model: compiled model, after `TrainedModel.prepare`.
         vocabulary_hash: hash that must equal the hash in the checkpoint.
-        workers: worker processes of the run.
 
     Returns:
         Scores and times of the run.
-
-    Raises:
-        UserError: the checkpoint is damaged, or its vocabulary, model, optimizer or memory differs.
     """
     load_network(checkpoint, model.network, vocabulary_hash, average=False)
     path = storage.as_path(checkpoint) / checkpoints.STATE
@@ -197,13 +186,8 @@ def load_network(
     """Loads a checkpoint's weights into a built network, and returns the checkpoint's manifest.
 
     Args:
-        checkpoint: directory of the checkpoint.
-        network: network that receives the weights.
         vocabulary_hash: hash that must equal the hash in the checkpoint.
         average: whether to load the moving average of the weights if the checkpoint has one.
-
-    Raises:
-        UserError: the checkpoint is damaged, or its vocabulary or architecture differs.
     """
     manifest = checkpoints.read_manifest(checkpoint)
     check_vocabulary(manifest["vocabulary"], vocabulary_hash, checkpoint)

@@ -27,10 +27,7 @@ class TrainedModel:
     """Base class of `FitModel` and `JaxModel`, which train a network on an objective.
 
     Subclasses provide the parts of a Keras model that training runs and callbacks use, such as
-    `fit`, `evaluate` and `stop_training`.
-
-    Args:
-        network, objective, config: see `FitModel`.
+    `fit`, `evaluate` and `stop_training`. For the arguments, see `FitModel`.
 
     Attributes:
         step: number of updates so far, including skipped updates.
@@ -50,7 +47,6 @@ class TrainedModel:
             Checkpoints do not contain these variables.
         strategy: distribution strategy whose replicas share the batches. The JAX engine ignores
             the strategy.
-        optimizer: optimizer of the network's trainable variables.
         ema: moving average of the weights; `None` means no average.
         skipped_in_a_row: variable that counts consecutive skipped updates.
     """
@@ -108,11 +104,7 @@ class TrainedModel:
         }
 
     def synchronize(self) -> None:
-        """Writes the current values to the Keras variables.
-
-        The base class does nothing. `JaxModel`, which holds the values in JAX arrays during an
-        epoch, overrides this method.
-        """
+        """Writes the current values to the Keras variables. Only `JaxModel` holds newer values."""
 
     def gathered(self) -> AbstractContextManager[None]:
         """Makes every variable readable in the first process, within the `with` block.
@@ -132,10 +124,7 @@ class TrainedModel:
         return self.ema.swapped() if self.ema else nullcontext()
 
     def reset_metrics(self) -> None:
-        """Resets the metric accumulators to 0.
-
-        Keras calls this method at the beginning of an epoch or an evaluation.
-        """
+        """Resets the metrics. Keras calls this method at the start of an epoch or an evaluation."""
         self._epoch_sums.reset()
         self._epoch_start = self.step
 
@@ -146,16 +135,9 @@ class TrainedModel:
     def _count(self, updates: int, names: Sequence[str], values) -> dict[str, float]:
         """Adds updates to `step` and their values to the sums, and returns the logs for Keras.
 
+        The `values` of the K `names` are those of one update, `(K,)`, or of N updates, `(N, K)`.
         The logs are the metrics of the epoch. If `stops` is not empty, the logs are empty at steps
         that are not a multiple of any interval in `stops`.
-
-        Args:
-            updates: number of updates.
-            names: names of the values.
-            values: values of one update, `(K,)`, or of N updates, `(N, K)`, with K = len(names).
-
-        Raises:
-            Diverged: `max_skipped_updates` consecutive updates were skipped.
         """
         self.step += updates
         self.window.add(names, values)
@@ -185,12 +167,8 @@ def features(data) -> dict[str, tf.Tensor]:
     """Returns a batch as a dict mapping feature name to tensor.
 
     Args:
-        data: inputs, or a tuple of inputs, targets and sample weights as in Keras. The inputs are a
-            dict of features. Targets become the feature `label`, and sample weights become the
-            feature `weight`.
-
-    Raises:
-        UserError: the inputs are not a dict.
+        data: a dict of features, or a tuple of the dict, targets and sample weights as in Keras.
+            Targets become the feature `label`, and sample weights become the feature `weight`.
     """
     x, label, weight = keras.utils.unpack_x_y_sample_weight(data)
     if not isinstance(x, dict):
@@ -202,12 +180,7 @@ def features(data) -> dict[str, tf.Tensor]:
 def freeze(
     network: keras.Model, config: TrainingConfig, first_stage: FirstStage | None = None
 ) -> None:
-    """Freezes each weight whose path contains an element of `config.frozen`.
-
-    Raises:
-        UserError: an element matches no weight, or no weight is left to train in the run or in its
-            first stage.
-    """
+    """Freezes each weight whose path contains an element of `config.frozen`."""
     for part in config.frozen:
         matches = [weight for weight in network.weights if part in weight.path]
         if not matches:

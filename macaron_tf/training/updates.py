@@ -36,7 +36,6 @@ class Sums:
         self._totals: dict[str, float] = {}
 
     def reset(self) -> None:
-        """Resets all sums to 0."""
         self._pending = []
         self._totals = {}
 
@@ -102,12 +101,7 @@ def metrics_from_sums(totals: Mapping[str, float]) -> dict[str, float]:
 
 
 class FirstStage:
-    """First training stage, in which only some variables are trained.
-
-    Args:
-        steps: number of updates in the stage.
-        variables: variables to train in the stage. All other variables stay unchanged.
-    """
+    """First training stage of `steps` updates, in which only `variables` are trained."""
 
     def __init__(self, steps: int, variables: Sequence[keras.Variable]):
         self.steps = steps
@@ -126,7 +120,7 @@ class FirstStage:
         """Returns the gradients, with 0 for each variable that the stage does not train.
 
         The global gradient norm then includes only the trained variables. After the stage, all
-        gradients stay unchanged. `step_count` is the number of optimizer steps so far.
+        gradients stay unchanged.
         """
         factor = tf.where(self.contains_step(step_count), 0.0, 1.0)
         return [
@@ -139,11 +133,7 @@ Objective = Callable[..., dict[str, tf.Tensor]]
 
 
 def sums_of(objective: Objective, network, batch, training: bool) -> dict[str, tf.Tensor]:
-    """Calls an objective on a batch, and returns the objective's sums.
-
-    Raises:
-        UserError: the batch lacks a feature that the objective reads.
-    """
+    """Returns the sums of an objective on a batch, with a UserError for a missing feature."""
     try:
         return objective(network, batch, training)
     except KeyError as error:
@@ -162,10 +152,6 @@ def pack(sums: dict[str, tf.Tensor]) -> tuple[tuple[str, ...], tf.Tensor]:
 
 class Updates:
     """Computations that `FitModel` runs inside TensorFlow graphs.
-
-    Args:
-        model: the `FitModel`.
-        first_stage: see `FitModel`.
 
     Attributes:
         names: dict mapping `"train"` or `"test"` to the names of the step's packed sums. Tracing a
@@ -224,8 +210,8 @@ class Updates:
     def _run_on_share(self, step: Callable, batch):
         """Returns `step(batch)`, or zeros of the same shapes if `batch` has no rows.
 
-        `batch` is this replica's share of a batch. Layers may fail on an empty batch. For an empty
-        share, the step therefore runs on one row of zeros, and zeros replace the results.
+        Layers may fail on an empty batch. For an empty share of a batch, the step therefore runs on
+        one row of zeros, and zeros replace the results.
         """
         rows = next(tensor for tensor in tf.nest.flatten(batch) if tensor.shape.rank)
         if self.strategy.num_replicas_in_sync == 1 or rows.shape[0]:
@@ -249,11 +235,7 @@ class Updates:
         )
 
     def update(self, micro_step: Callable, iterator) -> tf.Tensor:
-        """Makes one update from the iterator's next micro-batches.
-
-        Returns:
-            Values `(K + 5,)` of the update, see `apply`.
-        """
+        """Makes one update from the next micro-batches, and returns its values (see `apply`)."""
         if not is_tpu(self.strategy):
             return self.apply(*self.accumulate(micro_step, iterator))
         # A TPU runs the whole update as one program, whose batches have static shapes.
@@ -263,11 +245,7 @@ class Updates:
         )
 
     def update_of(self, micro_step: Callable, batches: Sequence) -> tf.Tensor:
-        """Makes one update from micro-batches of equal shapes. Runs inside a replica.
-
-        Returns:
-            Values `(K + 5,)` of the update, see `apply`.
-        """
+        """Makes one update from micro-batches of equal shapes. Runs inside a replica."""
         sums, gradients = micro_step(batches[0])
         if len(batches) > 1:
             stacked = tf.nest.map_structure(lambda *parts: tf.stack(parts), *batches)
@@ -287,12 +265,8 @@ class Updates:
     def accumulate(self, micro_step: Callable, iterator) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Sums the results of `micro_step` over the next `accumulation_steps` micro-batches.
 
-        Each replica sums the results of its own shares of the micro-batches. If the data end within
-        the update, the update uses fewer micro-batches. If no micro-batch is left, the graph raises
-        `tf.errors.OutOfRangeError`.
-
-        Returns:
-            Sums `(K,)` and gradients of each replica.
+        Each replica sums its own shares. If the data end within the update, the update uses fewer
+        micro-batches. If none is left, the graph raises `tf.errors.OutOfRangeError`.
         """
         sums, gradients = self._run(micro_step, iterator.get_next())
 
@@ -361,10 +335,8 @@ class Updates:
     def update_many(self, micro_step: Callable, iterator, count: tf.Tensor) -> tf.Tensor:
         """Makes up to `count` updates in one call of the graph.
 
-        The call ends early after `max_skipped_updates` consecutive skipped updates.
-
-        Returns:
-            Values `(N, K + 5)` of the N updates, see `apply`.
+        The call ends early after `max_skipped_updates` consecutive skipped updates. The result
+        `(N, K + 5)` has the values of N updates, see `apply`.
         """
         skipped_index = UPDATE_STATISTICS.index(SKIPPED_IN_A_ROW) - len(UPDATE_STATISTICS)
 
@@ -383,22 +355,14 @@ class Updates:
         return values.gather(tf.range(done))
 
     def test(self, test_step: Callable, batch) -> tf.Tensor:
-        """Sums the results of `test_step` over the replicas' shares of a batch.
-
-        Returns:
-            Vector `(K + 1,)` of the K sums and the batch count 1.
-        """
+        """Returns `(K + 1,)`: `test_step`'s K sums over the replicas, and the batch count 1."""
         sums = self._run(test_step, batch)
         if not self._is_in_replica:
             sums = self.strategy.reduce(tf.distribute.ReduceOp.SUM, sums, axis=None)
         return tf.concat([sums, [1.0]], axis=0)
 
     def _mean(self, sums, gradients) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
-        """Adds sums and gradients over all replicas, and averages and clips the gradients.
-
-        Returns:
-            Sums `(K,)`, the clipped mean gradients, and the global norm before clipping.
-        """
+        """Returns the sums `(K,)` over all replicas, the clipped mean gradients and their norm."""
         if self.strategy.num_replicas_in_sync > 1:
             # tf.identity, because a loop's output has no device, and the all-reduce needs a device.
             local_tensors = [tf.identity(tensor) for tensor in (sums, *gradients)]
@@ -446,5 +410,4 @@ class Updates:
 
 
 def _add_results(first, second):
-    """Adds the sums and gradients of two micro-batches."""
     return first[0] + second[0], [g + h for g, h in zip(first[1], second[1], strict=True)]
