@@ -278,18 +278,13 @@ class Pretrained:
     def score(self, *texts: Any) -> Any:
         """Computes the log-probability of each text, or of each target given its source.
 
-        Args:
-            texts: texts for a language model, or sources and targets for a translator, in the
-                forms that `predict` accepts.
+        The texts of a language model, or the sources and targets of a translator, have the forms
+        that `predict` accepts.
 
         Returns:
             A list with a dictionary for each text or target, or the dictionary itself for a single
             example. `log_probs` is the natural logarithm of the probability, and `tokens` is the
             number of tokens.
-
-        Raises:
-            UserError: the model is neither a decoder-only language model nor a translator, or a
-                text is empty or too short to score.
         """
         signatures = self.task.functions()
         names = signatures["score"][1] if "score" in signatures else ("text",)

@@ -32,10 +32,7 @@ def broadcast_mask(mask):
 
 
 def combine_masks(*masks):
-    """Combines masks of rank 2, 3 or 4 by logical AND into one mask of rank 4, ignoring `None`.
-
-    If all masks are `None`, the result is `None`.
-    """
+    """Combines masks of rank 2, 3 or 4 by logical AND into rank 4, or `None` if all are `None`."""
     return all_of(*(broadcast_mask(mask) for mask in masks))
 
 
@@ -227,7 +224,7 @@ class MultiHeadAttention(Mixer):
         Args:
             query: `(B, H, T, d)`, or `(B, beams, H, T, d)` with a cache.
             key: keys in the shape of `query`, with K heads instead of H.
-            positions: int32 positions of the T tokens within the text. The shape broadcasts to
+            positions: int32 positions of the T tokens within the text, which broadcast to
                 `query[..., 0]`.
         """
         return query, key

@@ -51,8 +51,6 @@ class CharacterCNN(Recording, keras.layers.Layer):
     Call arguments:
         characters: int `(..., C)`, with C characters per word. The output has shape `(..., D)`.
 
-    The output has shape `(..., D)`.
-
     References: Kim et al. 2016; Jozefowicz et al. 2016; Peters et al. 2018 (ELMo), section 3.4.
     """
 

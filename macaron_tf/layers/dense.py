@@ -25,10 +25,7 @@ def gelu_tanh(x):
 
 
 def activation(identifier: str | dict | Callable | None) -> Callable:
-    """Returns the activation function for a name, as `keras.activations.get` does.
-
-    `"gelu_tanh"` is an additional name. `None` means the identity.
-    """
+    """Returns the activation function for a name, as Keras does, or for `"gelu_tanh"`."""
     if identifier in ("gelu_tanh", "macaron_tf>gelu_tanh"):
         return gelu_tanh
     return keras.activations.get(identifier)

@@ -272,8 +272,7 @@ class AdaptiveSoftmax(TableHead):
     def _scores(self, x) -> list:
         """Returns the scores `(..., cutoffs[0] + number of clusters)`, then each cluster's scores.
 
-        The first array scores the frequent tokens and the cluster entries. All are float32 or
-        wider.
+        All are float32 or wider.
         """
         clusters = zip(self.projections, self.clusters, strict=True)
         cluster_scores = [cluster(projection(x)) for projection, cluster in clusters]

@@ -313,9 +313,7 @@ class PieceVocabulary(Vocabulary):
     def normalized(self, strings: tf.Tensor, language: str | None = None) -> tf.Tensor:
         """Normalizes lines `(B,)` for the tokenizer, in-graph.
 
-        Args:
-            language: language of the lines, which some normalizations use; `None` means the first
-                of `languages`.
+        Some normalizations use the language, by default the first of `languages`.
         """
         raise NotImplementedError
 

@@ -297,10 +297,8 @@ class BytePairVocabulary(MergedPieceVocabulary):
     def train(cls, lines: Iterable[str], size: int, lower_case: bool = False) -> Self:
         """Trains a vocabulary with `add_prefix_space=True`.
 
-        The same lines always give the same vocabulary.
-
-        Args:
-            size: number of pieces, including 5 special pieces and 256 bytes.
+        The same lines always give the same vocabulary. `size` includes 5 special pieces and the 256
+        bytes.
         """
         with needed("training a byte-level BPE vocabulary"):
             from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -447,10 +445,7 @@ class CharacterPairVocabulary(MergedPieceVocabulary):
 
     @functools.cached_property
     def letter_ids(self) -> tf.lookup.StaticHashTable:
-        """Lookup table from a character, with or without the suffix `WORD_END`, to an id.
-
-        For a character without a piece, the id is UNK.
-        """
+        """Lookup table from a character, with or without the suffix `WORD_END`, to an id or UNK."""
         letters = [unit for unit in self.unit_ids if len(unit.removesuffix(WORD_END)) <= 1]
         return _table(letters, [self.unit_ids[unit] for unit in letters], self.special.unk)
 

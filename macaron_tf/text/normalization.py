@@ -39,9 +39,9 @@ class NormalizationConfig(Settings):
 
 
 def punctuation_rules(language: str) -> list[tuple[str, str]]:
-    """Returns Moses' punctuation rules for a language as (RE2 pattern, replacement) pairs.
+    """Returns Moses' punctuation rules for a language, such as "de-AT", which counts as "de".
 
-    Only the part before the hyphen in a language code such as "de-AT" is used.
+    A rule is a pair (RE2 pattern, replacement).
     """
     import sacremoses  # here, because it takes half a second and few commands use it
 
@@ -63,11 +63,8 @@ def moses_words(line: str, language: str, lower_case: bool = False) -> list[str]
     """Splits a line into words by Moses' rules for a language, as XLM does.
 
     The function normalizes punctuation, removes characters in Unicode category C, and separates
-    punctuation from words. Chinese needs the package jieba, and Thai needs the package pythainlp.
-    macaron_tf does not install these packages.
-
-    Args:
-        lower_case: whether to lower-case and strip accents.
+    punctuation from words. `lower_case` also strips accents. Chinese needs the package jieba, and
+    Thai needs the package pythainlp. macaron_tf does not install these packages.
 
     References: Conneau and Lample 2019 (XLM), section 5.1, and its released `tools/`.
     """
@@ -127,13 +124,7 @@ def normalize_lines(lines: Iterable[str], config: NormalizationConfig, language:
 
 
 def map_lines(function: Callable[[tf.Tensor], tf.Tensor], lines: Iterable[str]) -> Iterator[str]:
-    """Applies a TensorFlow function to lines, in chunks and on the CPU.
-
-    `function` maps `(B,)` strings to `(B,)` strings.
-
-    Yields:
-        The converted lines in order.
-    """
+    """Applies a TensorFlow function of `(B,)` strings to lines, in chunks and on the CPU."""
     for chunk in in_chunks(lines):
         with tf.device("CPU"):
             results = function(as_strings(chunk)).numpy().tolist()

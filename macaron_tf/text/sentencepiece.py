@@ -242,11 +242,7 @@ class SentencePieceVocabulary(PieceVocabulary):
     def sample_lines(
         self, lines: Iterable[str], dropout: float, seed: int, language: str | None = None
     ) -> list[list[int]]:
-        """Encodes lines with BPE-dropout, which skips merges at random.
-
-        `dropout` is the probability of skipping a merge, in [0, 1].
-
-        References: Provilkov et al. 2020, "BPE-Dropout", section 3.
+        """Encodes lines with BPE-dropout, which skips each merge with the probability `dropout`.
 
         References: Provilkov et al. 2020, "BPE-Dropout", section 3.
         """
@@ -281,10 +277,8 @@ def _fold_accents(strings: tf.Tensor) -> tf.Tensor:
 def train_pieces(lines: Iterable[str], size: int, **options) -> bytes:
     """Trains a serialized SentencePiece model. The same lines always give the same model.
 
-    `lines` are normalized, and none is empty. `options` are further arguments of the trainer.
-
-    Args:
-        size: number of pieces, including the special pieces.
+    `lines` are normalized, and none is empty. `size` includes the special pieces. `options` are
+    further arguments of the trainer.
     """
     model, progress = io.BytesIO(), Progress("training the vocabulary", "lines")
     try:
@@ -330,15 +324,10 @@ def normalized_text(
     languages: Sequence[str],
     fold_accents: bool = False,
 ) -> Iterator[str]:
-    """Normalizes training text in chunks and groups the lines of a chunk by language.
+    """Yields normalized training lines, in chunks whose lines are grouped by language.
 
-    Args:
-        lines: lines in the first language, or (line, language) pairs.
-        languages: language codes of the text. Lines without a language are in the first language.
-
-    Yields:
-        Non-empty normalized lines. Empty lines are left out, because SentencePiece fails at an
-        empty line.
+    `lines` are lines in the first language, or (line, language) pairs. Empty lines are left out,
+    because SentencePiece fails at an empty line.
     """
     for chunk in in_chunks(lines):
         by_language: dict[str, list[str]] = {}

@@ -25,9 +25,8 @@ class TokenRows:
     def of_lengths(
         cls, ids: Sequence[np.ndarray], lengths: Sequence[np.ndarray], vocabulary_size: int
     ) -> "TokenRows":
-        """Concatenates the rows in several chunks of a corpus.
+        """Concatenates chunks, each of which has a flat array of ids and an array of row lengths.
 
-        Each chunk has a flat array of the ids of its rows and an array of row lengths.
         `vocabulary_size` determines the dtype.
         """
         dtype = id_dtype(vocabulary_size)
@@ -78,8 +77,7 @@ class TokenRows:
     def padded(self, rows: np.ndarray, length: int, pad: int = 0) -> np.ndarray:
         """Gathers rows into an int32 batch `(B, L)`, padded with `pad` or truncated to L.
 
-        Args:
-            rows: `(B,)` row indices. The index -1 gives a row of padding.
+        The index -1 in `rows (B,)` gives a row of padding.
         """
         starts = self.offsets[rows]
         ends = np.where(rows < 0, starts, self.offsets[rows + 1])

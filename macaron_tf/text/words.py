@@ -208,10 +208,7 @@ def read_words(documents: Iterable[str]) -> list[list[str]]:
 def count_words(texts: Iterable[Sequence[str]], size: int) -> WordVocabulary:
     """Builds a vocabulary of the most frequent words, and prints the share of unknown words.
 
-    Words with equal counts are in alphabetical order.
-
-    Args:
-        size: V, the maximum number of words, including "<UNK>", "<S>" and "</S>".
+    Words with equal counts are in alphabetical order. `size` includes "<UNK>", "<S>" and "</S>".
     """
     counts = collections.Counter(itertools.chain.from_iterable(texts))
     for word in _SPECIAL:
@@ -243,12 +240,9 @@ class CharacterWords(PieceVocabulary):
 
     Each distinct word gets the next free id at the first occurrence of the word, so no word is
     unknown. Batches contain these word ids, as with other vocabularies. The row of a word id in
-    `characters` contains the character ids that the model reads. Each TensorFlow graph assigns ids
-    to its words independently. `empty_copy` returns a copy without words. If each dataset uses such
-    a copy, the word ids of a dataset depend only on its own texts.
-
-    Args:
-        max_characters: C, the number of character ids per word.
+    `characters` contains the `max_characters` character ids that the model reads. Each TensorFlow
+    graph assigns ids to its words independently. `empty_copy` returns a copy without words. If each
+    dataset uses such a copy, the word ids of a dataset depend only on its own texts.
     """
 
     kind = "character_words"

@@ -362,7 +362,7 @@ class Updates:
         return tf.concat([sums, [1.0]], axis=0)
 
     def _mean(self, sums, gradients) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
-        """Returns the sums `(K,)` over all replicas, the clipped mean gradients and their norm."""
+        """Returns sums `(K,)` over all replicas, clipped mean gradients, and the unclipped norm."""
         if self.strategy.num_replicas_in_sync > 1:
             # tf.identity, because a loop's output has no device, and the all-reduce needs a device.
             local_tensors = [tf.identity(tensor) for tensor in (sums, *gradients)]
