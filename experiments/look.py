@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> None:
 def _encoder_inputs(
     location: str, pretrained: Pretrained, texts: Sequence[str]
 ) -> tuple[dict[str, list[int]], dict[str, list[str]]]:
-    """Returns the network's inputs for a row of one or two texts, and the row's "tokens"."""
+    """Returns the network's inputs for a row of one or two texts, and a dict of its "tokens"."""
     vocabulary = pretrained.vocabulary
     if isinstance(pretrained.network, LanguageModel):
         if len(texts) > 1:

@@ -72,7 +72,7 @@ print(f"{len(ids):,} bytes of {len(texts)} documents, such as {texts[0].strip()[
 
 
 def rows(ids: tf.Tensor) -> tf.data.Dataset:
-    """Yields endless batches of inputs and targets, which are the inputs shifted by one byte."""
+    """Returns endless batches of inputs `(32, length)` and of targets, which are one byte later."""
 
     def row(start):
         return ids[start : start + args.length], ids[start + 1 : start + args.length + 1]

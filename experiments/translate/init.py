@@ -113,7 +113,7 @@ def _training_pairs(recipe: TranslationRecipe, tfds: Tfds | None) -> Iterator[tu
 
 
 def _with_model(recipe: TranslationRecipe, config: EncoderDecoderConfig) -> TranslationRecipe:
-    """Returns `recipe` with the model `config`, whose positions limit the maximum text lengths."""
+    """Returns `recipe` with the model `config`, and text lengths that fit its position count."""
     options = differing_fields(config, catalog.config(recipe.model))
     for name in ("vocab_size", "two_way"):  # set by the vocabulary and `unsupervised`
         options.pop(name, None)
@@ -129,7 +129,7 @@ def _with_model(recipe: TranslationRecipe, config: EncoderDecoderConfig) -> Tran
 def _fitted_config(
     init: Start, config: EncoderDecoderConfig, parts: Sequence[str]
 ) -> EncoderDecoderConfig:
-    """Returns `config` with the sizes of `init`, of which `parts` are initialized."""
+    """Returns `config` with the sizes of the pre-trained `init`, which initializes `parts`."""
     with as_user_errors(f"--init {init.given}"):
         return config_from_encoder(init.config, config, parts)
 

@@ -188,7 +188,7 @@ class TranslationRun(Run):
 
 
 def _warn_unequal_lengths(config: DataConfig, tfds: Tfds | None) -> None:
-    """Warns on stderr if one text has more lines than the other, which training never reads."""
+    """Warns on stderr if one text is longer, because training never reads its surplus lines."""
     splits = config.train_split, config.target_split
     source_lines, target_lines = (
         count_texts(config.source, name, config.languages, tfds) for name in splits
