@@ -260,7 +260,6 @@ class Family(abc.ABC):
         return TorchArrays(state, prefix, self.transpose_kernels)
 
     def read_arrays(self, folder: ModelFolder) -> TorchArrays:
-        """Reads the weights in a Hugging Face folder."""
         return self.arrays(read_state(folder.path))
 
     def check_unread(self, arrays: Arrays) -> tuple[str, ...]:

@@ -10,8 +10,6 @@ from macaron_tf.text import WordPieceVocabulary
 
 
 class DistilBertFamily(EncoderFamily):
-    """Rules for DistilBERT."""
-
     def is_tried(self, model: Pretrained) -> bool:
         if not super().is_tried(model) or not isinstance(model.vocabulary, WordPieceVocabulary):
             return False

@@ -141,11 +141,9 @@ class _Draft:
 
     @property
     def token_ids(self) -> dict[str, int]:
-        """Ids of the tokens by their names."""
         return {name: token_id for token_id, name in enumerate(self.names) if name}
 
     def contents(self) -> dict[str, bytes]:
-        """Returns a dict mapping file name to contents."""
         tokenizer = {"tokenizer.json": json_bytes(self.fields)} if self.fields else {}
         config = {"tokenizer_config.json": json_bytes(self.config)}
         return {**self.files, **tokenizer, **config}
@@ -370,7 +368,6 @@ def _gpt(vocabulary: CharacterPairVocabulary, draft: _Draft) -> _Parts:
 
 
 def _sentencepiece(vocabulary: SentencePieceVocabulary, draft: _Draft) -> _Parts:
-    """Builds a SentencePiece tokenizer, unigram or BPE."""
     names, special = draft.names, draft.special
     model = sentencepiece_model_pb2.ModelProto.FromString(vocabulary.proto)
     scores = [piece.score for piece in model.pieces] + [0.0] * (len(names) - len(model.pieces))
