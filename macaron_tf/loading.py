@@ -24,7 +24,8 @@ from macaron_tf.io.paths import read_json
 from macaron_tf.io.progress import Progress
 from macaron_tf.models.base import Model
 from macaron_tf.models.config import StackConfig
-from macaron_tf.pretrained import HEADS, USAGE, Pretrained
+from macaron_tf.pretrained import Pretrained
+from macaron_tf.tasks.model_parts import HEADS, USAGE, ModelParts
 from macaron_tf.text.base import Vocabulary
 from macaron_tf.text.special import Special
 from macaron_tf.training.checkpoints import MODEL, find_checkpoint, saved_file
@@ -117,10 +118,8 @@ def load(
         return Pretrained(network, name=path.stem, checkpoint=location)
     with Progress(f"loading {location}"):
         if parsed.library:
-            pretrained = dataclasses.replace(
-                _read_library(parsed, lower_case, pooling, trust_code, tokenizer),
-                checkpoint=location,
-            )
+            parts = _read_library(parsed, lower_case, pooling, trust_code, tokenizer)
+            pretrained = Pretrained(**{**vars(parts), "checkpoint": location})
         else:
             pretrained = _read_native(parsed, trust_code)
     if parsed.library and pretrained.unread:
@@ -242,7 +241,7 @@ def _read_scores(run: epath.Path) -> dict[str, dict[str, float]]:
 
 def _read_library(
     parsed: Location, lower_case: bool | None, pooling: bool, trust_code: bool, tokenizer: str
-) -> Pretrained:
+) -> ModelParts:
     folder = pathlib.Path(parsed.folder)
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder} for {parsed.argument}: check the path")

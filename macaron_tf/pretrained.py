@@ -3,12 +3,8 @@
 import contextlib
 import dataclasses
 import functools
-import json
 import os
-import pathlib
-import re
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self
 
 import keras
@@ -26,53 +22,21 @@ from macaron_tf.engines.lite_decoding import LiteDecoder, convert_decoder
 from macaron_tf.engines.lite_writer import PRECISIONS, convert_to_lite
 from macaron_tf.engines.saved_model import WRITERS, write_version
 from macaron_tf.errors import UserError, check_choice
-from macaron_tf.io import paths
-from macaron_tf.io.code_files import take_code
-from macaron_tf.io.hub import HUB, check_login, push
-from macaron_tf.layers.heads import Pooler
-from macaron_tf.layers.language_heads import ReplacedTokenHead
+from macaron_tf.hub import saving
 from macaron_tf.models import catalog
 from macaron_tf.models.base import Model
-from macaron_tf.models.config import (
-    EncoderConfig,
-    EncoderDecoderConfig,
-    StackConfig,
-    differing_fields,
-)
-from macaron_tf.models.encoder import Encoder
-from macaron_tf.models.language_model import LanguageModel
-from macaron_tf.models.model_card import USE_OF_EXPORT, CardFacts, model_card, use_of_folder
+from macaron_tf.models.config import EncoderConfig
+from macaron_tf.models.model_card import USE_OF_EXPORT
 from macaron_tf.models.tasks import CausalClassifier, EncoderClassifier
-from macaron_tf.settings import Settings
 from macaron_tf.tasks import Decoding, Limits, TaskKind, labelled, task_of
 from macaron_tf.tasks.labelled import embeds_languages
-from macaron_tf.text import PieceVocabulary
-from macaron_tf.text.special import SPECIAL, Special
-from macaron_tf.training import build_fit_model, checkpoints
+from macaron_tf.tasks.model_parts import ModelParts
+from macaron_tf.training import build_fit_model
 from macaron_tf.training.config import fine_tuning
-from macaron_tf.training.locations import HUGGING_FACE, RECIPE
-from macaron_tf.training.state import require_disk_space, save_weights, weight_table
-
-VOCABULARY = "vocabulary"
-FORMATS = ("weights.h5", "safetensors", HUGGING_FACE)  # formats of `save_pretrained`
-HEADS = ("pooler", "replaced_token")  # fields with layers that are not part of the network
-# Fields of `Pretrained` that `model.json` does not have under `usage`. Other parts of the folder
-# store these fields, or the values are valid only in one folder or process.
-_NOT_IN_USAGE = (
-    "network",
-    "vocabulary",
-    "special",
-    "name",
-    "checkpoint",
-    "lite",
-    "recipe",
-    "results",
-    *HEADS,
-)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Pretrained:
+class Pretrained(ModelParts):
     """A trained network, its vocabulary and its task.
 
     Example:
@@ -80,119 +44,10 @@ class Pretrained:
         model.predict([("Two men sleep.", "Men sleep.")])  # a list with one answer
 
     Attributes:
-        network: trained network of a run, or a network converted from another library. A network
-            with a task head belongs to the class that fine-tuning on the task creates, such as
-            `EncoderClassifier`. An encoder without a task head is a `PretrainingEncoder`.
-        model: name of a model in the catalog, from which the network may differ in some settings
-            (see `model_options`). "" means that the constructor chooses the name from the
-            configuration. The name stays "" if the catalog has no such model.
-        objective: name of the pre-training objective, or `None`. For a `LanguageModel`, `None`
-            becomes "causal_language".
-        vocabulary: vocabulary that tokenizes text for the network. `None` means that the tokenizer
-            is missing or not supported.
-        special: ids of the special tokens. With a vocabulary, these are the vocabulary's.
-        unread: names of weights in the checkpoint that were not read, such as weights of other
-            heads.
-        missing_head: head that `predict` would need, but that was not read from the checkpoint,
-            such as "lm_head.weight". "" means that no head is missing.
-        pooler: pooler over [CLS] that is not part of the network, or `None`.
-        replaced_token: head of an ELECTRA discriminator, which maps hidden states `(B, L, D)` to
-            logits `(B, L)`. `None` means no such head.
-        has_masked_language: whether the checkpoint had weights for the masked language model head.
-            Otherwise the head has its initial weights.
-        starts: whether a language model can generate text without a prompt, after [CLS] alone.
-        sentinels: number of T5's sentinel tokens, whose ids follow the ids of the vocabulary.
-        ends: keyword arguments with which a language model or encoder-decoder constructs its
-            `TextGenerator` or `SequenceGenerator`. The arguments set the token ids that precede a
-            source and an answer, and that end a text. An empty dict means the defaults.
-        generation: generation settings of a model from transformers, with that library's ids. The
-            model is saved with these settings for transformers again.
-        answers: keyword arguments with which a fine-tuned encoder-decoder constructs its
-            `TaskGenerator`. The arguments set the task, the maximum lengths, and the token ids that
-            precede a source and an answer.
-        pooling: pooling of a sentence encoder: `"cls"`, `"mean"` or `"max"`. Mean and max pooling
-            include [CLS] and [SEP].
-        normalize: whether a sentence encoder scales its vectors to unit length.
-        max_length: maximum row length of a sentence encoder or classifier, in tokens. Longer texts
-            are truncated.
-        name: short name of the model in tables.
-        checkpoint: name of the checkpoint with the weights. For another library's model, the value
-            is the argument of `load`.
-        optimizer: name of the optimizer that trained the network, or `None` if unknown.
-        trained_length: maximum row length in training, in tokens; `None` if unknown.
-        languages: names of the languages, in the order of the language embeddings.
-        language: language of a classifier's texts. `None` means the first language.
-        labels: class names of a classifier or tagger, class 0 first; empty if unknown.
-        labelled: task of a fine-tuned model, with the keys `task` (fields of `Task`) and `limits`
-            (fields of `Limits`).
-        decoding: beam search settings of a translator, as fields of `BeamSearchConfig`.
-        license: license of the weights as an identifier of the Hugging Face hub; "" if unknown.
-        recipe: content of the run's recipe.json.
-        unlisted: names of recipe settings that the model card omits, because they do not affect the
-            network. A name that ends in a dot matches every name with this prefix.
-        results: results of a run. `step` and `metrics` are from the validation of the weights.
-            `scores` maps the file name of each evaluation to its metrics. `warning` says why the
-            expected weights were not read.
         lite: LiteRT weight type; see `with_lite`. `None` means that `predict` uses TensorFlow.
     """
 
-    network: keras.Model
-    model: str = ""
-    objective: str | None = None
-    vocabulary: PieceVocabulary | None = None
-    special: Special = SPECIAL
-    unread: tuple[str, ...] = ()
-    pooler: Pooler | None = None
-    replaced_token: ReplacedTokenHead | None = None
-    has_masked_language: bool = False
-    missing_head: str = ""
-    starts: bool = True
-    sentinels: int = 0
-    ends: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    generation: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    answers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    pooling: str | None = None
-    normalize: bool = False
-    max_length: int | None = None
-    name: str = ""
-    checkpoint: str = ""
-    optimizer: str | None = None
-    trained_length: int | None = None
-    languages: tuple[str, ...] = ()
-    language: str | None = None
-    labels: tuple[str, ...] = ()
-    labelled: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    decoding: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    license: str = ""
-    recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    unlisted: tuple[str, ...] = ()
-    results: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     lite: str | None = None
-
-    def __post_init__(self):
-        if self.license and not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", self.license):
-            raise UserError(
-                f"license={self.license!r} is not a license identifier of the hub, such as mit"
-            )
-        if self.vocabulary:
-            object.__setattr__(self, "special", self.vocabulary.special)
-        elif isinstance(self.network, Model) and isinstance(self.config, StackConfig):
-            special = dataclasses.replace(self.special, pad=self.config.pad_id)
-            object.__setattr__(self, "special", special)
-        if isinstance(self.network, Model) and not self.model:
-            object.__setattr__(self, "model", _catalog_name(self.network.config))
-        if isinstance(self.network, LanguageModel) and self.objective is None:
-            object.__setattr__(self, "objective", "causal_language")
-
-    @property
-    def config(self):
-        """Configuration of the network."""
-        return self.network.config
-
-    @property
-    def encoder(self) -> Encoder:
-        """Encoder of the network, or the network itself if it is an encoder."""
-        return self.network if isinstance(self.network, Encoder) else self.network.encoder
 
     def __repr__(self) -> str:
         description = type(self.network).__name__
@@ -335,33 +190,9 @@ class Pretrained:
         accuracy = Accuracy(task, check) if check else None
         certificate = Certificate(task, accuracy)  # before the policy changes
         in_bfloat16 = graph.in_bfloat16(self.checkpoint or self.name)
+        card = saving.card(self, self._task, USE_OF_EXPORT)
         with in_bfloat16 if bfloat16 else contextlib.nullcontext():
-            return write_version(
-                graph, record, path, version, lite, formats, certificate, self._card(USE_OF_EXPORT)
-            )
-
-    @property
-    def model_options(self) -> tuple[tuple[str, Any], ...]:
-        """(field, value) pairs of `config` that differ from the catalog model `model`."""
-        catalog_config = catalog.config(self.model, vocab_size=self.config.vocab_size)
-        return tuple(sorted(differing_fields(self.config, catalog_config).items()))
-
-    def require_floats(self) -> None:
-        """Raises a UserError if the weights are quantized instead of float."""
-        if any(layer.quantization_mode for layer in self.network._flatten_layers()):
-            raise UserError(
-                f"{self.name or self.checkpoint} is quantized: give the model before quantization"
-            )
-
-    def require_head(self) -> None:
-        """Raises a UserError if the model's head was not read (see `missing_head`)."""
-        if self.missing_head:
-            name, init = self.name or self.checkpoint, self.checkpoint or self.name
-            raise UserError(
-                f"{name} makes no predictions from texts, because {self.missing_head} was not "
-                f"read: fine-tune it by `macaron train finetune:TASK` or `text_to_text:TASK` with "
-                f"--init {init}"
-            )
+            return write_version(graph, record, path, version, lite, formats, certificate, card)
 
     def classifier(
         self, num_classes: int, head_dropout: float = 0.1, **changes
@@ -500,32 +331,7 @@ class Pretrained:
                 files above. Transformers and `load("hugging-face:DIR")` can read the folder.
             license: license to record. `None` means the model's `license`.
         """
-        path = paths.as_path(directory).expanduser()
-        path = path if paths.is_remote(path) else path.absolute()
-        checkpoints.refuse_other_files(path, HUGGING_FACE)
-        self._save(path, format, license, path.name)
-
-    def _save(self, path: epath.Path, format: str, license: str | None, location: str) -> None:
-        """Writes the folder of `save_pretrained`. The model card's example loads `location`."""
-        if license is not None:
-            return dataclasses.replace(self, license=license)._save(path, format, None, location)
-        check_choice("format", format, FORMATS)
-        manifest = {
-            "step": self.results.get("step", 0),
-            "metrics": self.results.get("metrics", {}),
-            "vocabulary": self.vocabulary.hash if self.vocabulary else "",
-            "weights": weight_table(self.network),
-        }
-        if format == HUGGING_FACE:
-            # Imported here because hub itself imports this module.
-            from macaron_tf.hub.hugging_face import writer
-
-            write_files = writer(self, location.removeprefix(f"{HUB}:"))
-            manifest["library"] = format
-        else:
-            write_files = functools.partial(self._write_files, format=format, location=location)
-        checkpoints.save_whole(path, write_files, manifest)
-        return None
+        saving.save(self, self._task, directory, format, license)
 
     def push_to_hub(
         self,
@@ -546,36 +352,7 @@ class Pretrained:
             format, license: see `save_pretrained`.
             private: whether a new repository is private. `None` means the owner's default.
         """
-        name = check_login(repository)
-        with tempfile.TemporaryDirectory(prefix="macaron_tf-") as folder:
-            staging = pathlib.Path(folder, name.rpartition("/")[2])
-            self._save(paths.as_path(staging), format, license, f"{HUB}:{name}")
-            return push(staging, repository, private)
-
-    def _write_files(self, directory: epath.Path, format: str, location: str) -> None:
-        heads = {name: getattr(self, name) for name in HEADS if getattr(self, name)}
-        layers = {"model": self.network, **heads}
-        require_disk_space(directory, [w for layer in layers.values() for w in layer.weights])
-        for name, layer in layers.items():
-            save_weights(layer, directory / f"{name}.{format}")
-        if self.vocabulary:
-            self.vocabulary.save(directory / VOCABULARY)
-        record = {
-            "kind": self.recipe.get("kind", ""),
-            "network": keras.saving.serialize_keras_object(self.network),
-            "heads": {n: keras.saving.serialize_keras_object(head) for n, head in heads.items()},
-            "vocabulary": VOCABULARY if self.vocabulary else None,
-            "special": dataclasses.asdict(self.special),
-            "usage": {name: getattr(self, name) for name in USAGE},
-            "results": self.results,
-        }
-        files = {checkpoints.MODEL: record, **({RECIPE: self.recipe} if self.recipe else {})}
-        files, code = take_code(directory, files)
-        for name, value in files.items():
-            (directory / name).write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
-        texts = self._task.examples() if self._task else ()
-        card = self._card(use_of_folder(location, texts, code))
-        (directory / checkpoints.CARD).write_text(card)
+        return saving.publish(self, self._task, repository, format, license, private)
 
     @property
     def _task(self) -> TaskKind | None:
@@ -583,28 +360,3 @@ class Pretrained:
         with contextlib.suppress(UserError):
             return self.task
         return None
-
-    def _card(self, use: str) -> str:
-        pieces = self.vocabulary.pieces if self.vocabulary else None
-        return model_card(self.card_facts, self.network, pieces, use)
-
-    @property
-    def card_facts(self) -> CardFacts:
-        """Facts for the model card that do not depend on the folder of the model."""
-        languages = self.languages or (self.vocabulary.languages if self.vocabulary else ())
-        facts = self.recipe, self.results, self.license, self.unlisted
-        pipeline = self._task.pipeline if self._task else ""
-        return CardFacts(self.name or "model", languages, *facts, pipeline)
-
-
-# Names of the fields that model.json stores unchanged under `usage`.
-USAGE = tuple(f.name for f in dataclasses.fields(Pretrained) if f.name not in _NOT_IN_USAGE)
-
-
-def _catalog_name(config: Settings) -> str:
-    """Returns the catalog model to which `model_options` compares a configuration, or ""."""
-    if isinstance(config, EncoderDecoderConfig):
-        return "transformer_base"
-    if isinstance(config, EncoderConfig):
-        return "gpt2_base" if config.causal else "bert_base"
-    return ""

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import macaron_tf
-from macaron_tf.pretrained import USAGE, Pretrained
+from macaron_tf.pretrained import Pretrained
+from macaron_tf.tasks.model_parts import USAGE
 from tests import ram_paths
 from tests.harness import numpy_of, refuses
 from tests.toys.hugging_face import random_state, write_bert, write_modules
@@ -189,7 +190,7 @@ def test_a_save_that_fails_leaves_nothing(bert, tmp_path, monkeypatch):
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("macaron_tf.pretrained.require_disk_space", full)
+    monkeypatch.setattr("macaron_tf.hub.saving.require_disk_space", full)
     before = sorted(tmp_path.rglob("*"))
     refuses("No space left on device", bert.save_pretrained, tmp_path / "saved")
     assert sorted(tmp_path.rglob("*")) == before

@@ -17,4 +17,4 @@ from macaron_tf.hub.keras_models import (
     read_model_garden_bert,
 )
 from macaron_tf.hub.reading import import_encoder_decoder, read_hugging_face
-from macaron_tf.pretrained import Pretrained
+from macaron_tf.tasks.model_parts import ModelParts

@@ -18,7 +18,7 @@ from macaron_tf.hub.writing import HuggingFaceFolder, kept_rows, layer_state
 from macaron_tf.layers.positions import SinusoidalPositions
 from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
-from macaron_tf.pretrained import Pretrained
+from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.byte_pairs import BytePairVocabulary
 from macaron_tf.text.sentencepiece import SentencePieceVocabulary
@@ -57,7 +57,7 @@ class SequenceFamily(Family):
     appends_padding: bool = False
     saves_positions: bool = False
 
-    def read(self, folder: ModelFolder) -> Pretrained:
+    def read(self, folder: ModelFolder) -> ModelParts:
         config = folder.config
         refuse_lower_case(folder.lower_case, folder.path)
         has_tokenizer = any((folder.path / name).is_file() for name in _TOKENIZERS)
@@ -79,12 +79,12 @@ class SequenceFamily(Family):
             ends |= {"source_start": (special.begin,), "answer_start": (start, *forced)}
         return dataclasses.replace(model, generation=generation, ends=ends)
 
-    def missing_part(self, model: Pretrained) -> str:
+    def missing_part(self, model: ModelParts) -> str:
         if self.output_kernel:  # T5
             return "logits_bias=True" if model.config.logits_bias else ""
         return "" if model.config.tied else "tied=False"
 
-    def write(self, model: Pretrained) -> HuggingFaceFolder:
+    def write(self, model: ModelParts) -> HuggingFaceFolder:
         """Converts an encoder-decoder to the files of a Hugging Face model.
 
         In MarianMT's sinusoidal positions, all sines precede the cosines. In macaron_tf's
@@ -148,7 +148,7 @@ class SequenceFamily(Family):
             files=files,
         )
 
-    def _state(self, model: Pretrained, rows: np.ndarray) -> dict[str, np.ndarray]:
+    def _state(self, model: ModelParts, rows: np.ndarray) -> dict[str, np.ndarray]:
         network, config = model.network, model.config
         table = {
             **self.table,
@@ -185,7 +185,7 @@ class SequenceFamily(Family):
         return {n if n in heads else self.prefix + n: array for n, array in state.items()}
 
 
-def _answer_start(model: Pretrained) -> tuple[int, ...]:
+def _answer_start(model: ModelParts) -> tuple[int, ...]:
     """Returns the ids that the decoder reads before an answer."""
     special, options = model.special, model.answers or model.ends
     if options.get("starts"):
@@ -214,7 +214,7 @@ def _shift_start_to_zero(state: dict[str, np.ndarray], config: EncoderDecoderCon
             state[name] = (state[name] + addition).astype("float32")
 
 
-def _suppressed_ids(model: Pretrained, ids: set[int]) -> list[int]:
+def _suppressed_ids(model: ModelParts, ids: set[int]) -> list[int]:
     """Returns the ids of the tokens that generation must never produce.
 
     A translation model, or a model without a vocabulary, suppresses `ids` and BOS. Any other model
@@ -240,7 +240,7 @@ def import_model(
     family: SequenceFamily,
     config: ForeignConfig,
     vocabulary: PieceVocabulary | None = None,
-) -> Pretrained:
+) -> ModelParts:
     """Builds a macaron_tf model from another library's weights and settings."""
     arrays, missing = family.arrays(state), ""
     settings, tokens = family.read_settings(config), arrays.array(*family.tokens)
@@ -279,4 +279,4 @@ def import_model(
     unread = dataclasses.replace(family, output_kernel="").check_unread(arrays)
     fields = {"missing_head": missing_head(config, unread) or missing, "unread": unread}
     fields["sentinels"] = len(special.sentinels)
-    return Pretrained(network, family.catalog, family.objective, vocabulary, special, **fields)
+    return ModelParts(network, family.catalog, family.objective, vocabulary, special, **fields)

@@ -23,7 +23,7 @@ from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.pretraining import GeneratorDiscriminator, PretrainingEncoder
 from macaron_tf.models.tasks import SiameseEncoder
-from macaron_tf.pretrained import Pretrained
+from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.special import Special
 
@@ -69,7 +69,7 @@ class EncoderFamily(Family):
         """Reads the tokenizer in a folder. `None` means that the folder has no tokenizer files."""
         return read_vocabulary(folder.path, folder.lower_case)
 
-    def read(self, folder: ModelFolder) -> Pretrained:
+    def read(self, folder: ModelFolder) -> ModelParts:
         config, has_task = folder.config, folder.has_task
         settings = self.read_settings(config)
         padding = config.number("pad_token_id", self.padding_id)
@@ -89,7 +89,7 @@ class EncoderFamily(Family):
         missing = "" if head or not has_task else missing_head(config, encoder.unread)
         return dataclasses.replace(encoder, missing_head=missing)
 
-    def is_tried(self, model: Pretrained) -> bool:
+    def is_tried(self, model: ModelParts) -> bool:
         # XLNet, which alone has these positions, is a kind of family of its own.
         return super().is_tried(model) and model.config.positions != "transformer_xl"
 
@@ -102,7 +102,7 @@ class EncoderFamily(Family):
     def pretraining_network(
         self, arrays: Arrays, settings: Mapping[str, Any], table: Table
     ) -> tuple[keras.Model, dict[str, Any]]:
-        """Builds the network for a model without a task head, and fields of `Pretrained`."""
+        """Builds the network for a model without a task head, and fields of `ModelParts`."""
         bias = next(filter(arrays.has, self.bias), None)
         if bias:
             pad = padded_rows(settings["vocab_size"], is_bias=True)
@@ -114,7 +114,7 @@ class EncoderFamily(Family):
         objective = "masked_language" if bias else None
         return network, {"objective": objective, "has_masked_language": bias is not None}
 
-    def missing_part(self, model: Pretrained) -> str:
+    def missing_part(self, model: ModelParts) -> str:
         network, network_class = model.network, type(model.network)
         if isinstance(network, TASKS) and network_class not in self.tasks:
             # Hugging Face's head is one linear layer.
@@ -133,7 +133,7 @@ class EncoderFamily(Family):
         differing = [name for name in defaults if ours[name] != theirs[name]]
         return ", ".join(f"the masked language head's {name}={ours[name]!r}" for name in differing)
 
-    def write(self, model: Pretrained) -> HuggingFaceFolder:
+    def write(self, model: ModelParts) -> HuggingFaceFolder:
         """Converts an encoder, with or without a task head, to the files of a Hugging Face model.
 
         ELECTRA's generator is left out, and so are a sentence-pair head and a span-boundary head if
@@ -156,11 +156,11 @@ class EncoderFamily(Family):
             notes=tuple(self._notes(model, head)),
         )
 
-    def tokenizer_files(self, model: Pretrained) -> dict[str, bytes]:
+    def tokenizer_files(self, model: ModelParts) -> dict[str, bytes]:
         length, has_segments = model.config.longest, model.config.num_segments > 1
         return tokenizer_files(model.vocabulary, max_length=length, has_segments=has_segments)
 
-    def _written_head(self, model: Pretrained) -> TaskHead:
+    def _written_head(self, model: ModelParts) -> TaskHead:
         """Returns the Hugging Face model class for a network, with or without a head."""
         has_masked_head = _has_masked_head(model)
         if isinstance(model.network, TASKS):
@@ -174,7 +174,7 @@ class EncoderFamily(Family):
         has_pooler = "pooler/dense" in self.table
         return TaskHead("Model", "feature-extraction", {}, has_pooler=has_pooler)
 
-    def _notes(self, model: Pretrained, head: TaskHead) -> Iterator[str]:
+    def _notes(self, model: ModelParts, head: TaskHead) -> Iterator[str]:
         network = model.network
         if isinstance(network, GeneratorDiscriminator):
             yield "the generator is left out, because ELECTRA's encoder is the discriminator"
@@ -187,7 +187,7 @@ class EncoderFamily(Family):
             name = self.name
             yield f"the pooler is untrained, because {name} has a pooler and this encoder has none"
 
-    def _written_config(self, model: Pretrained, head: TaskHead, rows: int) -> dict[str, Any]:
+    def _written_config(self, model: ModelParts, head: TaskHead, rows: int) -> dict[str, Any]:
         special = model.special
         fields = self.written_fields(model.config, self.class_prefix + head.class_suffix, rows)
         if self.segments:
@@ -204,7 +204,7 @@ class EncoderFamily(Family):
         return fields
 
     def _state(
-        self, model: Pretrained, head: TaskHead, rows: np.ndarray, prefix: str
+        self, model: ModelParts, head: TaskHead, rows: np.ndarray, prefix: str
     ) -> dict[str, np.ndarray]:
         network, config = model.network, model.config
         offset = model.special.pad + 1 if self.positions_from_padding else 0
@@ -237,20 +237,20 @@ class EncoderFamily(Family):
         return state
 
 
-def _has_masked_head(model: Pretrained) -> bool:
+def _has_masked_head(model: ModelParts) -> bool:
     """Returns whether the network has a trained masked language head."""
     is_trained = model.has_masked_language or bool(model.recipe)
     return isinstance(model.network, PretrainingEncoder) and is_trained
 
 
-def _replaced_token_head(model: Pretrained) -> ReplacedTokenHead | None:
+def _replaced_token_head(model: ModelParts) -> ReplacedTokenHead | None:
     """Returns the head for replaced token detection, as in ELECTRA."""
     network = model.network
     is_pair = isinstance(network, GeneratorDiscriminator)
     return network.replaced_token if is_pair else model.replaced_token
 
 
-def _pooler(model: Pretrained) -> Pooler | None:
+def _pooler(model: ModelParts) -> Pooler | None:
     return model.network.pooler or model.pooler
 
 
@@ -279,7 +279,7 @@ def import_encoder(
     vocabulary: PieceVocabulary | None,
     pad_id: int = Special.pad,
     task_head: ReadHead | None = None,
-) -> Pretrained:
+) -> ModelParts:
     """Converts another library's encoder to a macaron_tf model.
 
     Args:
@@ -301,7 +301,7 @@ def import_encoder(
         assign_weights(network, arrays, {**table, **task_head.table})
         unread = family.check_unread(arrays)
         fields = {"special": special, "unread": unread, **task_head.fields}
-        return Pretrained(network, family.catalog, None, vocabulary, **fields)
+        return ModelParts(network, family.catalog, None, vocabulary, **fields)
     network, fields = family.pretraining_network(arrays, settings, table)
     config = network.config
     heads: dict[str, keras.layers.Layer] = {}
@@ -313,4 +313,4 @@ def import_encoder(
         head.build((None, None, config.hidden_dim))
         assign_weights(head, arrays, table)
     fields |= {"vocabulary": vocabulary, "special": special, **heads}
-    return Pretrained(network, family.catalog, unread=family.check_unread(arrays), **fields)
+    return ModelParts(network, family.catalog, unread=family.check_unread(arrays), **fields)

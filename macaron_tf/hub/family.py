@@ -22,8 +22,8 @@ from macaron_tf.models.tasks import (
     EncoderQuestionAnswering,
     EncoderTokenClassifier,
 )
-from macaron_tf.pretrained import Pretrained
 from macaron_tf.settings import hints_of
+from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text import PieceVocabulary, TokenizerJsonVocabulary
 
 # Settings that do not change the outputs of a trained model.
@@ -176,19 +176,19 @@ class Family(abc.ABC):
     code: Callable[[], dict[str, bytes]] = dict
 
     @abc.abstractmethod
-    def read(self, folder: ModelFolder) -> Pretrained:
+    def read(self, folder: ModelFolder) -> ModelParts:
         """Reads a model with its heads from a Hugging Face folder."""
 
     @abc.abstractmethod
-    def write(self, model: Pretrained) -> HuggingFaceFolder:
+    def write(self, model: ModelParts) -> HuggingFaceFolder:
         """Converts a model that the family can express to the files of a Hugging Face model."""
 
-    def is_tried(self, model: Pretrained) -> bool:
+    def is_tried(self, model: ModelParts) -> bool:
         """Returns whether `model` may be written as this family."""
         is_known = isinstance(model.network, self.networks)
         return is_known and isinstance(model.config, self.config_class)
 
-    def missing_part(self, model: Pretrained) -> str:
+    def missing_part(self, model: ModelParts) -> str:
         """Describes a part of `model`, such as a head, that the family lacks; "" if it has all."""
         return ""
 

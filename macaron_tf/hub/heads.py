@@ -26,8 +26,8 @@ from macaron_tf.models.tasks import (
     EncoderQuestionAnswering,
     EncoderTokenClassifier,
 )
-from macaron_tf.pretrained import Pretrained
 from macaron_tf.tasks.labelled import Limits, SpanLimits
+from macaron_tf.tasks.model_parts import ModelParts
 
 RECORD = "macaron_tf"  # field of config.json in which macaron_tf describes the task
 # Dict mapping the network's class to `Task.kind`, and to its argument for the number of classes.
@@ -54,7 +54,7 @@ class ReadHead:
         options: constructor arguments of `network_class` in addition to the configuration, such as
             `num_classes`.
         table: mapping of weight names for the layers of the head.
-        fields: arguments of `Pretrained` that the head determines: `labels` (class names),
+        fields: arguments of `ModelParts` that the head determines: `labels` (class names),
             `labelled` (task and maximum lengths) and `results` (metrics).
     """
 
@@ -196,7 +196,7 @@ def _default_task(config: ForeignConfig, network_class: type, labels: tuple[str,
     return TableSettings(text=("text",), classes=labels).described(get_task(name, own=True))
 
 
-def head_fields(model: Pretrained, family: Family, network_class: type) -> dict[str, Any]:
+def head_fields(model: ModelParts, family: Family, network_class: type) -> dict[str, Any]:
     """Returns the fields of `config.json` for a task head (the inverse of `find_head`)."""
     network, head = model.network, family.tasks[network_class]
     fields = _task_record(model)
@@ -235,7 +235,7 @@ def pooler_activation(network: keras.Model) -> str | None:
     return network.pooler_activation if isinstance(network, EncoderClassifier) else None
 
 
-def _task_record(model: Pretrained) -> dict[str, Any]:
+def _task_record(model: ModelParts) -> dict[str, Any]:
     """Returns a dict with the field of `config.json` in which macaron_tf describes the task.
 
     If the model has no record of its task, the dict is empty. For a regression task, the mean and
@@ -250,7 +250,7 @@ def _task_record(model: Pretrained) -> dict[str, Any]:
     return {RECORD: {"task": task, "limits": model.labelled["limits"], "metrics": metrics}}
 
 
-def head_state(model: Pretrained, table: Table) -> dict[str, np.ndarray]:
+def head_state(model: ModelParts, table: Table) -> dict[str, np.ndarray]:
     """Returns a dict mapping PyTorch name to weight for a task head.
 
     The dict includes the pooler if `table` has an entry for its dense layer.
@@ -266,7 +266,7 @@ def head_state(model: Pretrained, table: Table) -> dict[str, np.ndarray]:
     return state
 
 
-def unstandardized_weights(model: Pretrained) -> tuple[np.ndarray, np.ndarray]:
+def unstandardized_weights(model: ModelParts) -> tuple[np.ndarray, np.ndarray]:
     """Returns the float32 kernel `(D, C)` and bias `(C,)` of a head with C outputs.
 
     A regression head in macaron_tf predicts (score - mean) / deviation. The returned kernel and

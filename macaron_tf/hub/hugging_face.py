@@ -15,7 +15,7 @@ from macaron_tf.hub.family import Family
 from macaron_tf.hub.writing import HuggingFaceFolder
 from macaron_tf.models.base import Model
 from macaron_tf.models.model_card import CardFacts, python_block
-from macaron_tf.pretrained import Pretrained
+from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.training import checkpoints
 from macaron_tf.training.state import require_disk_space
 
@@ -28,7 +28,7 @@ command `macaron train RECIPE RUN --init hugging-face:DIR` starts from these wei
 """
 
 
-def hugging_face_folder(model: Pretrained) -> HuggingFaceFolder:
+def hugging_face_folder(model: ModelParts) -> HuggingFaceFolder:
     """Converts a model to the files of a Hugging Face model.
 
     The model is written as the first family that can express it. Families whose released models
@@ -53,7 +53,7 @@ def hugging_face_folder(model: Pretrained) -> HuggingFaceFolder:
     return dataclasses.replace(folder, files=files, notes=tuple(notes))
 
 
-def _find_family(families: Sequence[Family], model: Pretrained) -> Family:
+def _find_family(families: Sequence[Family], model: ModelParts) -> Family:
     """Returns the first family that can express a whole model."""
     lacking = []  # number of settings that a family lacks, one of them or a part, and its name
     for family in families:
@@ -68,7 +68,7 @@ def _find_family(families: Sequence[Family], model: Pretrained) -> Family:
     )
 
 
-def writer(model: Pretrained, location: str) -> Callable[[epath.Path], None]:
+def writer(model: ModelParts, facts: CardFacts, location: str) -> Callable[[epath.Path], None]:
     """Returns a function that writes a model in Hugging Face's format into an empty folder.
 
     The returned function also prints a note on stderr for each part of the model that the export
@@ -82,7 +82,7 @@ def writer(model: Pretrained, location: str) -> Callable[[epath.Path], None]:
     folder = hugging_face_folder(model)
     state = {name: np.ascontiguousarray(array) for name, array in folder.state.items()}
     files = {"config.json": json_bytes(folder.config), **folder.files}
-    files[checkpoints.CARD] = _card(model.card_facts, folder, location).encode()
+    files[checkpoints.CARD] = _card(facts, folder, location).encode()
 
     def write(directory: epath.Path) -> None:
         require_disk_space(directory, (), state.values())

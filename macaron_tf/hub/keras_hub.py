@@ -37,8 +37,8 @@ from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.models.pretraining import PretrainingEncoder
 from macaron_tf.models.tasks import EncoderClassifier
-from macaron_tf.pretrained import Pretrained
 from macaron_tf.settings import hints_of
+from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text.base import RECORD, PieceVocabulary, Vocabulary
 from macaron_tf.variables import spec_of
 
@@ -475,7 +475,7 @@ class LanguageModelCausalLM(keras_hub.models.CausalLM):
 
 
 def task_of(
-    model: Pretrained | keras.Model, sequence_length: int | None = None, **kwargs
+    model: ModelParts | keras.Model, sequence_length: int | None = None, **kwargs
 ) -> keras_hub.models.Task:
     """Converts a network to a KerasHub task with the same weights, task head and vocabulary.
 
@@ -495,7 +495,7 @@ def task_of(
         print(lm.generate("The story of", max_length=64))
     """
     if isinstance(model, keras.Model):
-        model = Pretrained(model)
+        model = ModelParts(model)
     network, preprocessor_options, options = model.network, {}, {}
     encoder_classes = PretrainingEncoder | EncoderClassifier
     if isinstance(network, Model) and not network.built:
@@ -539,7 +539,7 @@ def task_of(
     return task
 
 
-def _check_head(model: Pretrained) -> None:
+def _check_head(model: ModelParts) -> None:
     """Raises a UserError if KerasHub's task has no counterpart for the head of an encoder."""
     network, reason = model.network, ""
     limits = model.labelled.get("limits", {})
@@ -567,7 +567,7 @@ def _head_weights(task: EncoderMaskedLM) -> list[keras.Variable]:
     return [weight for weight in task.masked_lm_head.weights if id(weight) not in table_ids]
 
 
-def read_preset(directory: str | os.PathLike, trust_code: bool = False) -> Pretrained:
+def read_preset(directory: str | os.PathLike, trust_code: bool = False) -> ModelParts:
     """Reads a KerasHub preset of a backbone or task from this module (the inverse of `task_of`).
 
     See `macaron_tf.load` for `trust_code`.
@@ -592,7 +592,7 @@ def read_preset(directory: str | os.PathLike, trust_code: bool = False) -> Pretr
         preprocessor = None if model is backbone else model.preprocessor
         starts = preprocessor is None or preprocessor.add_start_token
         network = backbone.language_model
-        return Pretrained(network, "gpt2_base", "causal_language", vocabulary, starts=starts)
+        return ModelParts(network, "gpt2_base", "causal_language", vocabulary, starts=starts)
     config, has_masked_lm = backbone.config, isinstance(model, EncoderMaskedLM)
     if isinstance(model, keras_hub.models.BertTextClassifier):
         if model.activation not in (keras.activations.linear, keras.activations.softmax):
@@ -618,7 +618,7 @@ def read_preset(directory: str | os.PathLike, trust_code: bool = False) -> Pretr
         if backbone.pooler_activation == "tanh":  # another pooler belongs to a classifier's head
             fields["pooler"] = backbone.pooler
     network.encoder.set_weights(backbone.encoder.get_weights())
-    return Pretrained(network, "bert_base", vocabulary=vocabulary, **fields)
+    return ModelParts(network, "bert_base", vocabulary=vocabulary, **fields)
 
 
 def _dtype_policies(name: str, backbone: EncoderBackbone) -> keras.dtype_policies.DTypePolicyMap:

@@ -20,7 +20,7 @@ from macaron_tf.hub.language_models import import_language_model
 from macaron_tf.hub.tokenizers.reading import read_keras_hub_vocabulary
 from macaron_tf.io.paths import DAMAGE, FILE_ERRORS, read_json
 from macaron_tf.layers.dense import activation
-from macaron_tf.pretrained import Pretrained
+from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 
@@ -170,7 +170,7 @@ def import_keras_hub_encoder(
     backbone: "keras_hub.models.Backbone",
     masked_lm_head: "keras_hub.layers.MaskedLMHead | None" = None,
     vocabulary: PieceVocabulary | None = None,
-) -> Pretrained:
+) -> ModelParts:
     """Converts a KerasHub BERT, DistilBERT, ELECTRA or RoBERTa in memory to a macaron_tf model.
 
     Args:
@@ -194,11 +194,11 @@ def import_keras_hub_encoder(
     return import_encoder(KerasArrays.of_layers(layers), family, settings, vocabulary)
 
 
-def read_keras_hub(directory: str | pathlib.Path) -> Pretrained:
+def read_keras_hub(directory: str | pathlib.Path) -> ModelParts:
     """Reads a KerasHub preset of a BERT, DistilBERT, ELECTRA, RoBERTa or GPT-2.
 
     The head of a `MaskedLM` task is read, and the heads of other tasks are left out (see
-    `Pretrained.missing_head`). If the WordPiece tokenizer of the preset lower-cases text, the
+    `ModelParts.missing_head`). If the WordPiece tokenizer of the preset lower-cases text, the
     vocabulary of the result also strips accents, as BERT's own tokenizer does. By default,
     KerasHub's tokenizer keeps accents.
 
@@ -277,7 +277,7 @@ _NEXT_SENTENCE = "next_sentence..pooler_dense"
 _ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "swish": "silu", "tanh": "tanh"}
 
 
-def read_model_garden_bert(directory: str | pathlib.Path, lower_case: bool) -> Pretrained:
+def read_model_garden_bert(directory: str | pathlib.Path, lower_case: bool) -> ModelParts:
     """Reads a BERT that TensorFlow's Model Garden released for TensorFlow 2.
 
     Args:

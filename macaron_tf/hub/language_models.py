@@ -27,7 +27,7 @@ from macaron_tf.hub.tokenizers.writing import language_tokenizer
 from macaron_tf.hub.writing import HuggingFaceFolder, kept_rows, layer_state
 from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.models.tasks import CausalClassifier
-from macaron_tf.pretrained import Pretrained
+from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.special import Special
 
@@ -65,7 +65,7 @@ class LanguageFamily(Family):
     language_class: str
     bias: str = ""
 
-    def read(self, folder: ModelFolder) -> Pretrained:
+    def read(self, folder: ModelFolder) -> ModelParts:
         config, has_task = folder.config, folder.has_task
         refuse_lower_case(folder.lower_case, folder.path)
         settings, arrays = self.read_settings(config), self.read_arrays(folder)
@@ -103,7 +103,7 @@ class LanguageFamily(Family):
             print(note, file=sys.stderr)
             return None, False
 
-    def missing_part(self, model: Pretrained) -> str:
+    def missing_part(self, model: ModelParts) -> str:
         if isinstance(model.network, CausalClassifier):
             if model.network.symmetric:  # reads pairs in both orders
                 return "symmetric=True"
@@ -114,7 +114,7 @@ class LanguageFamily(Family):
         has_bias = np.any(_output_bias(model, rows)[is_predicted])
         return "an output bias" if has_bias and not self.bias else ""
 
-    def write(self, model: Pretrained) -> HuggingFaceFolder:
+    def write(self, model: ModelParts) -> HuggingFaceFolder:
         """Converts a language model or its classifier to the files of a Hugging Face model."""
         model.require_head()
         network, config, special = model.network, model.config, model.special
@@ -170,7 +170,7 @@ class LanguageFamily(Family):
             notes=tuple(notes),
         )
 
-    def _norm_offset(self, model: Pretrained) -> np.ndarray | None:
+    def _norm_offset(self, model: ModelParts) -> np.ndarray | None:
         """Returns what to add to the bias of the last norm instead of the bias of the head.
 
         The last layer of a macaron_tf classifier has a bias, but the last layer of Hugging Face's
@@ -183,7 +183,7 @@ class LanguageFamily(Family):
         offset = np.linalg.pinv(kernel.T) @ bias * is_biased
         return offset if np.allclose(offset @ kernel, bias, atol=1e-6) else None
 
-    def _fold_head(self, model: Pretrained, state: dict[str, np.ndarray]) -> None:
+    def _fold_head(self, model: ModelParts, state: dict[str, np.ndarray]) -> None:
         """Adds a classifier's kernel to `state`, and `_norm_offset` to the last norm's bias."""
         state["score.weight"] = unstandardized_weights(model)[0].T
         name = f"{self.prefix}{self.last_norm.format(model.config.num_layers - 1)}.bias"
@@ -191,13 +191,13 @@ class LanguageFamily(Family):
             state[name] = (state[name] + self._norm_offset(model)).astype("float32")
 
 
-def _is_framed(model: Pretrained) -> bool:
+def _is_framed(model: ModelParts) -> bool:
     """Returns whether a model is a classifier that reads special tokens around each text."""
     special = model.labelled.get("limits", {}).get("special", True)
     return isinstance(model.network, CausalClassifier) and special
 
 
-def _output_bias(model: Pretrained, rows: np.ndarray) -> np.ndarray:
+def _output_bias(model: ModelParts, rows: np.ndarray) -> np.ndarray:
     """Returns the output bias of the tokens in `rows`: zeros if there is no such bias."""
     network = model.network
     if isinstance(network, CausalClassifier) or network.language_head.bias is None:
@@ -213,7 +213,7 @@ def import_language_model(
     starts: bool = True,
     special: Special | None = None,
     task_head: ReadHead | None = None,
-) -> Pretrained:
+) -> ModelParts:
     """Converts another library's language model to a macaron_tf model.
 
     Args:
@@ -252,4 +252,4 @@ def import_language_model(
     assign_weights(network, arrays, table, random_layers)
     unread = family.check_unread(arrays)
     fields = {"starts": starts, "unread": unread, **fields}
-    return Pretrained(network, family.catalog, None, vocabulary, special, **fields)
+    return ModelParts(network, family.catalog, None, vocabulary, special, **fields)

@@ -12,7 +12,7 @@ from macaron_tf.hub.families import FAMILIES
 from macaron_tf.hub.family import ModelFolder
 from macaron_tf.hub.sentence_transformers import check_modules, read_modules, with_pooling
 from macaron_tf.hub.tokenizers.reading import read_python_vocabulary
-from macaron_tf.pretrained import Pretrained
+from macaron_tf.tasks.model_parts import ModelParts
 
 
 def read_hugging_face(
@@ -20,12 +20,12 @@ def read_hugging_face(
     lower_case: bool | None = None,
     pooling: bool = True,
     in_python: bool = False,
-) -> Pretrained:
+) -> ModelParts:
     """Reads the folder of a model of transformers or sentence-transformers, with its heads.
 
     A model for sequence or token classification, multiple choice or question answering becomes the
     macaron_tf model for the same task. A head without a counterpart is left out (see
-    `Pretrained.missing_head`).
+    `ModelParts.missing_head`).
 
     Args:
         directory: folder with `config.json`, with `model.safetensors` or `pytorch_model.bin`, and
@@ -54,7 +54,7 @@ def read_hugging_face(
 
 def import_encoder_decoder(
     state: Mapping[str, np.ndarray], config: Mapping[str, Any]
-) -> Pretrained:
+) -> ModelParts:
     """Converts a Hugging Face encoder-decoder in memory to a macaron_tf model.
 
     `config` is the result of `to_dict` of its transformers configuration.

@@ -9,7 +9,7 @@ import pathlib
 from macaron_tf.errors import UserError
 from macaron_tf.hub.config import ForeignConfig, check_files, json_bytes
 from macaron_tf.io.paths import read_json
-from macaron_tf.pretrained import Pretrained
+from macaron_tf.tasks.model_parts import ModelParts
 
 # Dict mapping a flag in early versions of sentence-transformers' `Pooling` to the name of the
 # pooling in later versions and in macaron_tf.
@@ -43,7 +43,7 @@ def check_modules(directory: pathlib.Path, modules: list[dict]) -> None:
         raise UserError(f"{found}, but only Transformer, Pooling and Normalize can be read")
 
 
-def with_pooling(encoder: Pretrained, directory: pathlib.Path, modules: list[dict]) -> Pretrained:
+def with_pooling(encoder: ModelParts, directory: pathlib.Path, modules: list[dict]) -> ModelParts:
     """Returns an encoder with the pooling, the normalization and the maximum length of a folder."""
     transformer_folder, pooling_folder = (directory / module["path"] for module in modules[:2])
     config = _optional(transformer_folder, *_CONFIGS)

@@ -9,7 +9,7 @@ import numpy as np
 
 from macaron_tf.errors import UserError
 from macaron_tf.hub.arrays import Raw, Table, find_entry
-from macaron_tf.pretrained import Pretrained
+from macaron_tf.tasks.model_parts import ModelParts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ def layer_state(
     return state
 
 
-def kept_rows(model: Pretrained) -> np.ndarray:
+def kept_rows(model: ModelParts) -> np.ndarray:
     """Returns the indices of the embedding rows that the folder contains, in order.
 
     A model from another library keeps the rows of its checkpoint. For a model that was trained

@@ -12,6 +12,7 @@ from macaron_tf.tasks.embedding import SentenceEmbedding, WordVectors
 from macaron_tf.tasks.filling import Filling
 from macaron_tf.tasks.generation import Continuation, TextToText
 from macaron_tf.tasks.labelled import LabelledTask, Limits, SpanLimits
+from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.tasks.question_answering import QuestionAnswering
 from macaron_tf.tasks.token_classification import TokenClassification
 from macaron_tf.tasks.translation import Translation
@@ -37,8 +38,8 @@ def labelled(task: Task, *arguments) -> LabelledTask:
     return _LABELLED[task.kind](task, *arguments)
 
 
-def task_of(model: Any) -> TaskKind:
-    """Creates the task object by which a loaded model, a `Pretrained`, answers texts."""
+def task_of(model: ModelParts) -> TaskKind:
+    """Creates the task object by which a loaded model answers texts."""
     name = model.name or model.checkpoint or "the model"
     model.require_head()
     if model.vocabulary is None and model.checkpoint.endswith(".keras"):

@@ -13,6 +13,7 @@ from macaron_tf.decoding.sampling import Prompts, State
 from macaron_tf.errors import LineError, UserError, plural
 from macaron_tf.io.paths import refuse_damage
 from macaron_tf.io.serving import EXAMPLE, as_rows
+from macaron_tf.tasks.model_parts import ModelParts
 
 # Example texts for the second input of a task.
 _SECOND_TEXTS = {"second": "A pet moves.", "question": "What is running?"}
@@ -53,8 +54,8 @@ class TaskKind(abc.ABC):
         self.vocabulary = vocabulary
 
     @classmethod
-    def of(cls, model: Any) -> Self | None:
-        """Creates the task of a `Pretrained` model, or returns `None` for an unsupported model."""
+    def of(cls, model: ModelParts) -> Self | None:
+        """Creates the task of a model, or returns `None` for an unsupported model."""
         return None
 
     def __repr__(self) -> str:
@@ -200,7 +201,7 @@ class OnePass(TaskKind):
         return self.conclude(self.compute(rows), extras)
 
 
-def refuse_damaged_record(model: Any) -> contextlib.AbstractContextManager[None]:
+def refuse_damaged_record(model: ModelParts) -> contextlib.AbstractContextManager[None]:
     """Converts errors about the content of `model.json` in a `with` block to a `UserError`."""
     return refuse_damage(f"{model.name}/model.json", "save or train the model again")
 

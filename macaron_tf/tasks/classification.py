@@ -27,6 +27,7 @@ from macaron_tf.models import (
 from macaron_tf.objectives import AuxiliaryLanguageObjective, ClassificationObjective
 from macaron_tf.tasks.base import require
 from macaron_tf.tasks.labelled import LabelledTask, Limits, named_classes
+from macaron_tf.tasks.model_parts import ModelParts
 
 
 class Classification(LabelledTask):
@@ -51,7 +52,7 @@ class Classification(LabelledTask):
     truncates = True
 
     @classmethod
-    def of(cls, model: Any) -> Self | None:
+    def of(cls, model: ModelParts) -> Self | None:
         if not isinstance(model.network, cls.networks):
             return None
         return cls(*named_classes(model, "classify" if model.labels else "regress"))

@@ -17,6 +17,7 @@ from macaron_tf.io.progress import track
 from macaron_tf.models import Elmo
 from macaron_tf.models.tasks import SiameseEncoder, unit_length
 from macaron_tf.tasks.base import OnePass
+from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.tasks.sets import RowOutputs
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows
@@ -58,18 +59,19 @@ class SentenceEmbedding(OnePass):
         self.max_tokens = max(max_tokens, max_length)
 
     @classmethod
-    def of(cls, model: Any) -> Self | None:
+    def of(cls, model: ModelParts) -> Self | None:
         is_supported = isinstance(model.network, SiameseEncoder) or model.pooling
         return cls.pooled(model) if is_supported else None
 
     @classmethod
-    def pooled(cls, model: Any, pooling: str | None = None, max_length: int | None = None) -> Self:
+    def pooled(
+        cls, model: ModelParts, pooling: str | None = None, max_length: int | None = None
+    ) -> Self:
         """Creates a sentence encoder that pools the hidden states of a loaded encoder.
 
         The sentence encoder has a copy of the loaded weights.
 
         Args:
-            model: a `macaron_tf.pretrained.Pretrained`.
             pooling: `"cls"`, `"mean"`, `"max"` or `"last"` (see `Pooling`). `None` means the
                 model's pooling, or `"mean"` if the model has none.
             max_length: maximum number of ids in a row, including special ids. `None` means the
@@ -179,7 +181,7 @@ class WordVectors(OnePass):
     pipeline = "feature-extraction"
 
     @classmethod
-    def of(cls, model: Any) -> Self | None:
+    def of(cls, model: ModelParts) -> Self | None:
         network = model.network
         return cls(network, model.vocabulary) if isinstance(network, Elmo) else None
 

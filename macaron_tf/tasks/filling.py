@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import tensorflow as tf
@@ -11,6 +11,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.models import PretrainingEncoder
 from macaron_tf.objectives import objective_class
 from macaron_tf.tasks.base import OnePass, require
+from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text import PieceVocabulary
 
 MASK = "[MASK]"
@@ -47,7 +48,7 @@ class Filling(OnePass):
         self.longest, self.top = longest, top
 
     @classmethod
-    def of(cls, model: Any) -> Self | None:
+    def of(cls, model: ModelParts) -> Self | None:
         can_fill = model.has_masked_language or objective_class(model.objective).fills_masks
         if not can_fill or not isinstance(model.network, PretrainingEncoder):
             return None

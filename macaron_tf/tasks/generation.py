@@ -22,6 +22,7 @@ from macaron_tf.decoding.text_generator import GAP
 from macaron_tf.io.serving import CONTROLS, EXAMPLE, MAX_TOKENS
 from macaron_tf.objectives import objective_class
 from macaron_tf.tasks.base import Decoding, require
+from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text.normalization import as_prompts
 
 _WINDOW = 512  # training length of T5 in tokens, although T5 accepts rows of any length
@@ -81,7 +82,7 @@ class Continuation(Decoding):
         return (f"A dog is {GAP}." if isinstance(self.generator, SequenceGenerator) else "A dog",)
 
     @classmethod
-    def of(cls, model: Any) -> Self | None:
+    def of(cls, model: ModelParts) -> Self | None:
         learns = objective_class(model.objective)
         if model.answers or not (learns.causal or learns.encoder_decoder):
             return None
@@ -215,7 +216,7 @@ class TextToText(Continuation):
         return ("A dog is running.\tA pet moves." if second else EXAMPLE,)
 
     @classmethod
-    def of(cls, model: Any) -> Self | None:
+    def of(cls, model: ModelParts) -> Self | None:
         if not model.answers:
             return None
         generator = TaskGenerator(model.network, model.vocabulary, **model.answers)

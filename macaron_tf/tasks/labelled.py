@@ -19,6 +19,7 @@ from macaron_tf.errors import UserError, plural
 from macaron_tf.models import EncoderConfig
 from macaron_tf.settings import Count, Settings
 from macaron_tf.tasks.base import OnePass
+from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.words import CharacterWords
 
@@ -302,13 +303,14 @@ class LabelledTask(OnePass):
         return {**metrics, "score": float(np.mean([metrics[name] for name in self.task.metrics]))}
 
 
-def named_classes(model: Any, task: str) -> tuple[Task, Limits, keras.Model, PieceVocabulary]:
+def named_classes(
+    model: ModelParts, task: str
+) -> tuple[Task, Limits, keras.Model, PieceVocabulary]:
     """Returns the arguments of a `LabelledTask` for a classifier or tagger without a saved task.
 
     An example is a classifier from another library.
 
     Args:
-        model: a `macaron_tf.pretrained.Pretrained`, whose `labels` are the class names.
         task: name of the task: "classify", "regress" or "tag".
     """
     num_outputs, labels = model.network.head.num_classes, tuple(model.labels)

@@ -3,7 +3,7 @@
 import collections
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import tensorflow as tf
@@ -21,6 +21,7 @@ from macaron_tf.evaluation.answers import score_tags, score_words
 from macaron_tf.models import EncoderTokenClassifier
 from macaron_tf.objectives import TaggingObjective
 from macaron_tf.tasks.labelled import LabelledTask, Limits, named_classes
+from macaron_tf.tasks.model_parts import ModelParts
 
 
 class TokenClassification(LabelledTask):
@@ -43,7 +44,7 @@ class TokenClassification(LabelledTask):
     answer = "a tag for each word: O, B- and I-"
 
     @classmethod
-    def of(cls, model: Any) -> Self | None:
+    def of(cls, model: ModelParts) -> Self | None:
         if not isinstance(model.network, EncoderTokenClassifier):
             return None
         return cls(*named_classes(model, "tag"))

@@ -21,6 +21,7 @@ from macaron_tf.kernels import implementation_scope
 from macaron_tf.models import EncoderDecoder
 from macaron_tf.models.encoder_decoder import Backward
 from macaron_tf.tasks.base import Decoding, refuse_damaged_record, require
+from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text import PairVocabulary, PieceVocabulary
 
 _MAX_SOURCE = 256  # maximum number of tokens in a source line, without EOS
@@ -66,7 +67,7 @@ class Translation(Decoding):
         self.max_tokens = _MAX_SOURCE if longest is None else min(_MAX_SOURCE, longest - 1)
 
     @classmethod
-    def of(cls, model: Any) -> Self | None:
+    def of(cls, model: ModelParts) -> Self | None:
         if not isinstance(model.network, EncoderDecoder) or model.objective or model.answers:
             return None
         with refuse_damaged_record(model):

@@ -80,7 +80,7 @@ def test_a_body_alone_is_read_and_its_pooler_reaches_a_classifier(tmp_path):
         for name, value in toys.random_state().items()
         if name.startswith("bert.")
     }
-    read = read_hugging_face(toys.write_bert(tmp_path, state))
+    read = macaron_tf.load(f"hugging-face:{toys.write_bert(tmp_path, state)}")
     assert not read.has_masked_language
     # Its masked language head is random, so that the model embeds texts instead.
     assert read.objective is None and read.task.name == "sentence encoder"

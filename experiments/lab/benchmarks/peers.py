@@ -12,7 +12,7 @@ import numpy as np
 from experiments.lab.benchmarks.harness import set_threads
 from macaron_tf.decoding import BeamSearchConfig
 from macaron_tf.errors import UserError
-from macaron_tf.hub import Pretrained, import_encoder_decoder, read_hugging_face
+from macaron_tf.hub import ModelParts, import_encoder_decoder, read_hugging_face
 from macaron_tf.models import EncoderConfig
 from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
@@ -194,7 +194,7 @@ class GPT2Peer(HuggingFacePeer):
             bos_token_id=config.vocab_size - 1,
         )
 
-    def as_macaron_tf(self, directory: pathlib.Path) -> Pretrained:
+    def as_macaron_tf(self, directory: pathlib.Path) -> ModelParts:
         """Builds a language model of this library with the weights of this Hugging Face model.
 
         The vocabulary of the model is a byte-level BPE of single bytes, pairs of bytes and the

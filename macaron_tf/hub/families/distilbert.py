@@ -5,12 +5,12 @@ from macaron_tf.hub.config import ACTIVATIONS
 from macaron_tf.hub.encoders import EncoderFamily
 from macaron_tf.hub.families.bert import LINEAR
 from macaron_tf.hub.family import text_heads, token_heads
-from macaron_tf.pretrained import Pretrained
+from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text import WordPieceVocabulary
 
 
 class DistilBertFamily(EncoderFamily):
-    def is_tried(self, model: Pretrained) -> bool:
+    def is_tried(self, model: ModelParts) -> bool:
         if not super().is_tried(model) or not isinstance(model.vocabulary, WordPieceVocabulary):
             return False
         return type(model.network) in self.tasks or not (model.network.pooler or model.pooler)

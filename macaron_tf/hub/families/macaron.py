@@ -22,7 +22,7 @@ from macaron_tf.layers.swish_rnn import SwishRNN
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.stack import Stack
 from macaron_tf.models.tasks import CausalClassifier
-from macaron_tf.pretrained import Pretrained
+from macaron_tf.tasks.model_parts import ModelParts
 
 _ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "tanh", "sigmoid")
 # Number of sub-layers and of relative biases that have entries in the mapping of weight names.
@@ -209,7 +209,7 @@ MACARON_LANGUAGE = LanguageFamily(
 class _MacaronFamily(EncoderFamily):
     """Rules for all networks with blocks of macaron_tf, which have the same `model_type`."""
 
-    def read(self, folder: ModelFolder) -> Pretrained:
+    def read(self, folder: ModelFolder) -> ModelParts:
         suffix = folder.config.architecture.removeprefix(self.class_prefix)
         is_classifier = suffix == "ForSequenceClassification" and folder.config.get("causal")
         if is_classifier or suffix == MACARON_LANGUAGE.language_class:

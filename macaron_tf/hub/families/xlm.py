@@ -10,7 +10,7 @@ from macaron_tf.hub.encoders import EncoderFamily
 from macaron_tf.hub.family import ModelFolder, TaskHead, token_heads
 from macaron_tf.hub.tokenizers.reading import read_xlm_vocabulary, refuse_lower_case
 from macaron_tf.models.config import EncoderConfig
-from macaron_tf.pretrained import Pretrained
+from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.byte_pairs import MosesPairVocabulary
 
@@ -43,7 +43,7 @@ class XlmFamily(EncoderFamily):
             raise UserError(f"{found}, but lang2id must number all languages from 0: correct it")
         return tuple(sorted(language_ids, key=language_ids.get))
 
-    def read(self, folder: ModelFolder) -> Pretrained:
+    def read(self, folder: ModelFolder) -> ModelParts:
         languages = self.languages(folder.config)
         model = super().read(folder)
         return dataclasses.replace(model, languages=languages if model.config.num_languages else ())
@@ -54,7 +54,7 @@ class XlmFamily(EncoderFamily):
         refuse_lower_case(folder.lower_case, folder.path)
         return read_xlm_vocabulary(folder.path, self.languages(folder.config))
 
-    def _written_config(self, model: Pretrained, head: TaskHead, rows: int) -> dict[str, Any]:
+    def _written_config(self, model: ModelParts, head: TaskHead, rows: int) -> dict[str, Any]:
         fields = {**super()._written_config(model, head, rows), "pad_index": model.special.pad}
         if language_ids := {name: n for n, name in enumerate(model.languages)}:
             fields["lang2id"] = language_ids

@@ -15,7 +15,7 @@ from macaron_tf.hub.tokenizers.reading import read_vocabulary, refuse_lower_case
 from macaron_tf.hub.tokenizers.writing import refuse_moses, tokenizer_files
 from macaron_tf.hub.writing import HuggingFaceFolder, kept_rows, layer_state
 from macaron_tf.models.segment_memory import TwoStreamModel
-from macaron_tf.pretrained import Pretrained
+from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text import PieceVocabulary
 
 _XLNET_SUMMARY = "sequence_summary.summary"  # the counterpart of BERT's pooler
@@ -81,7 +81,7 @@ class XlnetFamily(EncoderFamily):
     networks = (TwoStreamModel, *TASKS)
     memory_length: int = 384
 
-    def read(self, folder: ModelFolder) -> Pretrained:
+    def read(self, folder: ModelFolder) -> ModelParts:
         """Reads an XLNet, with its language-model head or its task head if there is one.
 
         If there is neither head, the result has a language-model head with random weights.
@@ -114,15 +114,15 @@ class XlnetFamily(EncoderFamily):
         objective = "permutation_language" if has_head else None
         return network, {"objective": objective, "has_masked_language": has_head}
 
-    def is_tried(self, model: Pretrained) -> bool:
+    def is_tried(self, model: ModelParts) -> bool:
         return super(EncoderFamily, self).is_tried(model) and (
             isinstance(model.network, TwoStreamModel) or model.config.positions == "transformer_xl"
         )
 
-    def write(self, model: Pretrained) -> HuggingFaceFolder:
+    def write(self, model: ModelParts) -> HuggingFaceFolder:
         """Converts an XLNet, with its language-model head or task head, to Hugging Face's files.
 
-        A randomly initialized language-model head is left out, and so is `Pretrained.pooler`.
+        A randomly initialized language-model head is left out, and so is `ModelParts.pooler`.
         """
         network, config = model.network, model.config
         table = {**self.table, **xlnet_attention(config.num_heads)}
@@ -142,12 +142,12 @@ class XlnetFamily(EncoderFamily):
         notes, fields = (note,) if model.pooler else (), {**folder.config, "mem_len": memory_length}
         return dataclasses.replace(folder, config=fields, state=state, notes=notes)
 
-    def _written_head(self, model: Pretrained) -> TaskHead:
+    def _written_head(self, model: ModelParts) -> TaskHead:
         if isinstance(model.network, TASKS):
             return self.tasks[type(model.network)]
         return _LANGUAGE if model.has_masked_language or model.recipe else _BARE
 
-    def tokenizer_files(self, model: Pretrained) -> dict[str, bytes]:
+    def tokenizer_files(self, model: ModelParts) -> dict[str, bytes]:
         refuse_moses(model.vocabulary)
         # Hugging Face's XLNet classifiers read the last position, so padding is on the left.
         return tokenizer_files(model.vocabulary, padding_side="left")
