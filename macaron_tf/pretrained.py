@@ -22,13 +22,13 @@ from macaron_tf.engines.lite_decoding import LiteDecoder, convert_decoder
 from macaron_tf.engines.lite_writer import PRECISIONS, convert_to_lite
 from macaron_tf.engines.saved_model import WRITERS, write_version
 from macaron_tf.errors import UserError, check_choice
-from macaron_tf.hub import saving
+from macaron_tf.hub.hugging_face import writer
 from macaron_tf.models import catalog
 from macaron_tf.models.base import Model
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.model_card import USE_OF_EXPORT
 from macaron_tf.models.tasks import CausalClassifier, EncoderClassifier
-from macaron_tf.tasks import Decoding, Limits, TaskKind, labelled, task_of
+from macaron_tf.tasks import Decoding, Limits, TaskKind, labelled, saving, task_of
 from macaron_tf.tasks.labelled import embeds_languages
 from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.training import build_fit_model
@@ -331,7 +331,7 @@ class Pretrained(ModelParts):
                 files above. Transformers and `load("hugging-face:DIR")` can read the folder.
             license: license to record. `None` means the model's `license`.
         """
-        saving.save(self, self._task, directory, format, license)
+        self._saving(format, license).save(self, directory)
 
     def push_to_hub(
         self,
@@ -352,7 +352,10 @@ class Pretrained(ModelParts):
             format, license: see `save_pretrained`.
             private: whether a new repository is private. `None` means the owner's default.
         """
-        return saving.publish(self, self._task, repository, format, license, private)
+        return self._saving(format, license).publish(self, repository, private)
+
+    def _saving(self, format: str, license: str | None) -> saving.Saving:
+        return saving.Saving(self._task, format, license, writer)
 
     @property
     def _task(self) -> TaskKind | None:

@@ -6,12 +6,12 @@ import json
 import os
 import pathlib
 import tempfile
+from collections.abc import Callable
 
 import keras
 from etils import epath
 
 from macaron_tf.errors import check_choice
-from macaron_tf.hub.hugging_face import writer
 from macaron_tf.io import paths
 from macaron_tf.io.code_files import take_code
 from macaron_tf.io.hub import HUB, check_login, push
@@ -24,36 +24,58 @@ from macaron_tf.training.state import require_disk_space, save_weights, weight_t
 
 VOCABULARY = "vocabulary"
 FORMATS = ("weights.h5", "safetensors", HUGGING_FACE)
+# Function of a model, its facts and its location that returns a function, which writes a folder.
+Writer = Callable[[ModelParts, CardFacts, str], Callable[[epath.Path], None]]
 
 
-def save(
-    model: ModelParts,
-    task: TaskKind | None,
-    directory: str | os.PathLike,
-    format: str,
-    license: str | None,
-) -> None:
-    """Writes the folder of `Pretrained.save_pretrained`; `task` is the task of `model`."""
-    path = paths.as_path(directory).expanduser()
-    path = path if paths.is_remote(path) else path.absolute()
-    checkpoints.refuse_other_files(path, HUGGING_FACE)
-    _save(model, task, path, format, license, path.name)
+@dataclasses.dataclass(frozen=True)
+class Saving:
+    """How a model is saved.
 
+    Attributes:
+        task: task of the model, if it has one.
+        format: one of `FORMATS`.
+        license: license to record; `None` means the model's.
+        writer: writer of the format `HUGGING_FACE`.
+    """
 
-def publish(
-    model: ModelParts,
-    task: TaskKind | None,
-    repository: str,
-    format: str,
-    license: str | None,
-    private: bool | None,
-) -> str:
-    """Uploads a model as `Pretrained.push_to_hub` does, and returns its URL."""
-    name = check_login(repository)
-    with tempfile.TemporaryDirectory(prefix="macaron_tf-") as folder:
-        staging = pathlib.Path(folder, name.rpartition("/")[2])
-        _save(model, task, paths.as_path(staging), format, license, f"{HUB}:{name}")
-        return push(staging, repository, private)
+    task: TaskKind | None
+    format: str
+    license: str | None
+    writer: Writer
+
+    def save(self, model: ModelParts, directory: str | os.PathLike) -> None:
+        """Writes the folder of `Pretrained.save_pretrained`."""
+        path = paths.as_path(directory).expanduser()
+        path = path if paths.is_remote(path) else path.absolute()
+        checkpoints.refuse_other_files(path, HUGGING_FACE)
+        self._write(model, path, path.name)
+
+    def publish(self, model: ModelParts, repository: str, private: bool | None) -> str:
+        """Uploads a model as `Pretrained.push_to_hub` does, and returns its URL."""
+        name = check_login(repository)
+        with tempfile.TemporaryDirectory(prefix="macaron_tf-") as folder:
+            staging = pathlib.Path(folder, name.rpartition("/")[2])
+            self._write(model, paths.as_path(staging), f"{HUB}:{name}")
+            return push(staging, repository, private)
+
+    def _write(self, model: ModelParts, path: epath.Path, location: str) -> None:
+        """Writes a folder; `location` is the argument of `load` in the model card's example."""
+        check_choice("format", self.format, FORMATS)
+        if self.license is not None:
+            model = dataclasses.replace(model, license=self.license)
+        manifest = {
+            "step": model.results.get("step", 0),
+            "metrics": model.results.get("metrics", {}),
+            "vocabulary": model.vocabulary.hash if model.vocabulary else "",
+            "weights": weight_table(model.network),
+        }
+        if self.format == HUGGING_FACE:
+            write = self.writer(model, _facts(model, self.task), location.removeprefix(f"{HUB}:"))
+            manifest["library"] = self.format
+        else:
+            write = functools.partial(_write_files, model, self.task, self.format, location)
+        checkpoints.save_whole(path, write, manifest)
 
 
 def card(model: ModelParts, task: TaskKind | None, use: str) -> str:
@@ -66,32 +88,6 @@ def _facts(model: ModelParts, task: TaskKind | None) -> CardFacts:
     languages = model.languages or (model.vocabulary.languages if model.vocabulary else ())
     facts = model.recipe, model.results, model.license, model.unlisted
     return CardFacts(model.name or "model", languages, *facts, task.pipeline if task else "")
-
-
-def _save(
-    model: ModelParts,
-    task: TaskKind | None,
-    path: epath.Path,
-    format: str,
-    license: str | None,
-    location: str,
-) -> None:
-    """Writes a folder; `location` is the argument of `load` in the model card's example."""
-    check_choice("format", format, FORMATS)
-    if license is not None:
-        model = dataclasses.replace(model, license=license)
-    manifest = {
-        "step": model.results.get("step", 0),
-        "metrics": model.results.get("metrics", {}),
-        "vocabulary": model.vocabulary.hash if model.vocabulary else "",
-        "weights": weight_table(model.network),
-    }
-    if format == HUGGING_FACE:
-        write_files = writer(model, _facts(model, task), location.removeprefix(f"{HUB}:"))
-        manifest["library"] = format
-    else:
-        write_files = functools.partial(_write_files, model, task, format, location)
-    checkpoints.save_whole(path, write_files, manifest)
 
 
 def _write_files(
