@@ -48,8 +48,6 @@ class EmbeddingRecipe(EpochRecipe):
 
     Attributes:
         task: name of a classification or regression task on sentence pairs, or `triplets`.
-        objective: training objective, which is `softmax` for classes of sentence pairs, `cosine`
-            for scores of sentence pairs, or `triplet`.
         pooling: pooling of the token vectors into a sentence vector, which is `mean`, `max` or
             `cls` (the vector of the first token).
         concatenation: features of the sentence vectors u and v that the softmax classifier reads.
@@ -61,7 +59,6 @@ class EmbeddingRecipe(EpochRecipe):
     """
 
     kind = "embedding"
-    objective: Literal["softmax", "cosine", "triplet"]
     pooling: Literal["mean", "max", "cls"] = "mean"
     concatenation: str = "u,v,|u-v|"
     normalize: bool = False
@@ -69,9 +66,6 @@ class EmbeddingRecipe(EpochRecipe):
     max_length: Annotated[int, Ge(3), INT32] = 128  # [CLS], a token, [SEP]
 
     def check(self) -> None:
-        expected = objective_of(self.task_definition)
-        if self.objective != expected:
-            raise UserError(f"the task {self.task} needs the objective {expected!r}")
         try:
             parse_concatenation(self.concatenation)
         except ValueError as error:
@@ -89,6 +83,13 @@ class EmbeddingRecipe(EpochRecipe):
     @property
     def task_definition(self) -> Task:
         return pair_task(self.task)
+
+    @property
+    def objective(self) -> str:
+        """Training objective: `triplet`, `cosine` for scores of pairs or `softmax` for classes."""
+        if self.task_definition is TRIPLETS:
+            return "triplet"
+        return "cosine" if self.task_definition.regression else "softmax"
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -133,13 +134,6 @@ def pair_task(name: str) -> Task:
 def _is_of_pairs(task: Task) -> bool:
     # Excludes MultiRC, which scores all answers to a question together.
     return bool(task.second) and task.kind == "classification" and not task.grouped
-
-
-def objective_of(task: Task) -> str:
-    """Returns the objective for the type of labels that `task` has."""
-    if task is TRIPLETS:
-        return "triplet"
-    return "cosine" if task.regression else "softmax"
 
 
 def read_sets(

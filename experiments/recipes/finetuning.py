@@ -5,7 +5,7 @@ All recipes but `sentence_bert` and `text_to_text` use Adam with epsilon 1e-6, w
 selects the best checkpoint on the development set. `macaron tasks` lists the tasks.
 """
 
-from experiments.embed.run import EmbeddingRecipe, objective_of, pair_task
+from experiments.embed.run import TRIPLETS, EmbeddingRecipe, pair_task
 from experiments.finetune.run import FinetuningRecipe
 from experiments.text_to_text.run import T5_TRAINING, TextRecipe
 from macaron_tf.data.tasks.definitions import get_task
@@ -143,16 +143,16 @@ def sentence_bert(task: str) -> EmbeddingRecipe:
     the maximum length of a sentence encoder in --init take precedence.
     """
     definition = pair_task(task)
-    objective = objective_of(definition)
-    best_metric = {"softmax": "score", "cosine": "spearman", "triplet": "accuracy"}[objective]
+    best_metric = "spearman" if definition.regression else "score"
     return EmbeddingRecipe(
         model="bert_base",
         task=task,
         source=definition.source,
-        objective=objective,
         batch_size=16,
-        epochs=4.0 if objective == "cosine" else 1.0,
-        training=fine_tuning(2e-5, best_metric=best_metric),
+        epochs=4.0 if definition.regression else 1.0,
+        training=fine_tuning(
+            2e-5, best_metric="accuracy" if definition is TRIPLETS else best_metric
+        ),
     )
 
 
