@@ -226,7 +226,9 @@ class _Steps:
         packed: PackedBlock = self.load(f"packed-{index}")
         earlier = (other.validation for number, other in blocks if number < index)
         files = itertools.chain.from_iterable(earlier) if packed.repeated.any() else ()
-        validation_records = set(writing.read_records(self.out, files))
+        record_format = _packer(self.config, self.out).record_format
+        records = writing.read_records(self.out, files, record_format)
+        validation_records = {record.tobytes() for record in records}
         counted = _counted(index, blocks)
         training_records, _ = packed.divide(self.config, counted, validation_records)
         train = writing.write_train(self.out, index, training_records)

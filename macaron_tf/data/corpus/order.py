@@ -1,129 +1,88 @@
-"""Seeded order of the rows of a corpus, computed by TensorFlow operations."""
+"""Orders of the rows of a corpus, which the seed and the step determine."""
 
 import dataclasses
-import functools
-from collections.abc import Callable
+import itertools
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-# A fixed algorithm draws the same numbers on all devices. TensorFlow's default does not.
-ALGORITHM = "philox"
+from macaron_tf.data.buckets import in_parts
+
+BLOCK_ROWS = 1 << 12  # number of rows that are read at once; 4096 rows of 128 ids take 1 MB
 
 
 @dataclasses.dataclass(frozen=True)
 class RowOrder:
-    """Seeded order of the rows of a corpus, with a new order in each epoch.
+    """Seeded order of the rows of S shards, with a new order in each epoch.
 
     In each epoch, the shards are shuffled and divided into groups of consecutive shards. The rows
     are then shuffled within each group. The shard counts of any two groups differ by at most one.
 
     Attributes:
-        first_rows: index of the first row of each shard in the unshuffled split.
+        first_rows, rows: number of the first row of each shard, and how many rows it has.
         shuffled_rows: maximum number of rows in a group. If any shard has more rows, every shard
             forms a group of its own.
         seed: two integers that seed the order. `None` means the order of the files.
     """
 
-    paths: tuple[str, ...]
-    rows: tuple[int, ...]
-    first_rows: tuple[int, ...]
+    first_rows: Sequence[int]
+    rows: Sequence[int]
     shuffled_rows: int
     seed: tuple[int, int] | None
 
-    @functools.cached_property
-    def group_count(self) -> int:
-        """Number of groups of shards in an epoch."""
-        shards = max(1, self.shuffled_rows // max(self.rows))
-        return -(-len(self.paths) // shards)
+    @property
+    def group_shards(self) -> int:
+        """Maximum number of shards in a group."""
+        return max(1, self.shuffled_rows // max(self.rows))
 
-    def batches(
-        self,
-        start_row: int,
-        batch_size: int,
-        decode: Callable[[tf.Tensor], tf.Tensor],
-        repeat: bool,
-        drop_remainder: bool,
-    ) -> tf.data.Dataset:
-        """Returns batches of the rows from `start_row` on.
-
-        Of the rows before `start_row`, the dataset reads only the rows in the group of `start_row`.
+    def blocks(self, start_row: int, repeat: bool) -> Iterator[tuple[np.ndarray, int]]:
+        """Yields the numbers of up to `BLOCK_ROWS` rows, and their epoch.
 
         Args:
-            decode: function from N records to a tensor `(N, ...)`. The function is called once per
-                group, before shuffling, because shuffling and batching records as strings takes
-                twice as long.
-            repeat: whether to continue with further epochs forever. If False, the dataset ends with
+            start_row: position of the first row, counted over all epochs.
+            repeat: whether to continue with further epochs forever. If False, the blocks end with
                 the epoch that contains `start_row`.
-
-        Returns:
-            Dataset of tuples: the decoded rows `(B, ...)`, their indices in the unshuffled split
-            `(B,)` int64, and their epochs `(B,)` int64. Reading raises a tf.errors.OpError if a
-            shard is missing or damaged or has an unexpected number of records.
         """
-        epoch, offset = divmod(start_row, sum(self.rows))
+        shards, counts = len(self.rows), np.array(self.rows)
+        groups = -(-shards // self.group_shards)
+        bounds = [group * shards // groups for group in range(groups + 1)]
+        first_epoch, skipped = divmod(start_row, int(counts.sum()))
+        for epoch in itertools.count(first_epoch) if repeat else [first_epoch]:
+            # No group has the index -1, so that the seed differs from the seeds of all groups.
+            order = self._shuffled(np.arange(shards), epoch, -1)
+            for group, bound in enumerate(itertools.pairwise(bounds)):
+                members = order[slice(*bound)]
+                size = int(counts[members].sum())
+                if skipped < size:
+                    ranges = [np.arange(counts[m]) + self.first_rows[m] for m in members]
+                    rows = self._shuffled(np.concatenate(ranges), epoch, group)[skipped:]
+                    yield from ((rows[part], epoch) for part in in_parts(len(rows), BLOCK_ROWS))
+                skipped = max(skipped - size, 0)
+
+    def _shuffled(self, values: np.ndarray, epoch: int, group: int) -> np.ndarray:
+        if self.seed is None:
+            return values
         with tf.device("CPU"):
-            order = self._shards(tf.constant(epoch, tf.int64)).numpy()
-        starts = [self._first_shard(group) for group in range(self.group_count)]
-        sizes = np.add.reduceat(np.array(self.rows)[order], starts)  # (groups,)
-        ends = np.cumsum(sizes)
-        group = int(np.searchsorted(ends, offset, side="right"))
-        first_group = epoch * self.group_count + group
-        skipped = offset - int(ends[group] - sizes[group])  # number of rows to skip in this group
-        end = tf.int64.max if repeat else (epoch + 1) * self.group_count
-        group_indices = tf.data.Dataset.range(first_group, end)
-
-        @tf.autograph.experimental.do_not_convert
-        def group_rows(group_index: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            start = tf.where(group_index == first_group, skipped, 0)
-            return tuple(column[start:] for column in self._group(group_index, decode))
-
-        # The prefetch reads the next group while the model consumes this group.
-        groups = group_indices.map(group_rows, num_parallel_calls=1).prefetch(1)
-        return groups.rebatch(batch_size, drop_remainder)
-
-    def _group(
-        self, group_index: tf.Tensor, decode: Callable[[tf.Tensor], tf.Tensor]
-    ) -> tuple[tf.Tensor, ...]:
-        """Reads a group, and shuffles its rows unless `seed` is `None`."""
-        epoch, group = group_index // self.group_count, group_index % self.group_count
-        members = self._shards(epoch)[self._first_shard(group) : self._first_shard(group + 1)]
-        paths = tf.gather(tf.constant(self.paths), members)
-        counts = tf.gather(tf.constant(self.rows, tf.int64), members)
-        expected = tf.reduce_sum(counts)
-        records = tf.data.TFRecordDataset(paths).batch(tf.int64.max).get_single_element()
-        # TFRecord does not notice if a file is cut off between two records.
-        record_count = tf.size(records, tf.int64)
-        with tf.control_dependencies([tf.debugging.assert_equal(record_count, expected)]):
-            rows = decode(records)
-        # For each shard, the index of its first row in the split minus its index in the group.
-        shifts = tf.gather(tf.constant(self.first_rows, tf.int64), members)
-        shifts -= tf.cumsum(counts, exclusive=True)
-        row_numbers = tf.range(expected) + tf.repeat(shifts, counts)  # (N,)
-        epochs = tf.fill([expected], epoch)
-        if self.seed is None:
-            return rows, row_numbers, epochs
-        order = _permutation(expected, self.seed, epoch, group)
-        return tf.gather(rows, order), tf.gather(row_numbers, order), epochs
-
-    def _first_shard(self, group):
-        """Returns the position of a group's first shard in the shard order of an epoch."""
-        return group * len(self.paths) // self.group_count
-
-    def _shards(self, epoch: tf.Tensor) -> tf.Tensor:
-        """Returns the indices of all S shards in the reading order of an epoch, `(S,)` int64."""
-        if self.seed is None:
-            return tf.range(len(self.paths), dtype=tf.int64)
-        # No group has the index -1, so that the seed differs from the seeds of all groups.
-        return _permutation(tf.constant(len(self.paths), tf.int64), self.seed, epoch, -1)
+            order = tf.random.experimental.stateless_shuffle(
+                tf.range(len(values), dtype=tf.int64),
+                _folded(self.seed, epoch, group),
+                alg="philox",
+            )
+        return values[order.numpy()]
 
 
-def _permutation(count: tf.Tensor, seed: tuple[int, int], *integers: tf.Tensor | int) -> tf.Tensor:
-    """Draws a permutation of 0 to count - 1, `(count,)` int64."""
-    seed = tf.constant(seed, tf.int64)
+def _folded(seed: tuple[int, int], *integers: int) -> tf.Tensor:
+    # A fixed algorithm draws the same numbers on all devices. TensorFlow's default does not.
+    folded = tf.constant(seed, tf.int64)
     for integer in integers:
-        integer = tf.cast(integer, tf.int64)
-        seed = tf.random.experimental.stateless_fold_in(seed, integer, alg=ALGORITHM)
-    return tf.random.experimental.stateless_shuffle(
-        tf.range(count, dtype=tf.int64), seed, alg=ALGORITHM
-    )
+        integer = tf.constant(integer, tf.int64)
+        folded = tf.random.experimental.stateless_fold_in(folded, integer, alg="philox")
+    return folded
+
+
+def uniform_draws(seed: tuple[int, int], chunk: int, size: int) -> np.ndarray:
+    """Draws the numbers of a chunk of batches, `(size,)` float64 between 0 and 1."""
+    with tf.device("CPU"):
+        key = _folded(seed, chunk)
+        return tf.random.stateless_uniform([size], key, dtype=tf.float64, alg="philox").numpy()

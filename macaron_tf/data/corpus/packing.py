@@ -236,7 +236,7 @@ class PackedBlock:
 
     documents: int
     tokens: int
-    records: list[bytes]
+    records: np.ndarray
     repeated: np.ndarray
     languages: np.ndarray
 
@@ -247,7 +247,7 @@ class PackedBlock:
 
     def divide(
         self, config: CorpusConfig, counted: int, validation_records: set[bytes]
-    ) -> tuple[dict[tuple[int, ...], list[bytes]], list[bytes]]:
+    ) -> tuple[dict[tuple[int, ...], np.ndarray], np.ndarray]:
         """Divides the records of a block into training records and validation records.
 
         Args:
@@ -257,24 +257,27 @@ class PackedBlock:
                 training records of repeated documents that equal a validation record.
 
         Returns:
-            Dict mapping language ids to training records, and the list of validation records. The
-            dict has the single key () unless `config.batch_alpha` is set. All records of segment
-            pairs are training records, because blocks of segment pairs have no held-out documents.
+            Dict mapping language ids to training records, and the validation records. The dict has
+            the single key () unless `config.batch_alpha` is set. All records of segment pairs are
+            training records, because blocks of segment pairs have no held-out documents.
         """
+        records, languages = self.records, self.languages
         if config.paired:
-            return {(): self.records}, []
+            return {(): records}, records[:0]
         runs = (counted + np.cumsum(~self.repeated) - 1) // config.validation_run
-        is_validation = ~self.repeated & (runs % config.validation_every == 0)
-        held_out = [self.records[i] for i in np.flatnonzero(is_validation)]
+        is_held_out = ~self.repeated & (runs % config.validation_every == 0)
+        is_trained = ~is_held_out
         if config.repeats:
-            validation_records.update(held_out)
-        separates_languages = config.batch_alpha is not None
-        train: dict[tuple[int, ...], list[bytes]] = {} if separates_languages else {(): []}
-        for i in np.flatnonzero(~is_validation):
-            if not (self.repeated[i] and self.records[i] in validation_records):
-                languages = tuple(self.languages[i].tolist()) if separates_languages else ()
-                train.setdefault(languages, []).append(self.records[i])
-        return dict(sorted(train.items())), held_out
+            validation_records.update(record.tobytes() for record in records[is_held_out])
+            for i in np.flatnonzero(self.repeated):
+                is_trained[i] = records[i].tobytes() not in validation_records
+        if config.batch_alpha is None:
+            return {(): records[is_trained]}, records[is_held_out]
+        train = {
+            tuple(pair.tolist()): records[is_trained & (languages == pair).all(axis=1)]
+            for pair in np.unique(languages[is_trained], axis=0)
+        }
+        return train, records[is_held_out]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import os
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -13,14 +14,13 @@ from etils import epath
 
 from macaron_tf.data.batches import prefetch
 from macaron_tf.data.corpus.config import CorpusConfig
-from macaron_tf.data.corpus.order import ALGORITHM, RowOrder
+from macaron_tf.data.corpus.order import RowOrder, uniform_draws
 from macaron_tf.data.corpus.shards import (
     FORMAT,
     INDEX,
     SPLITS,
     RecordFormat,
     Shard,
-    check_shards,
     read_index,
 )
 from macaron_tf.errors import UserError, check_count, plural
@@ -117,7 +117,7 @@ class PretrainingCorpus:
         draw its masks with `process_seed`. With a common seed, all processes would mask the same
         positions.
         """
-        shards, _ = self.files("train")
+        shards = self.filled("train")
         if len(shards) < count:
             raise UserError(
                 f"{self.folder} has {len(shards)} training {plural('file', len(shards))}, fewer "
@@ -134,18 +134,15 @@ class PretrainingCorpus:
     def shard_error(self, error: tf.errors.OpError) -> UserError | None:
         """Converts an error that TensorFlow raised while reading the corpus to a `UserError`.
 
-        This method checks all shards, because TensorFlow's error often does not name the file.
-
         Returns:
             The `UserError`, or `None` if reading the corpus did not cause `error`.
         """
-        # The file sizes show all damage except changed bytes, which make TFRecord's checksums fail.
+        if str(self.folder) not in error.message:
+            return None
         try:
-            self._check(verify="corrupted record" in error.message)
+            self._check(verify=True)
         except UserError as damage:
             return damage
-        if str(storage.absolute(self.folder)) not in error.message:
-            return None
         return UserError(f"the corpus in {self.folder} cannot be read ({storage.reason(error)})")
 
     def dataset(
@@ -183,40 +180,99 @@ class PretrainingCorpus:
             raise UserError(f"the split {split!r} of {self.folder} has no rows: give more text")
         if not repeat and drop_remainder and rows < batch_size:
             raise UserError(f"{self.folder} has {rows} rows in {split!r}: lower batch_size")
-        start_row, steps = start_step * batch_size, tf.data.INFINITE_CARDINALITY
+        steps = tf.data.INFINITE_CARDINALITY
         if not repeat:
             rounding = 0 if drop_remainder else batch_size - 1
-            steps = max(rows - start_row + rounding, 0) // batch_size
-        shards, paths = self.files(split)
+            steps = max(rows - start_step * batch_size + rounding, 0) // batch_size
+        shards = self.filled(split)
         order = RowOrder(
-            tuple(paths),
-            tuple(shard.rows for shard in shards),
-            tuple(self.first_rows[shard.name] for shard in shards),
+            [self.first_rows[shard.name] for shard in shards],
+            [shard.rows for shard in shards],
             self.shuffled_rows,
             None if seed is None else (seed, SPLITS.index(split)),
         )
+
+        def blocks() -> Iterator[dict[str, np.ndarray]]:
+            # A block has rows of one group.
+            read = self.row_reader(split, order.group_shards)
+            for rows, epoch in order.blocks(start_step * batch_size, repeat):
+                numbers = {"row_number": rows, "epoch": np.full_like(rows, epoch)}
+                yield {"table": read(rows), **(numbers if numbered else {})}
+
+        spec = dict.fromkeys(("row_number", "epoch") if numbered else (), (tf.int64, ()))
+        return self.batches(blocks, spec, batch_size, steps, drop_remainder)
+
+    def row_reader(self, split: str, open_shards: int) -> Callable[[np.ndarray], np.ndarray]:
+        """Returns a function that reads rows of a split, given their numbers `(N,)`.
+
+        The rows are numbered through the unshuffled split of the whole corpus. The function returns
+        a table as in `RecordFormat`. It keeps the last `open_shards` shards open: memory-mapped
+        from a disk, or in memory from a bucket.
+        """
+        record_format, firsts = self.record_format, self.first_rows
+        shards = sorted(self.filled(split), key=lambda shard: firsts[shard.name])
+        first_rows = np.array([firsts[shard.name] for shard in shards])
+
+        @functools.lru_cache(open_shards)
+        def table(index: int) -> np.ndarray:
+            return record_format.read(self.folder, shards[index], self._mend)
+
+        def read(rows: np.ndarray) -> np.ndarray:
+            shard_indices = np.searchsorted(first_rows, rows, side="right") - 1
+            result = np.empty((len(rows), record_format.integer_count), record_format.dtype)
+            for index in np.unique(shard_indices):
+                mine = shard_indices == index
+                result[mine] = table(int(index))[rows[mine] - first_rows[index]]
+            return result
+
+        return read
+
+    def batches(
+        self,
+        blocks: Callable[[], Iterator[dict[str, np.ndarray]]],
+        spec: dict[str, tuple],
+        batch_size: int,
+        steps: int,
+        drop_remainder: bool = True,
+    ) -> tf.data.Dataset:
+        """Divides blocks of rows into batches, and adds the arrays of `RecordFormat.features`.
+
+        Args:
+            blocks: function that yields dicts of arrays for N rows each, of which "table" is
+                `(N, integer_count)`.
+            spec: dict mapping the name of each other array to its dtype and its shape without N.
+            steps: number of batches, or `tf.data.INFINITE_CARDINALITY`.
+        """
         record_format = self.record_format
-        tables = order.batches(start_row, batch_size, record_format.decode, repeat, drop_remainder)
+        spec = {"table": (record_format.dtype, (record_format.integer_count,)), **spec}
+        rows = tf.data.Dataset.from_generator(
+            blocks,
+            output_signature={
+                name: tf.TensorSpec((None, *shape), dtype) for name, (dtype, shape) in spec.items()
+            },
+        )
 
         @tf.autograph.experimental.do_not_convert
-        def features(table: tf.Tensor, row_number: tf.Tensor, epoch: tf.Tensor):
-            extra = {"row_number": row_number, "epoch": epoch} if numbered else {}
-            return {**record_format.features(table), **extra}
+        def features(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+            return {**record_format.features(batch.pop("table")), **batch}
 
-        dataset = tables.map(features, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        # The prefetch reads the next block while the model consumes this block.
+        dataset = rows.prefetch(1).rebatch(batch_size, drop_remainder)
+        dataset = dataset.map(features, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
         # INFINITE_CARDINALITY is -1, and `take(-1)` takes all batches.
         return prefetch(dataset.take(steps), steps)
 
-    def files(self, split: str) -> tuple[list[Shard], list[str]]:
-        """Returns the non-empty shards of a split, and their absolute paths."""
-        folder = storage.absolute(self.folder)
-        shards = [shard for shard in self.shards[split] if shard.rows]
-        return shards, [str(folder / shard.name) for shard in shards]
+    def filled(self, split: str) -> list[Shard]:
+        """Returns the shards of a split that are not empty."""
+        return [shard for shard in self.shards[split] if shard.rows]
 
     def _check(self, verify: bool) -> None:
-        shards = itertools.chain(*self.shards.values())
-        mend = f"remove {self.folder / INDEX} and prepare the corpus again, or restore the file"
-        check_shards(self.folder, shards, self.record_format.file_bytes, verify, mend)
+        for shard in itertools.chain(*self.shards.values()):
+            self.record_format.read(self.folder, shard, self._mend, verify)
+
+    @property
+    def _mend(self) -> str:
+        return f"remove {self.folder / INDEX} and prepare the corpus again, or restore the file"
 
 
 def with_documents(rows: tf.data.Dataset, sep_id: int) -> tf.data.Dataset:
@@ -273,7 +329,7 @@ def language_batches(
     """
     check_count("start_step", start_step, minimum=0)
     files: dict[tuple[int, ...], list[Shard]] = {}
-    for shard in corpus.files("train")[0]:
+    for shard in corpus.filled("train"):
         files.setdefault(shard.languages, []).append(shard)
     rows = np.array([sum(shard.rows for shard in shards) for shards in files.values()])
     is_pair = np.array([len(set(languages)) > 1 for languages in files])
@@ -281,37 +337,25 @@ def language_batches(
     alpha = corpus.config.batch_alpha
     powers = [mask * (rows / rows[mask].sum()) ** alpha for mask in masks]
     bounds = np.cumsum(powers, axis=1)  # (masks, languages)
-    bounds = tf.constant(bounds / bounds[:, -1:], tf.float64)
+    bounds = bounds / bounds[:, -1:]
 
-    @tf.autograph.experimental.do_not_convert
-    def draw_indices(chunk_index: tf.Tensor) -> tf.Tensor:
+    def drawn(chunk: int) -> np.ndarray:
         """Draws an index into `files` for each of the `_DRAWS_PER_CHUNK` batches of a chunk."""
-        first = chunk_index * _DRAWS_PER_CHUNK
-        batch_indices = tf.range(_DRAWS_PER_CHUNK, dtype=tf.int64) + first
+        turns = (np.arange(_DRAWS_PER_CHUNK) + chunk * _DRAWS_PER_CHUNK) // per_update
         # The row orders of the splits are seeded by [seed, 0] and [seed, 1].
-        key = tf.random.experimental.stateless_fold_in(
-            tf.constant([seed, len(SPLITS)], tf.int64), chunk_index, alg=ALGORITHM
-        )
-        draws = tf.random.stateless_uniform(
-            [_DRAWS_PER_CHUNK, 1], key, dtype=tf.float64, alg=ALGORITHM
-        )
-        # (_DRAWS_PER_CHUNK, languages)
-        is_below = tf.gather(bounds, batch_indices // per_update % len(masks)) <= draws
-        return tf.reduce_sum(tf.cast(is_below, tf.int64), axis=1)
+        draws = uniform_draws((seed, len(SPLITS)), chunk, _DRAWS_PER_CHUNK)
+        return np.sum(bounds[turns % len(masks)] <= draws[:, None], axis=1)
 
-    chunk_index, offset = divmod(start_step, _DRAWS_PER_CHUNK)
-    counts = np.zeros(len(files), np.int64)  # number of batches per language before `start_step`
-    with tf.device("CPU"):
-        for index in range(chunk_index + 1):
-            indices = draw_indices(tf.constant(index, tf.int64)).numpy()
-            indices = indices[:offset] if index == chunk_index else indices
-            counts += np.bincount(indices, minlength=len(files))
-    chunks = tf.data.Dataset.range(chunk_index, tf.int64.max)
-    choices = chunks.map(draw_indices).unbatch().skip(offset)
+    chunk, offset = divmod(start_step, _DRAWS_PER_CHUNK)
+    earlier = np.concatenate([*map(drawn, range(chunk)), drawn(chunk)[:offset]])
+    counts = np.bincount(earlier, minlength=len(files))  # batches per language before `start_step`
+    choices = tf.data.Dataset.from_generator(
+        lambda: map(drawn, itertools.count(chunk)), output_signature=tf.TensorSpec([None], tf.int64)
+    )
     batches, shuffled_rows = [], max(1, corpus.shuffled_rows // len(files))
     for language_shards, count in zip(files.values(), counts, strict=True):
         shards = {**corpus.shards, "train": tuple(language_shards)}
         part = dataclasses.replace(corpus, shards=shards, shuffled_rows=shuffled_rows)
         batches.append(part.dataset("train", batch_size, seed, int(count), numbered=numbered))
-    chosen = tf.data.Dataset.choose_from_datasets(batches, choices)
+    chosen = tf.data.Dataset.choose_from_datasets(batches, choices.unbatch().skip(offset))
     return prefetch(chosen, tf.data.INFINITE_CARDINALITY)

@@ -2,7 +2,8 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Sequence
+import hashlib
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.text.special import Special
+from macaron_tf.text.token_rows import map_array, unmap
 
 FORMAT = 2  # increase this number if the layout or the meaning of the files changes
 INDEX = "corpus.json"  # a folder with this file is a finished corpus
@@ -71,6 +73,25 @@ class Rows(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
+class Shard:
+    """A TFRecord file of rows in the folder of a corpus.
+
+    Attributes:
+        languages: language ids of the first and the second half of a row. All rows of the file
+            have the same two ids, which differ only for translation pairs. The tuple is empty for a
+            validation file, and if the corpus has no `batch_alpha`.
+    """
+
+    name: str
+    rows: int
+    sha256: str
+    languages: tuple[int, ...] = ()
+
+    def __post_init__(self):
+        object.__setattr__(self, "languages", tuple(self.languages))  # a list if read from JSON
+
+
+@dataclasses.dataclass(frozen=True)
 class RecordFormat:
     """Binary layout of a record, which holds one row: L token ids, then one value per column.
 
@@ -108,10 +129,14 @@ class RecordFormat:
     @property
     def file_bytes(self) -> int:
         """Size of a record in a TFRecord file in bytes, with 16 bytes for length and checksums."""
-        return self.integer_count * (4 if self.wide else 2) + 16
+        return self.integer_count * self.dtype.itemsize + 16
 
-    def encode(self, rows: Rows, languages: np.ndarray) -> list[bytes]:
-        """Encodes N rows as N records, one bytes object per row.
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype("<i4" if self.wide else "<u2")
+
+    def encode(self, rows: Rows, languages: np.ndarray) -> np.ndarray:
+        """Encodes N rows as a table `(N, integer_count)`, with one record per row.
 
         Args:
             languages: `(N, 2)` language ids of the first and second half of each row.
@@ -123,23 +148,38 @@ class RecordFormat:
             "second_language": languages[:, 1],
         }
         columns = [values[name][:, None] for name in self.columns]
-        table = np.concatenate([rows.token_ids, *columns], axis=1)  # (N, integer_count)
-        return [row.tobytes() for row in table.astype("<i4" if self.wide else "<u2")]
+        return np.concatenate([rows.token_ids, *columns], axis=1).astype(self.dtype)
 
-    def decode(self, records: tf.Tensor) -> tf.Tensor:
-        """Decodes N records to a table with one row per record and one column per integer.
+    def read(self, folder: epath.Path, shard: Shard, mend: str, verify: bool = True) -> np.ndarray:
+        """Returns the table of a shard, memory-mapped from a disk or read from a bucket.
 
-        Returns:
-            `(N, integer_count)` uint16, or int32 if `wide`.
+        Args:
+            mend: end of the error message if the shard is missing or damaged.
+            verify: whether to read the shard and check its SHA-256. False means that only its size
+                is checked, and that the table is empty.
         """
-        table = tf.io.decode_raw(records, tf.int32 if self.wide else tf.uint16)
-        return tf.ensure_shape(table, [None, self.integer_count])
+        path, content, is_intact = folder / shard.name, np.zeros(0, np.uint8), False
+        clear_errors = storage.clear_errors(f"cannot read {path}", "check the access to the folder")
+        with clear_errors, contextlib.suppress(tf.errors.NotFoundError):
+            is_intact = storage.size(path) == shard.rows * self.file_bytes
+            if is_intact and verify:
+                if storage.is_remote(path):
+                    content = np.frombuffer(storage.read_bytes(path), np.uint8)
+                else:
+                    content = map_array(path, content.dtype)
+                is_intact = hashlib.sha256(content).hexdigest() == shard.sha256
+                unmap(content)
+        if not is_intact:
+            raise UserError(f"{path} is missing or damaged: {mend}")
+        # Length and checksum precede the integers of a record, and a checksum follows them.
+        record = [("head", "V12"), ("integers", self.dtype, self.integer_count), ("tail", "V4")]
+        return content.view(record)["integers"]
 
     def features(self, table: tf.Tensor) -> dict[str, tf.Tensor]:
         """Builds the model inputs of a batch from rows of a table.
 
         Args:
-            table: `(B, integer_count)`, rows that `decode` returned.
+            table: `(B, integer_count)`, rows of the tables that `encode` and `read` return.
 
         Returns:
             Dict with "token_ids" `(B, L)` int32 and "segment_ids" `(B, L)` int32. Segment ids are 1
@@ -166,43 +206,6 @@ class RecordFormat:
         if "second_language" in column:
             batch["position_ids"] = positions - tf.where(is_second, boundaries, 0)
         return batch
-
-
-@dataclasses.dataclass(frozen=True)
-class Shard:
-    """A TFRecord file of rows in the folder of a corpus.
-
-    Attributes:
-        languages: language ids of the first and the second half of a row. All rows of the file
-            have the same two ids, which differ only for translation pairs. The tuple is empty for a
-            validation file, and if the corpus has no `batch_alpha`.
-    """
-
-    name: str
-    rows: int
-    sha256: str
-    languages: tuple[int, ...] = ()
-
-    def __post_init__(self):
-        object.__setattr__(self, "languages", tuple(self.languages))  # a list if read from JSON
-
-
-def check_shards(
-    folder: epath.Path, shards: Iterable[Shard], row_bytes: int, verify: bool, mend: str
-) -> None:
-    """Raises a UserError if a shard is missing, unreadable or has the wrong size.
-
-    Args:
-        verify: whether to check the SHA-256 of each shard as well.
-    """
-    for shard in shards:
-        path, is_intact = folder / shard.name, False
-        clear_errors = storage.clear_errors(f"cannot read {path}", "check the access to the folder")
-        with clear_errors, contextlib.suppress(tf.errors.NotFoundError):
-            is_intact = storage.size(path) == shard.rows * row_bytes
-            is_intact = is_intact and (not verify or storage.file_digest(path) == shard.sha256)
-        if not is_intact:
-            raise UserError(f"{path} is missing or damaged: {mend}")
 
 
 @dataclasses.dataclass(frozen=True)

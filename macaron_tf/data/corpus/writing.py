@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+import numpy as np
 import tensorflow as tf
 from etils import epath
 
@@ -30,8 +31,8 @@ from macaron_tf.data.corpus.shards import (
     INDEX,
     PROGRESS,
     CorpusState,
+    RecordFormat,
     Shard,
-    check_shards,
     read_index,
     read_record,
 )
@@ -88,7 +89,7 @@ def prepare(
             # Another process may have finished the corpus in the meantime.
             if not _is_finished(out, settings):
                 packer = Packer(config, vocabulary)
-                start_state = read_state(out, settings, packer.record_format.file_bytes)
+                start_state = read_state(out, settings, packer.record_format)
                 if not start_state.documents:
                     vocabulary.save(out)
                 if write is not None:
@@ -161,7 +162,8 @@ class CorpusWriter:
         self._held_out_documents: list[CorpusDocument] = []
         # Only a repeated document can put a validation row among the training rows.
         earlier = self.state.validation if self.packer.config.repeats else ()
-        self._validation_records: set[bytes] = set(read_records(self.out, earlier))
+        records = read_records(self.out, earlier, self.packer.record_format)
+        self._validation_records = {record.tobytes() for record in records}
 
     def hold_out(self, document: CorpusDocument) -> CorpusDocument:
         """Keeps `document` for the validation pairs if it is held out, and returns `document`.
@@ -194,7 +196,7 @@ class CorpusWriter:
             block = self.packer.pack_pairs(self._held_out_documents, [0, 1])
             records, tokens = iter(block.records), tokens + block.tokens
         elif self.state.rows:
-            records = read_records(self.out, self.state.validation)
+            records = read_records(self.out, self.state.validation, self.packer.record_format)
         else:
             raise UserError("the sources gave no rows: give more text, or raise sequence_length")
         validation: list[Shard] = []
@@ -206,9 +208,9 @@ class CorpusWriter:
 
 
 def write_train(
-    folder: epath.Path, block: int, records: dict[tuple[int, ...], list[bytes]]
+    folder: epath.Path, block: int, records: dict[tuple[int, ...], np.ndarray]
 ) -> tuple[Shard, ...]:
-    """Writes the training records of a block, with one file for each key of `records`."""
+    """Writes the training records of a block, with one file for each language of `records`."""
     items = records.items()
     return tuple(
         write_shard(folder, "train", block, found, languages) for languages, found in items
@@ -219,7 +221,7 @@ def write_shard(
     folder: epath.Path,
     kind: str,
     index: int,
-    records: Sequence[bytes],
+    records: Sequence[np.ndarray],
     languages: tuple[int, ...] = (),
 ) -> Shard:
     """Writes a file of a split, or of the validation records of a block ("part")."""
@@ -227,17 +229,17 @@ def write_shard(
     with storage.atomic_output_path(folder / name) as temporary_path:
         with tf.io.TFRecordWriter(temporary_path) as writer:
             for record in records:
-                writer.write(record)
+                writer.write(record.tobytes())
         digest = storage.file_digest(temporary_path)
     return Shard(name, len(records), digest, languages)
 
 
-def read_records(folder: epath.Path, shards: Iterable[Shard]) -> Iterator[bytes]:
+def read_records(
+    folder: epath.Path, shards: Iterable[Shard], record_format: RecordFormat
+) -> Iterator[np.ndarray]:
     """Yields the records of several shards in order."""
-    paths = [str(folder / shard.name) for shard in shards if shard.rows]
-    if paths:
-        for chunk in tf.data.TFRecordDataset(paths).batch(1024).as_numpy_iterator():
-            yield from chunk
+    for shard in shards:
+        yield from record_format.read(folder, shard, "prepare the corpus again")
 
 
 def corpus_settings(config: CorpusConfig, vocabulary: PieceVocabulary, tfds: Tfds | None) -> dict:
@@ -281,7 +283,7 @@ def _without_locations(config: dict) -> dict:
     return {**config, "sources": [{**source, "source": name} for source, name in named]}
 
 
-def read_state(out: epath.Path, settings: dict, row_bytes: int) -> CorpusState:
+def read_state(out: epath.Path, settings: dict, record_format: RecordFormat) -> CorpusState:
     """Reads the state from which to resume, or returns an empty state for a new corpus."""
     path = out / PROGRESS
     if not path.exists():
@@ -289,7 +291,8 @@ def read_state(out: epath.Path, settings: dict, row_bytes: int) -> CorpusState:
     mend = f"remove {path} to prepare the corpus from the beginning"
     _, stored, state = read_record(path, mend)
     check_settings(stored, settings, out)
-    check_shards(out, state.train + state.validation, row_bytes, verify=True, mend=mend)
+    for shard in state.train + state.validation:
+        record_format.read(out, shard, mend)
     return state
 
 

@@ -10,6 +10,8 @@ import tensorflow as tf
 from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource
 from macaron_tf.data.corpus.packing import pack_pairs, pack_rows, pack_translations
 from macaron_tf.data.corpus.shards import RecordFormat, Row, Rows
+from macaron_tf.data.corpus.writing import write_shard
+from macaron_tf.io.paths import as_path
 from macaron_tf.text.special import Special
 from macaron_tf.text.token_rows import TokenRows
 
@@ -226,16 +228,26 @@ def test_translations_are_a_row_each_or_left_out():
     assert pack_translations([], 8) == []
 
 
-def read_back(config: CorpusConfig, vocabulary_size: int, rows: Rows, languages) -> dict:
-    record_format = RecordFormat.of(config, vocabulary_size)
-    encoded = record_format.encode(rows, np.array(languages))
-    assert {len(one) + 16 for one in encoded} == {record_format.file_bytes}
-    features = record_format.features(record_format.decode(tf.constant(encoded)))
-    return {name: value.numpy().tolist() for name, value in features.items()}
+@pytest.fixture
+def read_back(tmp_path):
+    """Returns a function that writes rows to a shard, and returns their features."""
+
+    def read_back(config: CorpusConfig, vocabulary_size: int, rows: Rows, languages) -> dict:
+        record_format, folder = RecordFormat.of(config, vocabulary_size), as_path(tmp_path)
+        encoded = record_format.encode(rows, np.array(languages))
+        shard = write_shard(folder, "train", 0, encoded)
+        content = (folder / shard.name).read_bytes()
+        assert len(content) == record_format.file_bytes * len(encoded)
+        records = tf.data.TFRecordDataset(str(folder / shard.name)).as_numpy_iterator()
+        assert [record.tobytes() for record in encoded] == list(records)
+        features = record_format.features(record_format.read(folder, shard, "", True))
+        return {name: value.numpy().tolist() for name, value in features.items()}
+
+    return read_back
 
 
 @pytest.mark.parametrize("vocabulary_size", [1 << 16, 70_000])
-def test_a_record_comes_back(vocabulary_size):
+def test_a_record_comes_back(vocabulary_size, read_back):
     config = CorpusConfig(("text:a",), sequence_length=8, pairs="next_sentence")
     top = vocabulary_size - 1
     token_ids = np.array([[2, 5, 3, top, 3, 0, 0, 0], [2, top, top, 3, 6, 3, 0, 0]], np.int32)
@@ -247,7 +259,7 @@ def test_a_record_comes_back(vocabulary_size):
     }
 
 
-def test_a_record_of_several_languages_comes_back():
+def test_a_record_of_several_languages_comes_back(read_back):
     sources = (
         CorpusSource("text:a", language="de"),
         CorpusSource("text:b", language="en"),

@@ -1,6 +1,7 @@
 """Tests of the batches of a prepared corpus: static shapes, seeded order and exact restarts."""
 
 import collections
+import dataclasses
 import itertools
 import shutil
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from macaron_tf.data.corpus import order as order_module
 from macaron_tf.data.corpus import reading
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.order import RowOrder
@@ -16,6 +18,7 @@ from macaron_tf.data.corpus.shards import Shard
 from macaron_tf.data.corpus.streams import stream_dataset
 from macaron_tf.data.corpus.writing import prepare
 from macaron_tf.errors import UserError
+from macaron_tf.io.paths import as_path
 from macaron_tf.text.wordpiece import SPECIAL_PIECES
 from tests import ram_paths
 from tests.harness import refuses, rejects
@@ -196,49 +199,34 @@ TOTAL = sum(SHARDS)
 FIRST_ROWS = (0, 5, 6, 13, 20, 23, 30)
 
 
-@pytest.fixture(scope="module")
-def paths(tmp_path_factory) -> tuple[str, ...]:
-    """Writes shards whose records count up across shards; returns the shards' paths."""
-    folder = tmp_path_factory.mktemp("shards")
-    paths = tuple(str(folder / f"{shard}.tfrecord") for shard in range(len(SHARDS)))
-    for path, first, rows in zip(paths, FIRST_ROWS, SHARDS, strict=True):
-        with tf.io.TFRecordWriter(path) as writer:
-            for number in range(first, first + rows):
-                writer.write(str(number).encode())
-    return paths
-
-
-def order_of(order, start, repeat, count=-1, size=2) -> list[int]:
-    """Returns the indices of the rows that `order` reads from position `start` on.
+def order_of(order, start, repeat, count=None) -> list[int]:
+    """Returns the numbers of the rows that `order` has from position `start` on.
 
     Asserts that each row has the epoch that follows from its position.
 
     Args:
         order: row order of the shards.
         start: position of the first row.
-        repeat: whether to read further epochs after the first.
-        count: maximum number of rows; -1 means no limit.
-        size: number of rows per batch.
+        repeat: whether to go on with further epochs after the first.
+        count: maximum number of rows; `None` means no limit.
     """
-    batches = order.batches(start, size, tf.strings.to_number, repeat, drop_remainder=False)
-    rows = batches.unbatch().take(count).as_numpy_iterator()
-    found, places = [], []
-    for number, row_number, epoch in rows:
-        assert number == row_number  # each record is its own number
-        found.append(int(number))
-        places.append(int(epoch) * TOTAL)
-    # A row's epoch follows from its position.
-    assert places == [(start + place) // TOTAL * TOTAL for place in range(len(found))]
-    return found
+    blocks = order.blocks(start, repeat)
+    rows = ((int(row), epoch) for numbers, epoch in blocks for row in numbers)
+    found = list(itertools.islice(rows, count))
+    assert [epoch for _, epoch in found] == [(start + n) // TOTAL for n in range(len(found))]
+    return [row for row, _ in found]
 
 
 @pytest.mark.parametrize(
     ("shuffled_rows", "groups", "seed"),
     [(16, 4, None), (16, 4, (3, 0)), *slow((1, 7, (3, 0)), (10_000, 1, (3, 0)))],
 )
-def test_every_start_is_the_middle_of_the_whole(paths, shuffled_rows, groups, seed):
-    order = RowOrder(paths, SHARDS, FIRST_ROWS, shuffled_rows, seed)
-    assert order.group_count == groups
+@pytest.mark.parametrize("block", [2, 1000])
+def test_every_start_is_the_middle_of_the_whole(shuffled_rows, groups, seed, block, monkeypatch):
+    order = RowOrder(FIRST_ROWS, SHARDS, shuffled_rows, seed)
+    assert -(-len(SHARDS) // order.group_shards) == groups
+    monkeypatch.setattr(order_module, "BLOCK_ROWS", block)
+    assert max(len(rows) for rows, _ in order.blocks(0, False)) <= block
     whole = order_of(order, 0, True, 3 * TOTAL)
     epochs = [whole[i : i + TOTAL] for i in range(0, len(whole), TOTAL)]
     assert all(sorted(epoch) == list(range(TOTAL)) for epoch in epochs)
@@ -253,26 +241,28 @@ def test_every_start_is_the_middle_of_the_whole(paths, shuffled_rows, groups, se
     assert order_of(order, 20, False) == whole[20:TOTAL]
 
 
-def test_a_start_reads_one_group_only(paths, tmp_path):
-    (wanted,) = order_of(RowOrder(paths, SHARDS, FIRST_ROWS, 1, (1, 0)), 2 * TOTAL - 1, True, 1)
-    copies = tuple(str(tmp_path / str(number)) for number in range(len(paths)))
-    shard = int(np.searchsorted(np.cumsum(SHARDS), wanted, side="right"))
-    tf.io.gfile.copy(paths[shard], copies[shard])  # the other shards do not exist
-    order = RowOrder(copies, SHARDS, FIRST_ROWS, 1, (1, 0))
-    assert order_of(order, 2 * TOTAL - 1, False) == [wanted]
-    order = RowOrder(paths, SHARDS, FIRST_ROWS, 10, (1, 0))
-    dataset = order.batches(3, 4, tf.strings.to_number, repeat=True, drop_remainder=True)
-    graph = dataset._as_serialized_graph().numpy()
-    assert b"TFRecordDataset" in graph and b"PyFunc" not in graph
+def test_a_start_reads_one_group_only(corpus, tmp_path):
+    start = {"seed": 1, "start_step": 2 * ROWS - 1, "numbered": True}
+    corpus = dataclasses.replace(corpus, shuffled_rows=1)
+    (batch,) = corpus.dataset("train", 1, **start).take(1).as_numpy_iterator()
+    first_rows = {
+        name: corpus.first_rows[name] for name in (s.name for s in corpus.filled("train"))
+    }
+    wanted = max(
+        first_rows, key=lambda name: (first_rows[name] <= batch["row_number"], first_rows[name])
+    )
+    shutil.copy(corpus.folder / wanted, tmp_path / wanted)  # the other shards do not exist
+    alone = dataclasses.replace(corpus, folder=as_path(tmp_path))
+    (found,) = alone.dataset("train", 1, **start).take(1).as_numpy_iterator()
+    np.testing.assert_equal(found, batch)
 
 
-def test_all_orders_are_equally_likely(paths):
+def test_all_orders_are_equally_likely():
     """Each of three rows comes first in 200 of 600 epochs, within three standard deviations."""
-    firsts = collections.Counter()
-    order = RowOrder(paths[4:5], SHARDS[4:5], FIRST_ROWS[4:5], 10, (0, 0))
-    batches = order.batches(0, 3, tf.strings.to_number, repeat=True, drop_remainder=True)
-    for _, row_numbers, _ in batches.take(600):
-        firsts[int(row_numbers[0])] += 1
+    order = RowOrder(FIRST_ROWS[4:5], SHARDS[4:5], 10, (0, 0))
+    firsts = collections.Counter(
+        int(rows[0]) for rows, _ in itertools.islice(order.blocks(0, True), 600)
+    )
     assert sum(firsts.values()) == 600
     assert all(abs(count - 200) < 35 for count in firsts.values()) and len(firsts) == 3
 
