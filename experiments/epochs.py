@@ -15,7 +15,7 @@ from annotated_types import Gt, Lt
 from experiments.recipe import MAY_CHANGE, Recipe
 from experiments.run import Inputs, Plan, Run
 from experiments.starts import Start, read_start
-from macaron_tf.data.example_batches import EncodedExamples, ExampleBatches
+from macaron_tf.data.batches import EncodedExamples, ExampleBatches
 from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError
 from macaron_tf.hub.tokenizers.reading import refuse_lower_case

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from etils import epath
 
-from macaron_tf.data.example_batches import ExampleBatches
+from macaron_tf.data.batches import ExampleBatches
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.examples import Examples
 from macaron_tf.data.tasks.own_tables import TableSettings

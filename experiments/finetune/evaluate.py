@@ -13,7 +13,7 @@ from experiments.run import (
     scores_name,
     write_json,
 )
-from macaron_tf.data.example_batches import ExampleBatches
+from macaron_tf.data.batches import ExampleBatches
 from macaron_tf.data.tasks.definitions import OWN_TASKS, TASKS, get_task
 from macaron_tf.data.tasks.examples import read_examples
 from macaron_tf.errors import UserError, check_packages, diverged

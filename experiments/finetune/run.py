@@ -16,7 +16,7 @@ from experiments.epochs import EpochRecipe, EpochRun, example_batches, warn_star
 from experiments.run import Inputs, Plan, metrics_line, write_json
 from experiments.starts import Start
 from experiments.train import warn_truncated
-from macaron_tf.data.example_batches import EncodedExamples
+from macaron_tf.data.batches import EncodedExamples
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task, get_task
 from macaron_tf.data.tasks.own_tables import TableSettings

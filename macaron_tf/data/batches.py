@@ -1,4 +1,4 @@
-"""Batches of examples in a few static shapes. A run can resume at any step."""
+"""Batches of arrays and of token rows in a few static shapes. A run can resume at any step."""
 
 import abc
 import dataclasses
@@ -11,8 +11,10 @@ import numpy as np
 import tensorflow as tf
 from annotated_types import Ge
 
-from macaron_tf.data.buckets import Batch, Buckets, in_parts
+from macaron_tf.data.buckets import Batch, Buckets, choose_lengths, in_parts
+from macaron_tf.errors import UserError
 from macaron_tf.settings import Count, Settings
+from macaron_tf.text.special import CLS_SEGMENT, Special
 from macaron_tf.text.token_rows import TokenRows, fingerprint
 
 _POOL_BATCHES = 16  # number of batches whose examples are sorted by length together
@@ -85,11 +87,6 @@ def prefetch(dataset: tf.data.Dataset, steps: int) -> tf.data.Dataset:
     late. With autotuning, 55 of 250 evaluations of 0.7 s took half a second longer, and longer
     evaluations took up to a minute longer. Without autotuning, prefetch buffers still grow, and
     parallel maps still use all processors.
-
-    Args:
-        steps: cardinality of `dataset`: the number of batches, `tf.data.INFINITE_CARDINALITY` or
-            `tf.data.UNKNOWN_CARDINALITY`. Iteration raises an error if a known cardinality is
-            wrong.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
@@ -112,7 +109,6 @@ class ArrayBatches(Batches):
 
     Args:
         size: number of examples per batch, B. If `size` exceeds N, B is N.
-        gather: function from example indices `(B,)` to a dict mapping name to array.
         shapes: dict mapping the name of each array to a tuple (dtype, shape). The shape includes
             the batch dimension, which is `None` if a batch may be smaller than B.
         lengths: `(N,)` example lengths. The batches of a shuffled epoch consist of examples of
@@ -187,9 +183,6 @@ class MixingConfig(Settings):
         The function takes a NumPy generator and returns example indices `(N,)`, grouped by task.
         Within an epoch, an example occurs twice only if every other example of its task occurs at
         least once.
-
-        Args:
-            tasks: `(N,)` index of the task of each example.
         """
         members = [np.flatnonzero(tasks == task) for task in range(tasks.max() + 1)]
         rates = self.rates(np.array([len(indices) for indices in members]))
@@ -213,8 +206,6 @@ class BucketBatches(Batches):
     examples may be left out, or further examples may be drawn.
 
     Args:
-        rows: one or several collections of token rows, such as source and target. Each collection
-            has the same number of rows for every example.
         other_arrays: further arrays that affect training, such as labels. `fingerprint` covers
             these arrays. `None` entries are ignored.
         indices: `(N,)` integers that identify the examples in `evaluation_dataset`; `None` means 0
@@ -243,7 +234,8 @@ class BucketBatches(Batches):
         self.buckets = make_buckets(row_lengths)
         # All padded lengths L and all batch shapes (B, L) that can occur, in ascending order of L.
         self.lengths, self.shapes = self.buckets.lengths, self.buckets.shapes
-        self.steps_per_epoch, self._padded_tokens = self.buckets.totals(row_lengths)
+        plan = self.buckets.plan(row_lengths, None)
+        self.steps_per_epoch, self._padded_tokens = len(plan), plan.padded_tokens
 
     def __len__(self) -> int:
         return self._count
@@ -318,3 +310,121 @@ class BucketBatches(Batches):
             f"{len(self):,} examples, {self.steps_per_epoch:,} steps per epoch, "
             f"{self.padding_efficiency():.1%} real tokens after padding, shapes {shapes}"
         )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EncodedExamples:
+    """N tokenized examples of R rows each.
+
+    R is the number of choices in multiple choice, and the number of sentences per example for
+    sentence encoders, such as 2 for pairs. Otherwise R is 1.
+
+    Attributes:
+        rows: token ids without padding, including special ids if the model uses any. The R rows of
+            example n begin at row index n R.
+        boundaries: `(N R,)` int64, first position of segment 1 in each row. In a row with a single
+            text, the boundary is the row length, without the last [CLS] if `cls_last` is True.
+            `None` means that batches have no "segment_ids".
+        labels: `(N,)` int32 classes or float32 scores; `(N, 2)` int32 first and last position of
+            an answer; or `TokenRows` with one label per token. `None` means that the examples have
+            no labels.
+        cls_last: whether rows end with [CLS], which is then segment 2, as in XLNet.
+        language_id: language id of all texts. Unless the id is 0, batches also have "language_ids".
+        characters: `(words, C)` int32, character ids of each word, for models that read words as
+            characters. `rows` then holds indices of words instead of token ids, and batches have
+            "token_ids" `(B, L, C)`. `None` means that `rows` holds token ids.
+        needs_labels: whether `ExampleBatches.dataset` raises a UserError if `labels` is `None`.
+    """
+
+    needs_labels: ClassVar[bool] = True
+
+    rows: TokenRows
+    boundaries: np.ndarray | None
+    labels: np.ndarray | TokenRows | None
+    max_length: int
+    rows_per_example: int = dataclasses.field(default=1, kw_only=True)
+    cls_last: bool = dataclasses.field(default=False, kw_only=True)
+    pad_id: int = dataclasses.field(default=Special.pad, kw_only=True)
+    language_id: int = dataclasses.field(default=0, kw_only=True)
+    characters: np.ndarray | None = dataclasses.field(default=None, kw_only=True)
+
+
+class ExampleBatches(BucketBatches):
+    """Batches of B tokenized examples. An epoch of N examples has ceil(N / B) steps.
+
+    A batch is a dict of these arrays, with R rows per example:
+
+    - "token_ids" `(B, L)` int32, or `(B, R, L)` if R is above 1.
+    - "segment_ids" int32 of the same shape, unless `EncodedExamples.boundaries` is `None`.
+    - "language_ids" int32 of the same shape, unless `EncodedExamples.language_id` is 0.
+    - "weight" `(B,)` float32, 1 for examples and 0 for padding.
+    - "label" `(B,)`, `(B, 2)` or `(B, L)`, as in `EncodedExamples.labels`, with 0 for padding,
+      unless the examples have no labels.
+
+    If the model reads words as characters, "token_ids" is `(B, L, C)`, and "padding_mask" `(B, L)`
+    int32 is 1 at words.
+
+    Args:
+        batch_size: number of examples per batch, B. If this number exceeds the smallest power of
+            two above N, B is that power of two.
+    """
+
+    def __init__(self, encoded: EncodedExamples, batch_size: int, shapes: int = 4):
+        if batch_size < 1:
+            raise UserError(f"batch_size={batch_size} is less than 1: give 1 or more")
+        self.encoded = encoded
+        labels = encoded.labels
+        labels = labels.ids if isinstance(labels, TokenRows) else labels
+
+        def make_buckets(row_lengths: np.ndarray) -> Buckets:
+            # Rounding up must not exceed the positions of the model: 100 would become 104.
+            padded_lengths = choose_lengths(row_lengths, shapes, 8)
+            lengths = [min(n, encoded.max_length) for n in padded_lengths]
+            # A batch far larger than an epoch would be mostly padding and may not fit into memory.
+            max_rows = 1 << len(row_lengths).bit_length()
+            return Buckets.of_rows(lengths, min(batch_size, max_rows))
+
+        count = len(encoded.rows) // encoded.rows_per_example
+        other_arrays = [encoded.boundaries, labels, encoded.characters]
+        super().__init__([encoded.rows], count, make_buckets, other_arrays=other_arrays)
+
+    def dataset(self, seed: int = 0, start_step: int = 0, repeat: bool = True) -> tf.data.Dataset:
+        if self.encoded.needs_labels and self.encoded.labels is None:
+            raise UserError("the training examples have no labels: train on a split with labels")
+        return super().dataset(seed, start_step, repeat)
+
+    def labels(self, rows: np.ndarray, length: int) -> np.ndarray:
+        """Gathers the labels of a batch, `(B,)`, `(B, 2)` or `(B, L)`, with 0 for padding."""
+        labels = self.encoded.labels
+        if isinstance(labels, TokenRows):
+            return labels.padded(rows, length)
+        batch_labels = labels[rows]
+        batch_labels[rows < 0] = 0
+        return batch_labels
+
+    def gather(self, batch: Batch) -> dict[str, np.ndarray]:
+        encoded, examples = self.encoded, batch.rows
+        count = encoded.rows_per_example
+        rows = examples[:, None] * count + np.arange(count)  # (B, R)
+        rows = np.where(examples[:, None] < 0, -1, rows).reshape(-1)  # (B, R) -> (B R,)
+        shape = (len(examples), *((count,) if count > 1 else ()), batch.length)
+        token_ids = encoded.rows.padded(rows, batch.length, encoded.pad_id)  # (B R, L)
+        is_real = token_ids != encoded.pad_id
+        arrays = {"token_ids": token_ids.reshape(shape)}  # (B R, L) -> (B, L) or (B, R, L)
+        if encoded.boundaries is not None:
+            positions = np.arange(batch.length)
+            is_second = positions >= encoded.boundaries[rows][:, None]  # (B R, L)
+            segment_ids = (is_second & is_real).astype(np.int32)
+            if encoded.cls_last:
+                lengths = is_real.sum(axis=1, keepdims=True)  # (B R, 1)
+                segment_ids[positions == lengths - 1] = CLS_SEGMENT
+            arrays["segment_ids"] = segment_ids.reshape(shape)
+        if encoded.language_id:
+            arrays["language_ids"] = np.full(shape, encoded.language_id, np.int32)
+        if encoded.characters is not None:
+            arrays["padding_mask"] = is_real.astype(np.int32).reshape(shape)
+            arrays["token_ids"] = encoded.characters[arrays["token_ids"]]
+        arrays["weight"] = (examples >= 0).astype(np.float32)
+        if encoded.labels is not None:
+            arrays["label"] = self.labels(*batch)
+        return arrays

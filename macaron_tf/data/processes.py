@@ -63,9 +63,6 @@ class Processes(contextlib.AbstractContextManager):
         At most 2 `count` + 1 items of a call are in progress at a time. Several calls of `map` may
         run at the same time, and the results of one call may be the items of another call. If
         `function` raises exceptions for several items, the earliest item's exception is raised.
-
-        Args:
-            function: function defined at the top level of a module, so that it can be pickled.
         """
         if self.count == 1:
             for item in items:

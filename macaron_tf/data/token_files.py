@@ -35,9 +35,6 @@ class TokenizedPairs:
     """A tokenized parallel corpus. Each row has the token ids of one side of a pair, then EOS.
 
     Attributes:
-        source, target: rows of each side; row n of `target` is the translation of row n of
-            `source`.
-        indices: `(rows,)` int64, index of each row's pair in the corpus before cleaning.
         fingerprint: SHA-256 (hex) of the rows. The string is empty if no hash was computed.
     """
 
@@ -59,7 +56,6 @@ class Chunk(NamedTuple):
     """Consecutive pairs before they are tokenized.
 
     Attributes:
-        first: index of the first pair of the chunk in the corpus.
         repeated: `(N,)` bool, True for each pair that equals an earlier pair and is therefore
             removed. `None` means that repeated pairs are kept.
     """

@@ -106,11 +106,7 @@ class Repeats:
         self._digests = np.zeros(1, "S16")
 
     def find(self, pairs: Pairs) -> np.ndarray:
-        """Finds the repetitions among the next N pairs of the corpus, and remembers all N pairs.
-
-        Returns:
-            `(N,)` bool, True for each pair that equals an earlier pair of this or a previous call.
-        """
+        """Finds the repetitions among the next N pairs of the corpus, and remembers all N pairs."""
         texts = ("\t".join(pair).encode("utf-8", "surrogatepass") for pair in pairs)
         digests = [hashlib.blake2b(text, digest_size=16).digest() for text in texts]
         distinct, first = np.unique(np.array(digests, "S16"), return_index=True)
@@ -126,9 +122,6 @@ def clean_pairs(
     pairs: Pairs, config: CleaningConfig, repeated: np.ndarray | None = None
 ) -> tuple[np.ndarray, dict[str, int]]:
     """Selects the (source, target) pairs that meet the limits on word counts.
-
-    Args:
-        config: limits on word counts. `clean_pairs` ignores `max_tokens` and `deduplicate`.
 
     Returns:
         Ascending int64 indices of the kept pairs, and a dict mapping each reason for removal to the
@@ -164,8 +157,6 @@ class PairTokenizer:
 
     def __call__(self, chunk: Chunk) -> TokenizedPairs:
         """Cleans and tokenizes the pairs of a chunk.
-
-        With several copies (BPE-dropout), all rows of copy 1 precede all rows of copy 2.
 
         Returns:
             Rows of token ids and EOS. `removed` has the reasons of `clean_pairs`, and also "no
@@ -218,9 +209,6 @@ class TranslationData(BucketBatches):
     EOS. B is as large as `batching.max_tokens` and `batching.row_multiple` allow. Evaluation
     batches also have "index" `(B,)` int32, the index of each pair before cleaning. Rows of padding
     have the index -1.
-
-    Args:
-        draw: function that draws the pairs of an epoch, as in `BucketBatches`.
     """
 
     def __init__(
@@ -261,8 +249,6 @@ class TranslationData(BucketBatches):
         """Cleans and tokenizes a split of a parallel corpus, or opens its tokens from the cache.
 
         Args:
-            vocabulary: vocabulary of sources and targets, whose first two languages are the source
-                language and the target language.
             target_split: split of the target sides; `None` means `split`. If `target_split` differs
                 from `split`, sources and targets are not translations of each other, and the longer
                 split is cut to the length of the shorter split.

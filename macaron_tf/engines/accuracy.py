@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from macaron_tf.data.example_batches import ExampleBatches
+from macaron_tf.data.batches import ExampleBatches
 from macaron_tf.data.sources.names import Source
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.engines.lite import LiteNetwork

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.data.example_batches import EncodedExamples
+from macaron_tf.data.batches import EncodedExamples
 from macaron_tf.data.sources.names import Source
 from macaron_tf.data.sources.tfds import Tfds, open_set
 from macaron_tf.data.tasks.definitions import Task, get_task

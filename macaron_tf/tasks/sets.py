@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.data.example_batches import ExampleBatches
+from macaron_tf.data.batches import ExampleBatches
 from macaron_tf.distribution import is_tpu
 from macaron_tf.distribution.replicas import ReplicaMap
 from macaron_tf.io.progress import Progress

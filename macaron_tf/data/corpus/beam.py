@@ -22,8 +22,7 @@ from etils import epath
 from macaron_tf.data.corpus import writing
 from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource
 from macaron_tf.data.corpus.documents import (
-    CorpusDocument,
-    MixedDocument,
+    Document,
     blocks,
     chunked,
     count_lines,
@@ -111,7 +110,6 @@ class _Chunk(NamedTuple):
     """Sizes of the documents in a chunk that one worker tokenized.
 
     Attributes:
-        sizes: number of token ids of each document.
         lines: total number of lines of the documents, or 0 if `CorpusConfig.draws_languages` is
             false.
     """
@@ -122,7 +120,7 @@ class _Chunk(NamedTuple):
 
 
 class _DocumentRef(NamedTuple):
-    """Location and size of a document in a tokenized chunk.
+    """Location of a document in a tokenized chunk, in place of its text, and number of its ids.
 
     Blocks are formed from these records, so that the worker that forms them reads no documents.
     """
@@ -130,8 +128,6 @@ class _DocumentRef(NamedTuple):
     key: Key
     index: int
     size: int
-    repeated: bool = False
-    held_out: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,16 +151,16 @@ class _Steps:
 
     def read(
         self, part: tuple[tuple[int, int], CorpusSource]
-    ) -> Iterator[tuple[Key, list[MixedDocument]]]:
+    ) -> Iterator[tuple[Key, list[Document]]]:
         """Reads a part of a source, and yields the key and the documents of each chunk."""
         key, source = part
         find_sources(source.source)  # the process that started the pipeline has checked the name
         texts = open_source(source, self.tfds)
-        documents = (MixedDocument(text, False, False, key[0]) for text in texts)
+        documents = (Document(text, False, False, key[0]) for text in texts)
         for chunk_index, chunk in enumerate(chunked(documents)):
             yield (*key, chunk_index), chunk
 
-    def tokenize(self, keyed: tuple[Key, list[MixedDocument]]) -> _Chunk:
+    def tokenize(self, keyed: tuple[Key, list[Document]]) -> _Chunk:
         key, documents = keyed
         tokenized = _packer(self.config, self.out).tokenize(documents)
         self.save(_chunk_name(key), tokenized)
@@ -173,12 +169,8 @@ class _Steps:
             lines = sum(count_lines(document.text) for document in documents)
         return _Chunk(key, array.array("q", [document.size for document in tokenized]), lines)
 
-    def blocks(self, _, chunks: Sequence[_Chunk]) -> Iterator[tuple[int, list[_DocumentRef]]]:
-        """Yields the index of each block and the `_DocumentRef` of each document in the block.
-
-        The blocks depend only on the drawn documents' order and sizes, and on which documents are
-        held out.
-        """
+    def blocks(self, _, chunks: Sequence[_Chunk]) -> Iterator[tuple[int, list[Document]]]:
+        """Yields the index and the documents of each block, with a `_DocumentRef` for each text."""
         chunks_by_source: list[list[_Chunk]] = [[] for _ in self.config.sources]
         for chunk in sorted(chunks, key=lambda chunk: chunk.key):
             chunks_by_source[chunk.key[0]].append(chunk)
@@ -187,19 +179,12 @@ class _Steps:
             (sum(len(chunk.sizes) for chunk in chunks), sum(chunk.lines for chunk in chunks))
             for chunks in chunks_by_source
         ]
-        drawn = (
-            ref._replace(repeated=repeated, held_out=held_out)
-            for ref, repeated, held_out, _ in draw_documents(self.config, readers, sizes)
-        )
-        yield from enumerate(blocks(drawn, self.config))
+        yield from enumerate(blocks(draw_documents(self.config, readers, sizes), self.config))
 
-    def pack(self, numbered: tuple[int, list[_DocumentRef]]) -> Block:
-        index, refs = numbered
-        chunks = {key: self.load(_chunk_name(key)) for key in {ref.key for ref in refs}}
-        block: list[CorpusDocument] = []
-        for ref in refs:
-            marks = {"repeated": ref.repeated, "held_out": ref.held_out}
-            block.append(dataclasses.replace(chunks[ref.key][ref.index], **marks))
+    def pack(self, numbered: tuple[int, list[Document]]) -> Block:
+        index, drawn = numbered
+        chunks = {key: self.load(_chunk_name(key)) for key in {one.text.key for one in drawn}}
+        block = [one._replace(text=chunks[one.text.key][one.text.index].text) for one in drawn]
         packed = _packer(self.config, self.out).pack((index, block))
         self.save(f"packed-{index}", packed)
         if self.config.paired:
@@ -208,10 +193,7 @@ class _Steps:
         return index, packed.state
 
     def hold_out(self, block: Block, blocks: Sequence[Block]) -> Block:
-        """Chooses the validation rows of a block of running text, and writes them to a file.
-
-        A block of segment pairs has no validation rows.
-        """
+        """Chooses the validation rows of a block of running text, and writes them to a file."""
         index, state = block
         if self.config.paired:
             return block

@@ -165,6 +165,15 @@ class CorpusConfig(Settings):
         return tuple(dict.fromkeys(code for source in self.sources for code in source.languages))
 
     @property
+    def language_ids(self) -> list[tuple[int, int]]:
+        """Ids of the languages of the two halves of a row, for each source.
+
+        They differ only in translation pairs. Without languages they are (0, 0).
+        """
+        index, codes = self.languages.index, [source.languages for source in self.sources]
+        return [(index(pair[0]), index(pair[-1])) if pair else (0, 0) for pair in codes]
+
+    @property
     def has_translations(self) -> bool:
         return any(source.is_translation for source in self.sources)
 
@@ -180,10 +189,7 @@ class CorpusConfig(Settings):
 
     @property
     def repeats(self) -> bool:
-        """Whether a document may occur several times.
-
-        The reason is `weights`, or `language_alpha` without `batch_alpha`.
-        """
+        """Whether a document may occur several times."""
         return self.weights is not None or self.draws_languages
 
 

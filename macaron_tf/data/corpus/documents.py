@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -93,19 +93,23 @@ def count_corpus(config: CorpusConfig, tfds: Tfds | None = None) -> int | None:
     return None if None in counts else sum(counts)
 
 
-class MixedDocument(NamedTuple):
+class Document(NamedTuple):
     """A document that was drawn from one of the sources of a corpus.
 
     Attributes:
-        text: text of the document, or the two halves of a translation pair.
-        repeated: whether an earlier draw returned the same document.
-        held_out: whether the whole document is for validation.
+        text: text of the document, or the two halves of a translation pair. In a tokenized
+            document, `TokenRows` with the ids of one sentence or one half per row.
     """
 
-    text: Text
+    text: Any
     repeated: bool
     held_out: bool
     source: int
+
+    @property
+    def size(self) -> int:
+        """Number of token ids in a tokenized document."""
+        return self.text.size
 
 
 def mixed_documents(
@@ -113,7 +117,7 @@ def mixed_documents(
     weights: Sequence[float] | None,
     seed: int,
     hold_out_every: int | None = None,
-) -> Iterator[MixedDocument]:
+) -> Iterator[Document]:
     """Draws documents from sources until every source has been read completely.
 
     With weights, the source of each document is drawn with a probability proportional to the weight
@@ -145,7 +149,7 @@ def mixed_documents(
             if hold_out_every and (count % hold_out_every == 0 or count == 2):
                 held_out[source_index].add(index)
             count += 1
-        yield MixedDocument(text, repeated, index in held_out[source_index], source_index)
+        yield Document(text, repeated, index in held_out[source_index], source_index)
         if ended:
             unfinished.discard(source_index)
 
@@ -166,7 +170,7 @@ def _read_repeatedly(
 
 def corpus_mixture(
     config: CorpusConfig, tfds: Tfds | None = None, max_documents: int | None = None
-) -> Iterator[MixedDocument]:
+) -> Iterator[Document]:
     """Draws the documents of a corpus from its sources.
 
     If `config.draws_languages` is True, the call first reads all sources to count their lines.
@@ -185,11 +189,10 @@ def draw_documents(
     config: CorpusConfig,
     readers: Sequence[Callable[[], Iterator]],
     sizes: Sequence[tuple[int, int]],
-) -> Iterator[MixedDocument]:
+) -> Iterator[Document]:
     """Draws documents from the sources with `mixed_documents`.
 
     Args:
-        config: settings of the corpus.
         readers: functions that open the sources. The opened iterators may yield objects other than
             documents.
         sizes: document count and line count of each source. Only needed if `config.draws_languages`
@@ -208,10 +211,7 @@ def count_lines(text: Text) -> int:
 
 
 def _source_reader(source, tfds, max_documents) -> Callable[[], Iterator[Text]]:
-    """Returns a function that opens a source.
-
-    Translation pairs and the default corpus are read completely and then stay in memory.
-    """
+    """Returns a function that opens a source."""
     reader = functools.partial(open_source, source, tfds, max_documents=max_documents)
     if not (source.is_translation or Source.of(source.source).is_embedded):
         return reader
@@ -279,11 +279,7 @@ def tokenized_documents(
 
 
 def _lines(texts: Iterable[Text]) -> Iterator[tuple[str, bool, bool]]:
-    """Yields (line, splittable, last) for each line of a document or half of a translation pair.
-
-    `splittable` is False for a half of a translation pair, because the half is a single sentence.
-    `last` is True for the last line of a document and the second half of a translation pair.
-    """
+    """Yields each line or half of a pair, whether it may be split, and whether it is the last."""
     for text in texts:
         is_text = isinstance(text, str)
         lines = (cut_lines(text) if is_text else text) or [""]
@@ -304,39 +300,17 @@ def _grouped(items: Iterable[Item], size: Callable[[Item], int]) -> Iterator[lis
         yield group
 
 
-def chunked(documents: Iterable[MixedDocument]) -> Iterator[list[MixedDocument]]:
+def chunked(documents: Iterable[Document]) -> Iterator[list[Document]]:
     """Groups whole documents into lists of about `_GROUP_CHARACTERS` characters each."""
 
-    def size(document: MixedDocument) -> int:
+    def size(document: Document) -> int:
         text = document.text
         return len(text) if isinstance(text, str) else sum(map(len, text))
 
     return _grouped(documents, size)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class CorpusDocument:
-    """A tokenized document.
-
-    Attributes:
-        sentences: token ids, one sentence or one half of a translation pair per row.
-        languages: language ids of the first and second half, which differ only in translation
-            pairs. If the corpus does not distinguish languages, the ids are (0, 0).
-    """
-
-    sentences: TokenRows
-    repeated: bool
-    held_out: bool
-    languages: tuple[int, int]
-
-    @property
-    def size(self) -> int:
-        return len(self.sentences.ids)
-
-
-def blocks(
-    documents: Iterable[CorpusDocument], config: CorpusConfig
-) -> Iterator[list[CorpusDocument]]:
+def blocks(documents: Iterable[Document], config: CorpusConfig) -> Iterator[list[Document]]:
     """Groups consecutive documents into blocks of about `rows_per_shard` rows.
 
     A block ends with the document that reaches `rows_per_shard` rows. Each block has at least one
@@ -345,13 +319,11 @@ def blocks(
     too few documents remain at the end, these documents join the previous block. A block is
     therefore yielded only when the next block is complete, or at the end.
 
-    Args:
-        documents: documents, or other items with the attributes `size` and `held_out`.
     """
     min_documents = 2 if config.pairs == "next_sentence" else 1
     capacity = config.sequence_length - (3 if config.paired else 2)
-    previous: list[CorpusDocument] = []
-    block: list[CorpusDocument] = []
+    previous: list[Document] = []
+    block: list[Document] = []
     usable = rows = 0  # counts of non-empty training documents and of their rows in the block
     for document in documents:
         block.append(document)

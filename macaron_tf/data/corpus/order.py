@@ -23,7 +23,6 @@ class RowOrder:
         first_rows, rows: number of the first row of each shard, and how many rows it has.
         shuffled_rows: maximum number of rows in a group. If any shard has more rows, every shard
             forms a group of its own.
-        seed: two integers that seed the order. `None` means the order of the files.
     """
 
     first_rows: Sequence[int]
@@ -40,7 +39,6 @@ class RowOrder:
         """Yields the numbers of up to `BLOCK_ROWS` rows, and their epoch.
 
         Args:
-            start_row: position of the first row, counted over all epochs.
             repeat: whether to continue with further epochs forever. If False, the blocks end with
                 the epoch that contains `start_row`.
         """

@@ -6,28 +6,25 @@ from collections.abc import Sequence
 import numpy as np
 
 from macaron_tf.data.corpus.config import CorpusConfig
-from macaron_tf.data.corpus.documents import CorpusDocument, MixedDocument, tokenized_documents
+from macaron_tf.data.corpus.documents import Document, tokenized_documents
 from macaron_tf.data.corpus.shards import CorpusState, RecordFormat, Row, Rows
 from macaron_tf.errors import UserError
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows
 
 
-def running_rows(block: Sequence[CorpusDocument], config: CorpusConfig) -> list[Row]:
+def running_rows(block: Sequence[Document], config: CorpusConfig) -> list[Row]:
     """Packs the running text and the translation pairs of a block of documents.
 
     All documents in a row of running text have the same language. A row with a translation pair has
     two languages.
-
-    Returns:
-        Rows sorted by `owner`, the document with which a row begins.
     """
     groups: dict[tuple[int, int], list[int]] = {}
     for index, document in enumerate(block):
-        groups.setdefault(document.languages, []).append(index)
+        groups.setdefault(config.language_ids[document.source], []).append(index)
     length, rows = config.sequence_length, []
     for (first, second), indices in groups.items():
-        sentences = [block[index].sentences for index in indices]
+        sentences = [block[index].text for index in indices]
         if first != second:
             packed = pack_translations(sentences, length)
         else:
@@ -52,7 +49,6 @@ def pack_rows(
     batch.
 
     Args:
-        documents: token ids of each document, one sentence per row of `TokenRows`.
         cross_documents: whether a row continues with the next document after a [SEP]. If only one
             column of a row is left, the next document begins a new row.
         whole_sentences: whether a row takes only whole sentences. A sentence that is longer than a
@@ -81,11 +77,7 @@ def pack_rows(
 
 
 def _range_end(document: TokenRows, start: int, max_ids: int, whole_sentences: bool) -> int:
-    """Returns the end of the longest token range from `start` on that has at most `max_ids` ids.
-
-    The end is exclusive. With `whole_sentences`, the range consists of whole sentences, and is
-    empty if not even one sentence fits.
-    """
+    """Returns the end of the longest token range from `start` on that has at most `max_ids` ids."""
     if not whole_sentences:
         return min(start + max_ids, len(document.ids))
     ends = document.offsets
@@ -251,7 +243,6 @@ class PackedBlock:
         """Divides the records of a block into training records and validation records.
 
         Args:
-            counted: number of rows in all earlier blocks that are not `repeated`.
             validation_records: validation records of all earlier blocks. If documents may be
                 repeated, this method adds the validation records of this block, and leaves out the
                 training records of repeated documents that equal a validation record.
@@ -282,10 +273,7 @@ class PackedBlock:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Packer:
-    """Tokenizer and packer of document blocks.
-
-    The rows of a block do not depend on the process that packs the block.
-    """
+    """Tokenizer and packer of document blocks."""
 
     config: CorpusConfig
     vocabulary: PieceVocabulary
@@ -295,25 +283,18 @@ class Packer:
         vocabulary = self.vocabulary
         return RecordFormat.of(self.config, vocabulary.size, vocabulary.special.pad)
 
-    def tokenize(self, documents: Sequence[MixedDocument]) -> list[CorpusDocument]:
+    def tokenize(self, documents: Sequence[Document]) -> list[Document]:
         """Tokenizes documents that were drawn from the sources of the corpus."""
         splitter = self.config.sentence_splitter if self.config.cuts_sentences else None
         texts = (document.text for document in documents)
         tokenized = tokenized_documents(texts, self.vocabulary, splitter)
-        index, codes = self.config.languages.index, [s.languages for s in self.config.sources]
-        languages = [(index(pair[0]), index(pair[-1])) if pair else (0, 0) for pair in codes]
         return [
-            CorpusDocument(rows, document.repeated, document.held_out, languages[document.source])
+            document._replace(text=rows)
             for document, rows in zip(documents, tokenized, strict=True)
         ]
 
-    def pack(self, numbered: tuple[int, Sequence[CorpusDocument]]) -> PackedBlock:
-        """Packs a block of documents. For segment pairs, held-out documents are left out.
-
-        Args:
-            numbered: the index of the block, which seeds the choice of segment pairs, and the
-                documents of the block.
-        """
+    def pack(self, numbered: tuple[int, Sequence[Document]]) -> PackedBlock:
+        """Packs a block of documents. For segment pairs, held-out documents are left out."""
         index, block = numbered
         if not self.config.paired:
             return self._make_block(block, running_rows(block, self.config), len(block))
@@ -321,34 +302,29 @@ class Packer:
         return self.pack_pairs(train, [index], len(block))
 
     def pack_pairs(
-        self, documents: Sequence[CorpusDocument], seeds: list[int], count: int = 0
+        self, documents: Sequence[Document], seeds: list[int], count: int = 0
     ) -> PackedBlock:
-        """Packs the documents of one split into segment pairs.
-
-        Args:
-            seeds: integers that seed the random choices, together with the seed of the corpus.
-            count: number of documents to record in the block, including held-out documents.
-        """
+        """Packs the documents of one split into segment pairs."""
         pairs = self.config.pairs
         min_documents = 2 if pairs == "next_sentence" else 1
         if sum(document.size > 0 for document in documents) < min_documents:
             raise UserError(
                 f"{pairs} pairs need {min_documents} or more documents with text for each split"
             )
-        sentences = [document.sentences for document in documents]
+        sentences = [document.text for document in documents]
         length, rng = self.config.sequence_length, np.random.default_rng([self.config.seed, *seeds])
         single = self.config.row_packing == "sentence_pair"
         rows = pack_pairs(sentences, length, rng, pairs, single_sentences=single)
         return self._make_block(documents, rows, count)
 
     def _make_block(
-        self, documents: Sequence[CorpusDocument], rows: Sequence[Row], count: int
+        self, documents: Sequence[Document], rows: Sequence[Row], count: int
     ) -> PackedBlock:
         special = self.vocabulary.special
         rows = Rows.of(rows, self.config.sequence_length, special)
         repeated = np.array([document.repeated for document in documents], bool)
-        languages = np.array([document.languages for document in documents], int)
-        languages = languages.reshape(-1, 2)[rows.owners]
+        sources = np.array([document.source for document in documents], int)[rows.owners]
+        languages = np.array(self.config.language_ids)[sources]
         tokens = int((rows.token_ids != special.pad).sum())
         records = self.record_format.encode(rows, languages)
         return PackedBlock(count, tokens, records, repeated[rows.owners], languages)

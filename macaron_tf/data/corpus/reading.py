@@ -132,11 +132,7 @@ class PretrainingCorpus:
         return dataclasses.replace(self, shards={**self.shards, "train": tuple(parts[index])})
 
     def shard_error(self, error: tf.errors.OpError) -> UserError | None:
-        """Converts an error that TensorFlow raised while reading the corpus to a `UserError`.
-
-        Returns:
-            The `UserError`, or `None` if reading the corpus did not cause `error`.
-        """
+        """Returns the `UserError` of an error in reading the corpus; `None` for other errors."""
         if str(self.folder) not in error.message:
             return None
         try:
@@ -156,9 +152,6 @@ class PretrainingCorpus:
         numbered: bool = False,
     ) -> tf.data.Dataset:
         """Returns the batches of a split from `start_step` on.
-
-        Of the rows before `start_step`, the dataset reads only the rows in the group of shards to
-        which the first row of the first batch belongs.
 
         Args:
             seed: seed of the row order; `None` means the order of the files.
@@ -241,7 +234,6 @@ class PretrainingCorpus:
             blocks: function that yields dicts of arrays for N rows each, of which "table" is
                 `(N, integer_count)`.
             spec: dict mapping the name of each other array to its dtype and its shape without N.
-            steps: number of batches, or `tf.data.INFINITE_CARDINALITY`.
         """
         record_format = self.record_format
         spec = {"table": (record_format.dtype, (record_format.integer_count,)), **spec}

@@ -27,7 +27,6 @@ class Row(NamedTuple):
 
     Attributes:
         segments: token ids of each segment, without the [SEP] that follows in the encoded row.
-        owner: index of the document with which the row begins.
         boundary: column where the second segment of a pair begins, or L for rows without pairs.
     """
 
@@ -41,12 +40,10 @@ class Rows(NamedTuple):
     """N rows `[CLS] segment [SEP] segment [SEP] ...` of L ids.
 
     Attributes:
-        token_ids: `(N, L)` int32, with padding at the end.
         boundaries: `(N,)` int32, column where the second segment of a pair begins, or L for rows
             without pairs.
         pair_label: `(N,)` int32, 1 if the second segment comes from another document or the
             segments are swapped, otherwise 0.
-        owners: `(N,)` int64, index of the document with which each row begins.
     """
 
     token_ids: np.ndarray
@@ -99,7 +96,6 @@ class RecordFormat:
         columns: names of the columns after the token ids, in order. The possible names are
             "boundary" (position where the second segment begins), "pair_label", "language" and
             "second_language".
-        wide: whether an integer takes four bytes instead of two bytes.
     """
 
     sequence_length: int
@@ -154,7 +150,6 @@ class RecordFormat:
         """Returns the table of a shard, memory-mapped from a disk or read from a bucket.
 
         Args:
-            mend: end of the error message if the shard is missing or damaged.
             verify: whether to read the shard and check its SHA-256. False means that only its size
                 is checked, and that the table is empty.
         """
@@ -177,9 +172,6 @@ class RecordFormat:
 
     def features(self, table: tf.Tensor) -> dict[str, tf.Tensor]:
         """Builds the model inputs of a batch from rows of a table.
-
-        Args:
-            table: `(B, integer_count)`, rows of the tables that `encode` and `read` return.
 
         Returns:
             Dict with "token_ids" `(B, L)` int32 and "segment_ids" `(B, L)` int32. Segment ids are 1
@@ -236,12 +228,7 @@ class CorpusState:
 
 
 def read_record(path: epath.Path, mend: str) -> tuple[CorpusConfig, dict[str, Any], CorpusState]:
-    """Reads the record of a corpus.
-
-    Returns:
-        The configuration of the corpus, all its settings (see `writing.corpus_settings`), and its
-        state.
-    """
+    """Reads the record of a corpus."""
     with storage.refuse_damage(path, mend):
         record = storage.read_json(path, mend=mend, state=dict, settings=dict)
         if record["format"] != FORMAT:

@@ -16,8 +16,7 @@ from etils import epath
 
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.documents import (
-    CorpusDocument,
-    MixedDocument,
+    Document,
     blocks,
     chunked,
     corpus_mixture,
@@ -120,10 +119,10 @@ def _write(
         Processes(processes, packer) as pool,
     ):
 
-        def tokenized(documents: Iterable[MixedDocument]) -> Iterator[CorpusDocument]:
+        def tokenized(documents: Iterable[Document]) -> Iterator[Document]:
             return itertools.chain.from_iterable(pool.map(Packer.tokenize, chunked(documents)))
 
-        def held_out() -> Iterator[MixedDocument]:
+        def held_out() -> Iterator[Document]:
             """Yields the held-out documents of complete blocks, for the validation pairs."""
             for document in itertools.islice(mixture, start_state.documents):
                 progress.advance(text="resuming")
@@ -159,13 +158,13 @@ class CorpusWriter:
     state: CorpusState
 
     def __post_init__(self):
-        self._held_out_documents: list[CorpusDocument] = []
+        self._held_out_documents: list[Document] = []
         # Only a repeated document can put a validation row among the training rows.
         earlier = self.state.validation if self.packer.config.repeats else ()
         records = read_records(self.out, earlier, self.packer.record_format)
         self._validation_records = {record.tobytes() for record in records}
 
-    def hold_out(self, document: CorpusDocument) -> CorpusDocument:
+    def hold_out(self, document: Document) -> Document:
         """Keeps `document` for the validation pairs if it is held out, and returns `document`.
 
         A repetition of a held-out document is not kept.
@@ -297,20 +296,13 @@ def read_state(out: epath.Path, settings: dict, record_format: RecordFormat) -> 
 
 
 def write_state(out: epath.Path, name: str, settings: dict, state: CorpusState) -> None:
-    """Writes the settings and the state of a corpus to the file `name`.
-
-    The name is `PROGRESS` while the corpus is unfinished, and `INDEX` for a finished corpus.
-    """
+    """Writes the settings and the state of a corpus to the file `name`."""
     record = {"format": FORMAT, "settings": settings, "state": dataclasses.asdict(state)}
     storage.write_atomic(out / name, (json.dumps(record, indent=1) + "\n").encode())
 
 
 def remove_leftovers(out: epath.Path) -> None:
-    """Removes all files of the preparation that a finished corpus does not need.
-
-    These files are temporary files, files of single blocks, the scratch folder of Beam, and
-    `progress.json`.
-    """
+    """Removes all files of the preparation that a finished corpus does not need."""
     patterns = ("part-*.tfrecord", ".tmp-*.tfrecord-*", ".tmp-*.json-*", PROGRESS)
     for path in out.iterdir():
         if any(map(path.match, patterns)):

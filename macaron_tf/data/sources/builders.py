@@ -30,8 +30,6 @@ _TFDS_BUILDERS = tfds.list_builders(with_community_datasets=False)
 class PublishedSet(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     """Base class for builders of datasets whose files are in one web folder.
 
-    Examples are translation pairs by default. Subclasses with other examples override `_info`.
-
     Attributes:
         FILES: file names. A name with the placeholder `{}` means one file for each language of the
             configuration.
@@ -58,11 +56,7 @@ class PublishedSet(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         )
 
     def _fetch(self, dl_manager: tfds.download.DownloadManager) -> dict[str, epath.Path]:
-        """Returns a dict mapping the name of each published file to its path.
-
-        If TFDS's manual folder has all files, these files are used. Otherwise all files are
-        downloaded.
-        """
+        """Returns a dict mapping the name of each published file to its path."""
         config = self.builder_config.name if self.builder_config else ""
         names = self.file_names(config)
         if paths := _manual_files(dl_manager, self.name, names):
@@ -234,10 +228,7 @@ def _spoken_lines(lines: list[str]) -> list[str]:
 
 
 def _segments(lines: list[str]) -> list[str]:
-    """Extracts the sentences from the lines of a test file.
-
-    Typographic apostrophes become ASCII apostrophes.
-    """
+    """Extracts the sentences from the lines of a test file."""
     segments = (line for line in lines if "<seg id" in line)
     return [
         re.sub(r'<seg id="\d*">\s*|\s*</seg>\s*', "", s).replace("\u2019", "'") for s in segments
@@ -260,10 +251,7 @@ def _has_fitting_lengths(source: str, target: str) -> bool:
 
 
 def _sentences(lines: Iterable[str]) -> Iterator[dict[str, list[str]]]:
-    """Yields the words and entity tags of each sentence from lines in CoNLL's column format.
-
-    The first column has the word, and the last column has its tag.
-    """
+    """Yields the words and entity tags of each sentence from lines in CoNLL's column format."""
     # Only spaces and tabs separate columns, because a word may contain a no-break space.
     rows = ([column for column in re.split("[\t \r\n]", line) if column] for line in lines)
     for filled, group in itertools.groupby(rows, bool):

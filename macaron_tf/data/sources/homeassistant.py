@@ -37,8 +37,6 @@ def read_homeassistant(
 ) -> list[tuple[str, str]]:
     """Reads translation pairs of the default corpus.
 
-    If the cache does not have the wheel (51 MB), pip downloads it.
-
     Args:
         language: language code after "homeassistant:" in the name of the source. This code must
             equal the one of `source_lang` and `target_lang` that is not "en". `None` means that the
@@ -126,10 +124,7 @@ def wheel_documents(wheel: str | os.PathLike, language: str) -> dict[str, list[s
 
 
 def _components(wheel: str | os.PathLike, language: str) -> Iterator[list[tuple[str, str]]]:
-    """Yields a list of (English, other) texts for each component of Home Assistant.
-
-    The file of the other language determines the order of the texts.
-    """
+    """Yields a list of (English, other) texts for each component of Home Assistant."""
     is_found = False
     with zipfile.ZipFile(wheel) as archive:
         members = set(archive.namelist())

@@ -62,7 +62,6 @@ class HeldOut:
     different splits.
 
     Attributes:
-        rest: whether this is the training split, which has all pairs that are not held out.
         most: maximum number of distinct held-out pairs. The number is limited because each
             validation translates all held-out pairs.
     """
@@ -78,11 +77,7 @@ class HeldOut:
     def select(
         self, read: Callable[[], Iterable[tuple[str, str]]], source: str
     ) -> Iterator[tuple[str, str]]:
-        """Yields the pairs of this split.
-
-        If this is the validation split, the method prints the number of held-out pairs to stderr
-        after the last pair.
-        """
+        """Yields the pairs of this split."""
         smallest = heapq.nsmallest(self.most, map(self._hash, read()))
         limit = min(self.share * 2**64, smallest[-1] + 1)
         counts = [0, 0]  # numbers of training pairs and of held-out pairs
@@ -109,7 +104,6 @@ class Source:
     """The parsed name of a source of text.
 
     Attributes:
-        kind: type of the source, the word before the first colon, such as "tfds".
         location: text after the first colon, such as the name of a dataset, files separated by
             commas, a language code, or "".
     """

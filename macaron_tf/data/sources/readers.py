@@ -55,8 +55,6 @@ def stream_pairs(
             without `{split}` in its name has a single split, which is called "train" or "all". For
             a TFDS dataset without CONFIG, the two languages determine the configuration.
             `homeassistant` has pairs of English and another language.
-        split: name of a split such as "train", or a `HeldOut` split of a file without splits. TFDS
-            also accepts a slice such as "train[:10%]".
 
     Returns:
         Iterator of (source, target) texts in the order of the source. The texts are not cleaned,
@@ -136,9 +134,6 @@ def source_files(
     that the function reads therefore does not invalidate caches. The default corpus has no files.
     This function does not check whether the files of a `text:` or `tsv:` source of translation
     pairs exist.
-
-    Args:
-        languages: two language codes for translation pairs, or an empty tuple for documents.
     """
     parsed, paired = _parse(source, languages), len(languages) == 2
     if parsed.is_embedded:

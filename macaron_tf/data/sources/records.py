@@ -47,7 +47,6 @@ class Records:
             first. Only TFDS and files that the Hugging Face library wrote have class names.
         keeps_quotes: whether quotation marks around a text are part of the text, as in a
             tab-separated file.
-        may_be_empty: whether all texts may be empty, as in a dataset of TFDS.
     """
 
     place: str
@@ -63,8 +62,6 @@ class Records:
         Args:
             fields: names of the fields to read. The name `translation.en` means the entry `en` of
                 the object in the field `translation`.
-            may_be_null: names of fields that may be null. A JSON record may also lack these fields.
-                The value is then "".
         """
         where = None
         for where, values in self.read(fields, may_be_null):

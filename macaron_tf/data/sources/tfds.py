@@ -31,7 +31,6 @@ class Tfds:
     Attributes:
         data_dir: folder of prepared datasets. `None` means the folder in the environment variable
             TFDS_DATA_DIR, or `~/tensorflow_datasets` if the variable is not set.
-        download: whether to download and prepare a dataset that is missing in the folder.
         trust_code: whether to run Python code that the name of a source or the description of a
             dataset names, if a file contains this name. Functions that `plug_ins.find` has found
             before, such as `--set source=python:mine:rows`, may run anyway.
@@ -112,10 +111,7 @@ class PreparedSplit(NamedTuple):
     def chunks(
         self, fields: Iterable[str], chunk_records: int = _CHUNK_RECORDS
     ) -> Iterator[dict[str, tf.Tensor | tf.RaggedTensor]]:
-        """Yields dicts mapping field name to the values in up to `chunk_records` records.
-
-        The records are in their order on disk, and not in TFDS's in-memory cache.
-        """
+        """Yields dicts mapping field name to the values in up to `chunk_records` records."""
         chunk, total = None, self.count
         config = import_tfds().ReadConfig(interleave_cycle_length=1, try_autocache=False)
         with self._clear_errors():
@@ -136,10 +132,7 @@ class PreparedSplit(NamedTuple):
 
     @contextlib.contextmanager
     def _clear_errors(self) -> Iterator[None]:
-        """Converts errors of TFDS and TensorFlow in a `with` block to a `UserError`.
-
-        The message names the dataset, the split and the folder.
-        """
+        """Converts errors of TFDS and TensorFlow in a `with` block to a `UserError`."""
         try:
             yield
         except Exception as error:  # a bad slice, a damaged or missing record file
@@ -155,11 +148,7 @@ def open_set(
     languages: tuple[str, str] | None = None,
     fields: Sequence[str] = (),
 ) -> PreparedSplit:
-    """Opens a split of a prepared dataset.
-
-    Args:
-        fields: names of fields that the records must have.
-    """
+    """Opens a split of a prepared dataset."""
     library = import_tfds()
     may_download = tfds and tfds.download
     if may_download and languages and not parse_tfds(name)[1]:
@@ -221,10 +210,7 @@ def _with_config(name: str, languages: tuple[str, str]) -> str:
 
 
 def _download(name: str, tfds: Tfds) -> None:
-    """Downloads and prepares a dataset.
-
-    If a builder of this library fails, its downloaded files are deleted.
-    """
+    """Downloads and prepares a dataset."""
     library, base = import_tfds(), parse_tfds(name)[0]
     try:
         library.builder(name, data_dir=str(tfds.root)).download_and_prepare()
@@ -307,10 +293,7 @@ def _by_hand(name: str, root: epath.Path) -> str:
 
 
 def _has_builder(name: str) -> bool:
-    """Returns whether the installed TFDS or this library has a builder for a dataset.
-
-    Community datasets are ignored, because listing them needs the network.
-    """
+    """Returns whether the installed TFDS or this library has a builder for a dataset."""
     tfds_builders = import_tfds().list_builders(with_community_datasets=False)
     return parse_tfds(name)[0] in (*tfds_builders, *_added_builders())
 

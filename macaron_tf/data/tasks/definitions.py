@@ -10,11 +10,7 @@ from macaron_tf.settings import Positive, Settings
 
 @dataclasses.dataclass(frozen=True)
 class SubmissionFile:
-    """A prediction file that a benchmark's evaluation server expects.
-
-    Attributes:
-        source: source of the test examples, in the notation of `read_examples`.
-    """
+    """A prediction file that a benchmark's evaluation server expects."""
 
     name: str
     source: str
@@ -38,7 +34,6 @@ class Task(Settings):
             `"classification"` includes regression. `"spans"` is extractive question answering.
             `"tags"` assigns a class to each word. `"choice"` is multiple choice among the `second`
             fields.
-        question: in multiple choice, fields of the question that the choices answer.
         lists: in multiple choice, fields that hold lists in a TensorFlow Datasets record. One name
             is the field of the choices of a single question. Three names are the fields of several
             questions, their choices and their correct choices. An empty tuple means that each
@@ -47,9 +42,7 @@ class Task(Settings):
             `read_questions` and `read_tagged`. `None` means that the user must give a source.
         validation_splits: names of the validation splits. The best model is selected by its score
             on the first of these splits.
-        score_range: lowest and highest score in regression. `None` means any number.
         unanswerable: whether a question may have no answer in its context.
-        symmetric: whether the order of the two texts is irrelevant.
         undecided: whether to drop examples with the class -1, on which the annotators disagreed. A
             split whose classes are all -1 keeps its examples.
         server_labels: class names in submission files. An empty tuple means class indices.
@@ -106,21 +99,14 @@ class Task(Settings):
         return self.labels.index(tag) if tag else 0
 
     def summary(self) -> str:
-        """Returns the columns, up to 20 classes and the main metrics in one line.
-
-        For example, the line is "text -> label: 2 classes, no, yes, judged by accuracy".
-        """
+        """Returns the columns, up to 20 classes and the main metrics in one line."""
         columns = " + ".join((*self.first, *self.question, *self.second)) or "words"
         classes = f"{len(self.labels)} classes, {', '.join(self.labels[:20])}"
         answers = "a score" if self.regression else classes
         return f"{columns} -> {self.label}: {answers}, judged by {' and '.join(self.metrics)}"
 
     def parse_source(self, source: str | None, *forms: str) -> Source:
-        """Parses the name of a source of examples; `None` means the default source.
-
-        Args:
-            forms: accepted forms besides `tfds:NAME`, such as "tsv:FILE".
-        """
+        """Parses the name of a source of examples; `None` means the default source."""
         return parse_source(source or self.source, (TFDS_FORM, *forms), f"the task {self.name!r}")
 
     @property

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from macaron_tf.data.batches import EncodedExamples
 from macaron_tf.data.buckets import in_parts
-from macaron_tf.data.example_batches import EncodedExamples
 from macaron_tf.data.tasks.examples import Examples
 from macaron_tf.data.tasks.stored import GrowingRows
 from macaron_tf.errors import UserError
@@ -103,8 +103,6 @@ def rows_of(
 ) -> dict[str, tf.Tensor]:
     """Concatenates [CLS] and several parts into rows. With `cls_last`, [CLS] comes last.
 
-    Without `special`, there is no [CLS].
-
     All ids are concatenated into one pool, from which each row gathers its ranges. The graph has 30
     operations. Concatenating ragged tensors would take 300 operations, which would dominate the
     time to encode a single text.
@@ -112,8 +110,6 @@ def rows_of(
     Args:
         parts: (ids, segment) of each part. The ids are ragged `(B, None)` int32, or a special id
             that all rows share. At least one part must be ragged.
-        causal: whether [MASK] replaces the special id at the end of each row.
-        lengths: truncated lengths `(B,)` int64 of each ragged part; `None` means no truncation.
     """
     ids_of = vocabulary.special
     texts = [ids for ids, _ in parts if not isinstance(ids, int)]
@@ -241,10 +237,6 @@ def encode_examples(
 
     A multiple-choice example becomes one row per choice, encoded by `encode_choices`. Every other
     example becomes one row, encoded by `encode_pairs`.
-
-    Args:
-        max_length, causal, special: arguments of `encode_pairs`. `special` does not apply to
-            multiple choice.
     """
     contexts, *choices = examples.texts
     count = len(choices) or 1
@@ -286,9 +278,6 @@ def encode_sentences(
 
     Args:
         texts: N texts. An empty text gives the row `[CLS] [SEP]`.
-
-    Returns:
-        The N rows, and the number of truncated rows.
     """
     check_length(max_length, 3, "sentences")
     capacity = max_length - 2
@@ -317,7 +306,6 @@ class Windows(NamedTuple):
     """M windows that together cover B rows of any length, in the order of the rows.
 
     Attributes:
-        ids: ragged `(M, None)`, token ids of each window.
         starts: ragged `(B, None)` int64 with M values in total, start position of each window in
             its row.
     """

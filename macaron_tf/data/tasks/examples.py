@@ -71,10 +71,7 @@ class Examples:
 
     @property
     def second(self) -> Sequence[str] | None:
-        """Second text of each example, or `None` if the task has one text.
-
-        In multiple choice, this is the first choice.
-        """
+        """Second text of each example, or `None` if the task has one text."""
         return self.texts[1] if len(self.texts) > 1 else None
 
     def take(self, rows: np.ndarray) -> "Examples":

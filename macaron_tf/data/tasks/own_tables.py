@@ -1,8 +1,4 @@
-"""Tasks on the user's own table: detection of columns and classes, and held-out examples.
-
-For example, `TableSettings().filled(get_task("classify", own=True), "tsv:mine.tsv")` returns
-settings with the columns and classes of a file.
-"""
+"""Tasks on the user's own table: detection of columns and classes, and held-out examples."""
 
 import collections
 import dataclasses
@@ -132,10 +128,6 @@ class TableSettings(Settings):
         tag, unless there is a tag O. For the task regress, a missing `mean` or `deviation` is
         computed from the scores. Settings that have a value are kept. For a task with fixed columns
         and classes, these settings are returned unchanged.
-
-        Args:
-            source: name of the source, whose split "train" is read. A task on the user's own table
-                has no default source, and therefore needs a name.
         """
         if not task.own:
             return self

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.data.example_batches import EncodedExamples
+from macaron_tf.data.batches import EncodedExamples
 from macaron_tf.data.sources.tfds import Tfds, open_set
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import check_length, encode_parts, rows_of, windows_over
@@ -156,7 +156,6 @@ class WindowPositions(NamedTuple):
         question: `(M,)` int64, index of each window's question, in ascending order.
         boundary: `(M,)` int64, index of each window's first context token among the logits of
             `EncoderQuestionAnswering`.
-        first_piece: `(M,)` int64, index of each window's first context token in the whole context.
         starts, ends: ragged `(N, None)` int64, start and end of each context token in characters.
             The end is exclusive.
     """
@@ -229,10 +228,6 @@ class EncodedQuestions(EncodedExamples):
     The labels `(M, 2)` int32 are the indices of the answer's first and last token among the logits
     of `EncoderQuestionAnswering`. If the window does not contain the whole answer, or the question
     is unanswerable, both indices are 0, which is the index of [CLS].
-
-    Attributes:
-        positions: mapping from positions in the windows to characters in the contexts. The ragged
-            tensors `starts` and `ends` are int32.
     """
 
     positions: WindowPositions
@@ -241,10 +236,7 @@ class EncodedQuestions(EncodedExamples):
 def encode_question_examples(
     vocabulary: PieceVocabulary, examples: Questions, *, max_length: int, **limits: int
 ) -> EncodedQuestions:
-    """Tokenizes a split of questions with `encode_questions`.
-
-    If a question has several correct answers, the first answer is the label.
-    """
+    """Tokenizes a split of questions with `encode_questions`."""
 
     def encode(part: slice) -> tuple:
         texts = (tf.constant(texts[part]) for texts in (examples.questions, examples.contexts))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.data.example_batches import EncodedExamples
+from macaron_tf.data.batches import EncodedExamples
 from macaron_tf.data.sources.names import TABLE_FORMS, Source
 from macaron_tf.data.sources.records import open_records
 from macaron_tf.data.sources.tfds import Tfds
@@ -259,7 +259,6 @@ class WordPositions(NamedTuple):
     Attributes:
         rows: `(W,)` int64 window indices. A word without a token, such as a control character, has
             the index -1.
-        columns: `(W,)` int64 positions in the window. A word without a token has the position -1.
     """
 
     rows: tf.Tensor
@@ -308,7 +307,6 @@ def word_probabilities(logits: tf.Tensor, positions: WordPositions, outside: int
     """Computes the probability of each tag for each word, `(W, C)` float32.
 
     Args:
-        logits: outputs of the tagger `(M, L, C)` for M windows of L ids and C tags.
         outside: index of the tag that words without a token get with probability 1, see
             `Task.outside`.
     """
@@ -328,7 +326,6 @@ class EncodedTaggedSentences(EncodedExamples):
     All other labels are 0.
 
     Attributes:
-        positions: positions of all words as NumPy arrays.
         splits: `(N + 1,)` int64 for N sentences. The words of sentence i have the
             indices `splits[i]:splits[i + 1]`.
     """

@@ -35,11 +35,7 @@ def as_texts(task: Task, examples: Examples) -> list[tuple[str, str]]:
 
 
 def questions_as_texts(questions: Questions) -> list[tuple[str, str]]:
-    """Converts questions to (source, target) lines for a text-to-text model.
-
-    A source is "question: ... context: ...", and a target is the first correct answer. The target
-    is "" if a question is unanswerable or the answers are withheld.
-    """
+    """Converts questions to (source, target) lines for a text-to-text model."""
     labels = questions.labels or [()] * len(questions)
     rows = zip(questions.questions, questions.contexts, labels, strict=True)
     squad = get_task("squad")
@@ -124,10 +120,6 @@ def read_answers(task: Task, texts: Sequence[str], labels: np.ndarray) -> np.nda
     released code. With wrong classes, a model that never answers with a class name would have a
     strong negative correlation. In regression, a text that is not a number becomes the minimum
     score, or 0 if the scores have no minimum, and scores outside the range are clipped.
-
-    Args:
-        labels: `(N,)` correct classes, from which the wrong classes are computed. Regression does
-            not use `labels`.
     """
     predictions = [read_answer(task, text) for text in texts]
     if task.regression:

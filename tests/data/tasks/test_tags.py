@@ -8,7 +8,7 @@ import pytest
 import scipy.special
 import tensorflow as tf
 
-from macaron_tf.data.example_batches import ExampleBatches
+from macaron_tf.data.batches import ExampleBatches
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.data.tasks.tags import (
