@@ -12,10 +12,10 @@ from annotated_types import Ge
 
 from macaron_tf.data.batches import BucketBatches, Draw
 from macaron_tf.data.buckets import Batch, Buckets, choose_lengths
+from macaron_tf.data.rows import CHUNK_PAIRS, FORMAT, Chunk, Pairs, TokenizedPairs, prepare
 from macaron_tf.data.sources.names import HeldOut
 from macaron_tf.data.sources.readers import count_texts, source_fingerprint, stream_pairs
 from macaron_tf.data.sources.tfds import Tfds
-from macaron_tf.data.token_files import CHUNK_PAIRS, FORMAT, Chunk, Pairs, TokenizedPairs, prepare
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import cache_directory
 from macaron_tf.io.progress import Progress

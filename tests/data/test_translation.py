@@ -10,9 +10,9 @@ import filelock
 import numpy as np
 import pytest
 
-from macaron_tf.data import token_files, translation
+from macaron_tf.data import rows, translation
 from macaron_tf.data.batches import BucketBatches
-from macaron_tf.data.token_files import Chunk
+from macaron_tf.data.rows import Chunk
 from macaron_tf.data.translation import (
     BatchingConfig,
     BpeDropoutConfig,
@@ -182,7 +182,7 @@ def test_errors_leave_no_cache(build, tmp_path):
 @pytest.fixture
 def chunks(monkeypatch):
     """Makes chunks small, so that the toy corpus has five chunks."""
-    for module in (token_files, translation):
+    for module in (rows, translation):
         monkeypatch.setattr(module, "CHUNK_PAIRS", 64)
 
 

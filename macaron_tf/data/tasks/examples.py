@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from macaron_tf.data.rows import Columns, GrowingTexts
 from macaron_tf.data.sources.names import FILE_TABLE_FORMS, TABLE_FORMS, parse_source
 from macaron_tf.data.sources.records import Records, open_records
 from macaron_tf.data.sources.tfds import Tfds, open_set
 from macaron_tf.data.tasks.definitions import Task
-from macaron_tf.data.tasks.stored import GrowingTexts, Texts
 from macaron_tf.errors import UserError, plural
 
 _INDEX = "idx"  # index of an example in its benchmark
@@ -36,7 +36,7 @@ def may_be_unlabelled(split: str) -> bool:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Examples:
+class Examples(Columns):
     """A split of N examples with one or several texts each, in the order of the source.
 
     Attributes:
@@ -73,16 +73,6 @@ class Examples:
     def second(self) -> Sequence[str] | None:
         """Second text of each example, or `None` if the task has one text."""
         return self.texts[1] if len(self.texts) > 1 else None
-
-    def take(self, rows: np.ndarray) -> "Examples":
-        """Returns the examples with the indices `rows`, in that order."""
-        texts = tuple(
-            column.take(rows) if isinstance(column, Texts) else [column[row] for row in rows]
-            for column in self.texts
-        )
-        arrays = (self.labels, self.indices, self.groups)
-        taken = (None if array is None else array[rows] for array in arrays)
-        return Examples(texts, *taken, self.questions and [self.questions[row] for row in rows])
 
 
 def read_examples(

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.data.batches import EncodedExamples
+from macaron_tf.data.rows import Columns
 from macaron_tf.data.sources.tfds import Tfds, open_set
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import check_length, encode_parts, rows_of, windows_over
@@ -28,7 +29,7 @@ class Answer(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Questions:
+class Questions(Columns):
     """A split of N questions with contexts and answers, in the order of the source.
 
     Attributes:
@@ -43,11 +44,6 @@ class Questions:
 
     def __len__(self) -> int:
         return len(self.questions)
-
-    def take(self, rows: np.ndarray) -> "Questions":
-        """Returns the questions with the indices `rows`, in that order."""
-        columns = (self.ids, self.questions, self.contexts, self.labels)
-        return Questions(*(column and [column[row] for row in rows] for column in columns))
 
 
 def read_questions(

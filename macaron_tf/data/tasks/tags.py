@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.data.batches import EncodedExamples
+from macaron_tf.data.rows import Columns
 from macaron_tf.data.sources.names import TABLE_FORMS, Source
 from macaron_tf.data.sources.records import open_records
 from macaron_tf.data.sources.tfds import Tfds
@@ -36,7 +37,7 @@ _LIST = re.compile(rf"\[({_ITEM}(\s*,\s*|\s+|(?=\])))+\]|\(({_ITEM}\s*,\s*)+{_IT
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class TaggedSentences:
+class TaggedSentences(Columns):
     """A split of tagged sentences, in the order of the source.
 
     Attributes:
@@ -49,11 +50,6 @@ class TaggedSentences:
 
     def __len__(self) -> int:
         return len(self.words)
-
-    def take(self, rows: np.ndarray) -> "TaggedSentences":
-        """Returns the sentences with the indices `rows`, in that order."""
-        labels = self.labels and [self.labels[row] for row in rows]
-        return TaggedSentences([self.words[row] for row in rows], labels)
 
 
 def read_tagged(

@@ -6,8 +6,8 @@ import mmap
 import numpy as np
 import pytest
 
+from macaron_tf.data import rows as stored
 from macaron_tf.data.batches import ExampleBatches
-from macaron_tf.data.tasks import stored
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.encoding import encode_examples
 from macaron_tf.data.tasks.examples import read_examples

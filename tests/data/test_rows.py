@@ -6,7 +6,7 @@ import mmap
 import numpy as np
 import pytest
 
-from macaron_tf.data.token_files import Chunk, TokenizedPairs, open_tokens, prepare
+from macaron_tf.data.rows import Chunk, TokenizedPairs, open_tokens, prepare
 from macaron_tf.text.token_rows import TokenRows, fingerprint
 from tests.toys.corpora import ROWS, lists
 
