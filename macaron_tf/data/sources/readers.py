@@ -64,7 +64,8 @@ def stream_pairs(
     if isinstance(split, HeldOut):
         return split.select(lambda: stream_pairs(source, "all", *languages, tfds), source)
     if parsed.kind == "tfds":
-        return open_set(parsed.location, split, tfds, languages, languages).texts(languages)
+        prepared = open_set(parsed.location, split, tfds, languages, languages)
+        return (pair for _, pair in prepared.rows(languages))
     if parsed.kind == "text":
         return _aligned_lines(_aligned_paths(parsed, split))
     if parsed.kind == "python":
@@ -232,7 +233,7 @@ def documents(
     if parsed.kind == "tfds":
         prepared = open_set(parsed.location, split, tfds)
         field = _text_field(parsed, prepared.text_fields, language)
-        texts = (text for [text] in prepared.texts([field], _CHUNK_RECORDS))
+        texts = (text for _, [text] in prepared.rows([field], _CHUNK_RECORDS))
     elif parsed.is_embedded:
         texts = homeassistant.read_homeassistant_documents(parsed.location, split)
     elif parsed.kind == "python":

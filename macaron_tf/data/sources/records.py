@@ -33,7 +33,7 @@ _STATE = "state.json"  # file that lists the data files in the folder of a saved
 # The place of each record, for messages (the file and the line, or the source and a number), and
 # the record, or the values of its wanted fields.
 Placed = Iterator[tuple[str, Mapping[str, Any]]]
-Rows = Iterator[tuple[str, list[Any]]]
+Rows = Iterator[tuple[str, Sequence[Any]]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -112,7 +112,10 @@ def open_records(source: Source, split: str, tfds: Tfds | None = None) -> Record
         prepared = open_set(source.location, split, tfds)
         classes = {name: names for name, names in prepared.columns.items() if names}
         columns = tuple(prepared.columns)
-        read = _values_of(prepared.records)
+
+        def read(fields: Sequence[str], _) -> Rows:
+            return prepared.rows(fields)
+
         return Records(str(source), columns, read, classes, may_be_empty=True)
     if source.kind == "python":
         return _function_records(source, split, tfds)

@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import keras
 import numpy as np
 import tensorflow as tf
 from etils import epath
@@ -86,27 +85,19 @@ class PreparedSplit(NamedTuple):
                 columns[field] = tuple(getattr(feature, "names", None) or ())
         return columns
 
-    def records(self, fields: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yields the place of each record, for messages, and its values as Python objects.
+    def rows(
+        self, fields: Sequence[str], chunk_records: int = _CHUNK_RECORDS
+    ) -> Iterator[tuple[str, tuple]]:
+        """Yields the place of each record, for messages, and the values of `fields`.
 
-        The entry `text` of a nested field `answers` has the key `answers.text`. Texts are strings,
-        and sequences are lists. A class label becomes the name of the class, or "" if the label is
-        withheld (-1).
+        Texts are strings, sequences are lists, and nested fields are dicts. A class label becomes
+        the name of the class, or "" if the label is withheld (-1).
         """
         number, class_names = itertools.count(), self.columns
-        for chunk in self.chunks(dict.fromkeys(field.partition(".")[0] for field in fields)):
-            columns = {
-                ".".join(path): _to_python(column, class_names.get(path[0], ()))
-                for path, column in keras.tree.flatten_with_path(chunk)
-            }
-            for values in zip(*columns.values(), strict=True):
-                where = f"tfds:{self.name}, split {self.split!r}, record {next(number)}"
-                yield where, dict(zip(columns, values, strict=True))
-
-    def texts(self, fields: Sequence[str], chunk_records: int = _CHUNK_RECORDS) -> Iterator[Any]:
-        """Yields a tuple of the texts in `fields` for each record."""
         for chunk in self.chunks(fields, chunk_records):
-            yield from zip(*(_to_python(chunk[field], ()) for field in fields), strict=True)
+            columns = (_to_python(chunk[field], class_names.get(field, ())) for field in fields)
+            for values in zip(*columns, strict=True):
+                yield f"tfds:{self.name}, split {self.split!r}, record {next(number)}", values
 
     def chunks(
         self, fields: Iterable[str], chunk_records: int = _CHUNK_RECORDS
@@ -327,8 +318,11 @@ def read_columns(
     return {field: tf.concat([chunk[field] for chunk in chunks], 0).numpy() for field in fields}
 
 
-def _to_python(column: tf.Tensor | tf.RaggedTensor, classes: Sequence[str]) -> list:
-    """Converts texts and class labels in a column of any rank; see `PreparedSplit.records`."""
+def _to_python(column: tf.Tensor | tf.RaggedTensor | dict, classes: Sequence[str]) -> list:
+    """Converts texts and class labels in a column of any rank; see `PreparedSplit.rows`."""
+    if isinstance(column, dict):
+        parts = [_to_python(part, classes) for part in column.values()]
+        return [dict(zip(column, values, strict=True)) for values in zip(*parts, strict=True)]
 
     def convert(value: Any) -> Any:
         if isinstance(value, list):

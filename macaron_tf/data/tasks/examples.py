@@ -169,11 +169,12 @@ def _tfds_rows(task: Task, names: str, split: str, tfds, language: str | None) -
         fields = (*task.first, *task.lists)
     fields += (_INDEX,) * bool(task.submissions)
     for name in names.split(","):
-        for where, record in task_records(task, name, split, tfds, fields, task.label):
+        for where, values in task_rows(task, name, split, tfds, fields, task.label):
+            record = dict(zip(fields, values, strict=True))
             index = record.get(_INDEX)
             if task.grouped:
-                index = [record[f"{_INDEX}.{part}"] for part in ("paragraph", "question", "answer")]
-            first = [_in_language(record, field, language, where) for field in task.first]
+                index = [index[part] for part in ("paragraph", "question", "answer")]
+            first = [_in_language(record[field], field, language, where) for field in task.first]
             if several:
                 for question, choices, label in zip(*map(record.get, task.lists), strict=True):
                     yield where, [*first, question, *_padded(task, choices, where)], label, index
@@ -182,14 +183,16 @@ def _tfds_rows(task: Task, names: str, split: str, tfds, language: str | None) -
                 choices = record[task.lists[0]] if task.lists else map(record.get, task.second)
                 second = [*map(record.get, task.question), *_padded(task, [*choices], where)]
             else:
-                second = [_in_language(record, field, language, where) for field in task.second]
+                second = [
+                    _in_language(record[field], field, language, where) for field in task.second
+                ]
             label = str(record[task.label])
             yield where, [*first, *second], "" if label in ("-1", "-1.0") else label, index
 
 
-def task_records(
+def task_rows(
     task: Task, name: str, split: str, tfds: Tfds | None, fields: Sequence[str], label: str
-) -> Iterator[tuple[str, dict[str, Any]]]:
+) -> Iterator[tuple[str, tuple]]:
     """Reads a TFDS dataset, whose field `label` must have the task's classes."""
     prepared = open_set(name, split, tfds, fields=fields)
     classes = prepared.columns.get(label) or task.labels
@@ -198,7 +201,7 @@ def task_records(
             f"tfds:{name} has the classes {', '.join(classes)}, but the task {task.name!r} has "
             f"{', '.join(task.labels) or 'none'}"
         )
-    return prepared.records(fields)
+    return prepared.rows(fields)
 
 
 def _padded(task: Task, choices: Sequence[str], where: str) -> list[str]:
@@ -211,12 +214,10 @@ def _padded(task: Task, choices: Sequence[str], where: str) -> list[str]:
     return [text.strip() or "-" for text in choices] + [""] * missing
 
 
-def _in_language(record: Mapping[str, Any], field: str, language: str | None, where: str) -> str:
+def _in_language(texts: str | dict, field: str, language: str | None, where: str) -> str:
     """Returns the text of a field, in `language` if the field has several languages."""
-    if field in record:
-        return record[field]
-    start = f"{field}."
-    texts = {key[len(start) :]: text for key, text in record.items() if key.startswith(start)}
+    if not isinstance(texts, dict):
+        return texts
     if "translation" in texts:  # a list of language codes and a list of translations
         texts = dict(zip(texts["language"], texts["translation"], strict=True))
     if language not in texts:

@@ -101,10 +101,10 @@ def _check_answers(task: Task, row: _Row, where: str) -> None:
 
 
 def _tfds_rows(name, split, tfds) -> Iterator[_Row]:
-    texts, fields = ("id", "question", "context"), ("id", "question", "context", "answers")
-    for _, record in open_set(name, split, tfds, fields=fields).records(fields):
-        answers = zip(record["answers.text"], record["answers.answer_start"], strict=True)
-        yield _Row(*map(record.get, texts), list(itertools.starmap(Answer, answers)))
+    fields = ("id", "question", "context", "answers")
+    for _, (*texts, answers) in open_set(name, split, tfds, fields=fields).rows(fields):
+        spans = zip(answers["text"], answers["answer_start"], strict=True)
+        yield _Row(*texts, list(itertools.starmap(Answer, spans)))
 
 
 def _file_rows(path) -> Iterator[_Row]:

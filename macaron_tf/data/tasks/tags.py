@@ -17,7 +17,7 @@ from macaron_tf.data.sources.records import open_records
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import check_length, encode_parts, rows_of, windows_over
-from macaron_tf.data.tasks.examples import task_records
+from macaron_tf.data.tasks.examples import task_rows
 from macaron_tf.errors import UserError, plural
 from macaron_tf.io.files import lines_of
 from macaron_tf.text.base import PieceVocabulary
@@ -97,9 +97,8 @@ def sentences_of(
     """
     if source.kind == "tfds" and not task.own:
         fields = (_WORD_FIELD, _TAG_FIELD)
-        for where, record in task_records(task, source.location, split, tfds, fields, _TAG_FIELD):
-            words, tags = map(record.get, fields)
-            yield words, tags, [where] * len(tags)
+        rows = task_rows(task, source.location, split, tfds, fields, _TAG_FIELD)
+        yield from ((words, tags, [where] * len(tags)) for where, (words, tags) in rows)
         return
     if source.kind == "conll":
         path, sentence = source.path(split), None
