@@ -53,7 +53,7 @@ class TokenRows:
         """Length of each row, `(rows,)` int32."""
         lengths = np.empty(len(self), np.int32)
         np.subtract(self.offsets[1:], self.offsets[:-1], out=lengths, casting="unsafe")
-        unmap(self.ids, self.offsets)
+        self._unmap()
         return lengths
 
     def take(self, rows: np.ndarray) -> "TokenRows":
@@ -85,19 +85,18 @@ class TokenRows:
         real = columns < ends[:, None]
         result = np.full(real.shape, pad, np.int32)
         result[real] = self.ids[columns[real]]
-        unmap(self.ids, self.offsets)
+        self._unmap()
         return result
 
+    def _unmap(self) -> None:
+        """Unmaps the memory pages of memory-mapped arrays.
 
-def unmap(*arrays: np.ndarray) -> None:
-    """Unmaps the memory pages of memory-mapped arrays, which stay in the system's page cache.
-
-    Reading one page of 4 KB also maps 15 neighbouring pages, so random batches would soon map the
-    whole corpus.
-    """
-    for array in arrays:
-        if isinstance(array.base, mmap.mmap):
-            array.base.madvise(mmap.MADV_DONTNEED)
+        The pages stay in the operating system's page cache. Reading one page of 4 KB also maps 15
+        neighbouring pages, so random batches would soon map the whole corpus.
+        """
+        for array in (self.ids, self.offsets):
+            if isinstance(array.base, mmap.mmap):
+                array.base.madvise(mmap.MADV_DONTNEED)
 
 
 def id_dtype(vocabulary_size: int) -> np.dtype:

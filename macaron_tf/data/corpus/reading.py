@@ -186,8 +186,7 @@ class PretrainingCorpus:
         )
 
         def blocks() -> Iterator[dict[str, np.ndarray]]:
-            # A block has rows of one group.
-            read = self.row_reader(split, order.group_shards)
+            read = self.row_reader(split)
             for rows, epoch in order.blocks(start_step * batch_size, repeat):
                 numbers = {"row_number": rows, "epoch": np.full_like(rows, epoch)}
                 yield {"table": read(rows), **(numbers if numbered else {})}
@@ -195,27 +194,28 @@ class PretrainingCorpus:
         spec = dict.fromkeys(("row_number", "epoch") if numbered else (), (tf.int64, ()))
         return self.batches(blocks, spec, batch_size, steps, drop_remainder)
 
-    def row_reader(self, split: str, open_shards: int) -> Callable[[np.ndarray], np.ndarray]:
+    def row_reader(self, split: str) -> Callable[[np.ndarray], np.ndarray]:
         """Returns a function that reads rows of a split, given their numbers `(N,)`.
 
         The rows are numbered through the unshuffled split of the whole corpus. The function returns
-        a table as in `RecordFormat`. It keeps the last `open_shards` shards open: memory-mapped
-        from a disk, or in memory from a bucket.
+        a table as in `RecordFormat`. The shards of its last call stay in memory.
         """
         record_format, firsts = self.record_format, self.first_rows
         shards = sorted(self.filled(split), key=lambda shard: firsts[shard.name])
         first_rows = np.array([firsts[shard.name] for shard in shards])
-
-        @functools.lru_cache(open_shards)
-        def table(index: int) -> np.ndarray:
-            return record_format.read(self.folder, shards[index], self._mend)
+        tables: dict[int, np.ndarray] = {}
 
         def read(rows: np.ndarray) -> np.ndarray:
+            nonlocal tables
             shard_indices = np.searchsorted(first_rows, rows, side="right") - 1
             result = np.empty((len(rows), record_format.integer_count), record_format.dtype)
-            for index in np.unique(shard_indices):
-                mine = shard_indices == index
-                result[mine] = table(int(index))[rows[mine] - first_rows[index]]
+            earlier, tables = tables, {}
+            for index in np.unique(shard_indices).tolist():
+                table = earlier.get(index)
+                if table is None:
+                    table = record_format.read(self.folder, shards[index], self._mend)
+                tables[index], mine = table, shard_indices == index
+                result[mine] = table[rows[mine] - first_rows[index]]
             return result
 
         return read

@@ -14,7 +14,6 @@ from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.text.special import Special
-from macaron_tf.text.token_rows import map_array, unmap
 
 FORMAT = 2  # increase this number if the layout or the meaning of the files changes
 INDEX = "corpus.json"  # a folder with this file is a finished corpus
@@ -147,7 +146,7 @@ class RecordFormat:
         return np.concatenate([rows.token_ids, *columns], axis=1).astype(self.dtype)
 
     def read(self, folder: epath.Path, shard: Shard, mend: str, verify: bool = True) -> np.ndarray:
-        """Returns the table of a shard, memory-mapped from a disk or read from a bucket.
+        """Reads the table of a shard, `(N, integer_count)`.
 
         Args:
             verify: whether to read the shard and check its SHA-256. False means that only its size
@@ -158,12 +157,8 @@ class RecordFormat:
         with clear_errors, contextlib.suppress(tf.errors.NotFoundError):
             is_intact = storage.size(path) == shard.rows * self.file_bytes
             if is_intact and verify:
-                if storage.is_remote(path):
-                    content = np.frombuffer(storage.read_bytes(path), np.uint8)
-                else:
-                    content = map_array(path, content.dtype)
+                content = np.frombuffer(storage.read_bytes(path), np.uint8)
                 is_intact = hashlib.sha256(content).hexdigest() == shard.sha256
-                unmap(content)
         if not is_intact:
             raise UserError(f"{path} is missing or damaged: {mend}")
         # Length and checksum precede the integers of a record, and a checksum follows them.

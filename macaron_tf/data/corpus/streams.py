@@ -60,7 +60,7 @@ def stream_dataset(
     width, pad_id = corpus.config.sequence_length, corpus.vocabulary.special.pad
 
     def blocks() -> Iterator[dict[str, np.ndarray]]:
-        read, skipped = corpus.row_reader(split, 2 * size), turn * batch_size
+        read, skipped = corpus.row_reader(split), turn * batch_size
         for first in itertools.count(first_update, updates):
             # One update more, because the first update needs its `previous_ids`.
             places = np.arange(first - 1, first + updates)[:, None] % length  # (updates + 1, 1)
