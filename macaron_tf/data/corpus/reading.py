@@ -31,6 +31,9 @@ from macaron_tf.text.base import PieceVocabulary
 # Number of rows that are shuffled together. With ids of two bytes, 65,536 rows of 128 ids take
 # 17 MB, and rows of 512 ids take 67 MB.
 _SHUFFLED_ROWS = 1 << 16
+# A shard of more rows than this number times the rows between the first and the last row that are
+# needed is not read as a whole.
+_SPARSE = 16
 
 
 @dataclasses.dataclass(eq=False)
@@ -211,11 +214,18 @@ class PretrainingCorpus:
             result = np.empty((len(rows), record_format.integer_count), record_format.dtype)
             earlier, tables = tables, {}
             for index in np.unique(shard_indices).tolist():
-                table = earlier.get(index)
+                mine, table = shard_indices == index, earlier.get(index)
+                places = rows[mine] - first_rows[index]
+                span = slice(int(places.min()), int(places.max()) + 1)
+                if table is None and _SPARSE * (span.stop - span.start) < shards[index].rows:
+                    # A stream reads few consecutive rows, but from as many shards as it has texts.
+                    part = record_format.read(self.folder, shards[index], self._mend, span)
+                    result[mine] = part[places - span.start]
+                    continue
                 if table is None:
                     table = record_format.read(self.folder, shards[index], self._mend)
-                tables[index], mine = table, shard_indices == index
-                result[mine] = table[rows[mine] - first_rows[index]]
+                tables[index] = table
+                result[mine] = table[places]
             return result
 
         return read
@@ -260,7 +270,7 @@ class PretrainingCorpus:
 
     def _check(self, verify: bool) -> None:
         for shard in itertools.chain(*self.shards.values()):
-            self.record_format.read(self.folder, shard, self._mend, verify)
+            self.record_format.read(self.folder, shard, self._mend, slice(None) if verify else None)
 
     @property
     def _mend(self) -> str:

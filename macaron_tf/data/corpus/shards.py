@@ -145,25 +145,31 @@ class RecordFormat:
         columns = [values[name][:, None] for name in self.columns]
         return np.concatenate([rows.token_ids, *columns], axis=1).astype(self.dtype)
 
-    def read(self, folder: epath.Path, shard: Shard, mend: str, verify: bool = True) -> np.ndarray:
-        """Reads the table of a shard, `(N, integer_count)`.
+    def read(
+        self, folder: epath.Path, shard: Shard, mend: str, rows: slice | None = slice(None)
+    ) -> np.ndarray:
+        """Reads the table of a shard, `(N, integer_count)`, and checks its SHA-256.
 
         Args:
-            verify: whether to read the shard and check its SHA-256. False means that only its size
-                is checked, and that the table is empty.
+            rows: consecutive rows to read without this check, or `slice(None)` for the whole shard.
+                `None` means no rows: only the size of the file is checked.
         """
-        path, content, is_intact = folder / shard.name, np.zeros(0, np.uint8), False
+        path, content, is_intact = folder / shard.name, b"", False
         clear_errors = storage.clear_errors(f"cannot read {path}", "check the access to the folder")
+        first, end, _ = (rows or slice(0)).indices(shard.rows)
         with clear_errors, contextlib.suppress(tf.errors.NotFoundError):
             is_intact = storage.size(path) == shard.rows * self.file_bytes
-            if is_intact and verify:
-                content = np.frombuffer(storage.read_bytes(path), np.uint8)
+            if is_intact and end > first:
+                with tf.io.gfile.GFile(path, "rb") as file:
+                    file.seek(first * self.file_bytes)
+                    content = file.read((end - first) * self.file_bytes)
+            if is_intact and rows == slice(None):
                 is_intact = hashlib.sha256(content).hexdigest() == shard.sha256
         if not is_intact:
             raise UserError(f"{path} is missing or damaged: {mend}")
         # Length and checksum precede the integers of a record, and a checksum follows them.
         record = [("head", "V12"), ("integers", self.dtype, self.integer_count), ("tail", "V4")]
-        return content.view(record)["integers"]
+        return np.frombuffer(content, record)["integers"]
 
     def features(self, table: tf.Tensor) -> dict[str, tf.Tensor]:
         """Builds the model inputs of a batch from rows of a table.
