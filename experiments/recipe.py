@@ -469,12 +469,14 @@ def _leaves(node, path: str = "") -> Iterator[tuple[str, typing.Any, SettingDesc
                 yield (name, leaf[1], item) if names_class else leaf
 
 
-def _nearest_path(recipe: Recipe, path: str) -> str:
+def _nearest_path(recipe: Recipe, path: str, chosen: Mapping[str, Settings]) -> str:
     """Returns the end of an error message that suggests a setting with a similar name, or "".
 
     Only the last names of the paths are compared, so the suggestion may be in another section.
+    `chosen` are settings of new classes, which replace sections of the recipe.
     """
     leaves = (*_leaves(recipe), *_leaves(recipe.catalog_config(), "model."))
+    leaves += tuple(leaf for name, start in chosen.items() for leaf in _leaves(start, f"{name}."))
     paths = {leaf: leaf.rpartition(".")[2] for leaf, _, _ in leaves}
     name = path.rpartition(".")[2]
     matches = difflib.get_close_matches(ALIASES.get(name, name), paths.values(), 1)
@@ -492,17 +494,18 @@ def _hint(recipe: Recipe, cls, path: str, setting: str, chosen: Mapping[str, Set
     name, _, subpath = path.partition(".")
     hints = hints_of(cls)
     if name not in hints:
-        suggestion = _nearest_path(recipe, setting.partition("=")[0])
+        names = [name for name in hints if f"objective.{name}" not in recipe.by_argument]
+        suggestion = _nearest_path(recipe, setting.partition("=")[0], chosen)
         raise UserError(
             f"--set {setting} names an unknown setting, {name!r}: choose one of "
-            f"{', '.join(hints)}{suggestion}"
+            f"{', '.join(names)}{suggestion}"
         )
     hint = hints[name]
     if name in _variants(cls):
         hint = type(chosen.get(name) or getattr(recipe, name))
     if dataclasses.is_dataclass(hint):
         if subpath:
-            return _hint(recipe, hint, subpath, setting)
+            return _hint(recipe, hint, subpath, setting, chosen)
         section = setting.partition("=")[0]
         choices = ", ".join(f"{section}.{field.name}" for field in dataclasses.fields(hint))
         raise UserError(f"--set {setting} sets a section of settings: choose one of {choices}")

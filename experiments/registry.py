@@ -223,9 +223,14 @@ def run_settings(options: argparse.Namespace) -> None:
 
 def print_settings(recipe: Recipe, words: Iterable[str] = ()) -> None:
     """Prints the path, value, range and meaning of settings, or only of matches of `words`."""
-    for path, value, range_, text in settings_of(recipe):
-        if not words or any(word in f"{path} {text}" for word in words):
-            print(f"{path}={value}\n    {range_}{text and f': {text}'}")
+    shown = [
+        f"{path}={value}\n    {range_}{text and f': {text}'}"
+        for path, value, range_, text in settings_of(recipe)
+        if not words or any(word in f"{path} {text}" for word in words)
+    ]
+    if not shown:
+        raise UserError(f"no setting has {' or '.join(words)} in its path or meaning")
+    print("\n".join(shown))
 
 
 def run_vocabulary(options: argparse.Namespace) -> None:

@@ -12,13 +12,12 @@ import urllib.request
 from experiments import registry
 from experiments.run import Inputs
 from experiments.train import fit
-from experiments.translate.evaluate import average_run
+from experiments.translate.evaluate import average_run, regular_steps
 from experiments.translate.init import TranslationStart
 from experiments.translate.run import TranslationRun
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.errors import UserError, check_packages, needed
 from macaron_tf.evaluation.translation import evaluate_translations
-from macaron_tf.training.checkpoints import CheckpointDirectory
 
 SHOWN = 10
 # Sentences of the training text.
@@ -35,11 +34,19 @@ def run(options: argparse.Namespace) -> None:
     path, recipe = pathlib.Path(options.run), registry.load("demo", settings=options.set)
 
     _stage(1, "train: a Macaron on the user interface text of a home automation program")
-    fit(TranslationRun(path, recipe, None).plan(TranslationStart(), Inputs()))
+    result = fit(TranslationRun(path, recipe, None).plan(TranslationStart(), Inputs()))
+    print(f"stopped after step {result.step:,}: {result.reason}")
+    if result.reason == "max_minutes":
+        print(
+            f"warning: {recipe.training.max_minutes:g} minutes were enough for {result.step:,} of "
+            f"{recipe.training.max_steps:,} updates on this machine, so the translations are worse "
+            "than they could be: to train longer, give another --run and --set "
+            "training.max_minutes=15",
+            file=sys.stderr,
+        )
     trained = TranslationRun.open(path)
-    # Training stops after training.max_minutes, so a slow machine writes fewer checkpoints.
-    regular = CheckpointDirectory(path).steps(recipe.training.save_every_steps)
-    if regular:
+    # A slow machine writes fewer checkpoints in training.max_minutes.
+    if regular := regular_steps(trained):
         average_run(trained, min(recipe.average_last, len(regular)))
 
     _stage(2, "evaluate: BLEU on held-out text, and some translations")

@@ -37,7 +37,7 @@ def evaluate(run: FinetuningRun, options: argparse.Namespace) -> None:
     if not is_run_source and not options.split:
         splits = default_splits(source, splits)
     languages = dict.fromkeys(options.languages or ())
-    if languages and task.kind != "classification":
+    if languages and "language" not in labelled_task.takes:
         raise UserError(f"--languages applies only to classification tasks, not to {task.name}")
     for language in languages:
         # Raises for a language that the model does not know.

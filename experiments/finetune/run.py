@@ -136,7 +136,7 @@ class FinetuningRecipe(EpochRecipe):
             raise UserError(
                 f"max_length is {self.max_length}, but {self.task} needs at least {min_length}"
             )
-        if self.language and self.task_definition.kind != "classification":
+        if self.language and "language" not in labelled(self.task_definition).takes:
             raise UserError(
                 f"language={self.language!r} applies only to classification tasks, not {self.task}"
             )

@@ -23,8 +23,10 @@ from macaron_tf.distribution import Workers
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import absolute
 from macaron_tf.objectives import (
+    MaskedLanguageObjective,
     PermutationObjective,
     PretrainingObjective,
+    SpanBoundaryObjective,
     SpanCorruptionObjective,
 )
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
@@ -136,7 +138,7 @@ class PretrainingRun(Run):
         commands = [f"train {example} {{run}}-sst2 --init {{run}}"]
         if recipe.objective.causal:
             commands.append('predict {run} "The story of"')
-        elif recipe.objective.fills_masks:
+        elif isinstance(recipe.objective, MaskedLanguageObjective | SpanBoundaryObjective):
             commands.append('predict {run} "the [MASK] of the story"')
         return Plan(
             run=dataclasses.replace(self, recipe=recipe, vocabulary=corpus.vocabulary),

@@ -29,6 +29,8 @@ from macaron_tf.text import (
     SentencePieceVocabulary,
     check_vocabulary,
 )
+from macaron_tf.training import TrainingResult
+from macaron_tf.training.checkpoints import CheckpointDirectory
 from macaron_tf.training.updates import FirstStage
 
 
@@ -171,6 +173,12 @@ class TranslationRun(Run):
             scores = evaluate_translations(hypotheses, references, metric)
             return dict(bleu=scores.tokenized_bleu, sacrebleu=scores.bleu, chrf=scores.chrf)
 
+        def ended(result: TrainingResult | None) -> tuple[str, list[str]]:
+            regular = CheckpointDirectory(run.path).steps(recipe.training.save_every_steps)
+            commands = ["average {run}"] if len(regular) > 1 else []
+            best = "best validation {metric} {score:.2f} at step {step:,}"
+            return best, [*commands, "evaluate {run}{data}", "predict {run} --input FILE"]
+
         return plan_of_pairs(
             dataclasses.replace(run, vocabulary=vocabulary),
             data,
@@ -182,8 +190,7 @@ class TranslationRun(Run):
             note=f", from {start.init.given}" if start.init else "",
             batches=batches,
             objective=objective,
-            best="best validation {metric} {score:.2f} at step {step:,}",
-            next=("average {run}", "evaluate {run}{data}"),
+            ended=ended,
         )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from macaron_tf.data.tasks.definitions import TASKS, Task, get_task
 from macaron_tf.data.tasks.own_tables import TableSettings
+from macaron_tf.errors import UserError
 from macaron_tf.hub.arrays import Arrays, Table, find_entry
 from macaron_tf.hub.config import ForeignConfig
 from macaron_tf.hub.family import Family
@@ -200,6 +201,9 @@ def head_fields(model: ModelParts, family: Family, network_class: type) -> dict[
     """Returns the fields of `config.json` for a task head (the inverse of `find_head`)."""
     network, head = model.network, family.tasks[network_class]
     fields = _task_record(model)
+    kind = fields[RECORD]["task"]["kind"] if fields else _KINDS[network_class][0]
+    if kind != _KINDS[network_class][0]:
+        raise UserError(f"no head of transformers answers a task of kind {kind!r}")
     if network_class is EncoderQuestionAnswering:
         return fields
     is_chooser = network_class is EncoderMultipleChoice

@@ -35,6 +35,9 @@ _LABELLED = {cls.kind: cls for cls in TASK_CLASSES if issubclass(cls, LabelledTa
 
 def labelled(task: Task, *arguments) -> LabelledTask:
     """Creates a `LabelledTask` of the subclass that supports `task.kind`."""
+    if task.kind not in _LABELLED:
+        kinds = ", ".join(_LABELLED)
+        raise UserError(f"kind={task.kind!r} of the task {task.name} must be one of {kinds}")
     return _LABELLED[task.kind](task, *arguments)
 
 

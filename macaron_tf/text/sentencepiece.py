@@ -189,6 +189,8 @@ class SentencePieceVocabulary(PieceVocabulary):
             lines = tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", errors="replace")
             if self.normalization.lower_case:  # as Hugging Face does, without a final sigma
                 lines = tf.strings.regex_replace(lines, "Σ", "σ")  # noqa: RUF001
+                # `lower` ends a text at U+0000.
+                lines = tf.strings.regex_replace(lines, r"\x00", "\ufffd")
                 lines = tf.strings.lower(lines, encoding="utf-8")
             if self.spaces:
                 lines = tf.strings.regex_replace(lines, self.spaces, " ")
@@ -281,10 +283,18 @@ def train_pieces(lines: Iterable[str], size: int, **options) -> bytes:
     further arguments of the trainer.
     """
     model, progress = io.BytesIO(), Progress("training the vocabulary", "lines")
+    failures: list[BaseException] = []
+
+    def read() -> Iterator[str]:
+        try:
+            yield from progress.over(lines)
+        except BaseException as error:  # the trainer would take it for the end of the lines
+            failures.append(error)
+
     try:
         with progress:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=progress.over(lines),
+                sentence_iterator=read(),
                 model_writer=model,
                 vocab_size=size,
                 # In bytes. SentencePiece skips longer lines silently; its default is 4192.
@@ -294,6 +304,8 @@ def train_pieces(lines: Iterable[str], size: int, **options) -> bytes:
                 **options,
             )
     except RuntimeError as error:
+        if failures:
+            raise failures[0] from None
         message = str(error)
         if maximum := re.search(r"too high.*<= (\d+)", message):
             raise too_large(size, maximum[1]) from error
@@ -303,6 +315,8 @@ def train_pieces(lines: Iterable[str], size: int, **options) -> bytes:
         if "sentences_.empty()" in message:
             raise UserError(NO_TEXT) from error
         raise UserError(f"SentencePiece cannot train the vocabulary: {message.strip()}") from error
+    if failures:
+        raise failures[0]
     return model.getvalue()
 
 

@@ -446,8 +446,8 @@ def last_checkpoints(
     if len(steps) < count:
         period = f" at multiples of {every}" if every else ""
         raise UserError(
-            f"{directory.path} has {len(steps)} {plural('checkpoint', len(steps))}{period}: "
-            "average at most that many, train longer, or raise training.keep_last"
+            f"{directory.path} has {len(steps)} {plural('checkpoint', len(steps))}{period}, but "
+            f"{count} are needed: train longer, or raise training.keep_last"
         )
     return [directory.of_step(step) for step in steps[-count:]]
 

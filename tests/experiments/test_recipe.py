@@ -245,6 +245,7 @@ def test_tasks_say_what_they_do_not_read():
         ("bert_tiny", "objective.deletion=0.9", "names an unknown setting, 'deletion': choose"),
         ("bert_tiny", "masking.rate=0.3", "perhaps you meant 'objective.masking.rate'"),
         ("gpt2_tiny", "objective.masking.mask=0.9", "names an unknown setting, 'masking'"),
+        ("bert_tiny", "objective.sentence_pairs=1", "choose one of skip_padding, masking, head"),
         ("bert_tiny", "objective.name=bert", "give --set objective=NAME instead"),
         ("bert_tiny", "objective.sentence_pair=True", "give --set corpus.pairs instead"),
         ("electra_tiny", "objective.generator_width=2", "objective.generator_width=2 must be"),
@@ -282,6 +283,8 @@ def test_an_objective_of_ones_own_adds_settings(tmp_path, monkeypatch, capsys):
     own = registry.load("bert_tiny", settings=settings)
     assert capsys.readouterr().err.startswith("importing your code: my_masking, ")
     assert (own.objective.noise, own.objective.masking.mask) == (0.2, 1.0)
+    near, wrong = "perhaps you meant 'objective.noise'", [settings[0], "objective.noize=0.2"]
+    refuses(near, registry.load, "bert_tiny", settings=wrong)
     assert own.names_code and own.usage()["objective"] == "masked_language"
     assert recipe_from_json(type(own), own.to_json(), "here", trust_code=True) == own
     # An instance has its location as its name, so that a saved recipe names the class.

@@ -64,9 +64,15 @@ def test_a_language_model_is_read_back(norm, options, model_type, tmp_path):
     np.testing.assert_allclose(ours[..., : made.vocabulary.pieces], back, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", SEQUENCES)
-def test_an_encoder_decoder_is_read_back(kind, tmp_path):
-    made = sequence_model(kind)
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        *((kind, {}) for kind in SEQUENCES),
+        *(("post-norm", {"activation": name}) for name in ("silu", "gelu_tanh", "relu")),
+    ],
+)
+def test_an_encoder_decoder_is_read_back(kind, options, tmp_path):
+    made = sequence_model(kind, **options)
     fields = written(made, tmp_path / "out")
     assert fields["model_type"] == SEQUENCES[kind][-1]
     start = start_of(kind, made)
@@ -84,6 +90,15 @@ def test_an_encoder_decoder_is_read_back(kind, tmp_path):
     if read.vocabulary:
         assert read.ends == {} and read.sentinels == made.sentinels
         assert read.vocabulary.encode_lines(HARD) == made.vocabulary.encode_lines(HARD)
+
+
+def test_two_texts_have_the_separators_of_the_vocabulary(tmp_path):
+    made = sequence_model("denoiser")
+    made.vocabulary.pair_separators = 2
+    written(made, tmp_path / "out")
+    fields = json.loads((tmp_path / "out/tokenizer.json").read_text())["post_processor"]["pair"]
+    names = [value["id"] for field in fields for value in field.values()]
+    assert names == ["A", "</s>", "</s>", "B", "</s>"]
 
 
 @pytest.mark.parametrize(

@@ -224,8 +224,9 @@ def test_ids_are_theirs_and_read_back(kind, vocabularies, tmp_path):
 
 def test_an_xlm_with_its_tokenizer_is_theirs(tmp_path):
     pytest.importorskip("sacremoses")
-    units = [*LETTERS, *(f"{letter}</w>" for letter in LETTERS), "ab</w>"]
+    units = [*LETTERS, *(f"{letter}</w>" for letter in LETTERS), "ab</w>", "covid19"]
     vocabulary = MosesPairVocabulary(units, ["a b</w>"], ("en", "fr"))
+    vocabulary.added = {"covid19": vocabulary.names.index("covid19")}
     options = {"num_segments": 0, "num_languages": 2}
     network = PretrainingEncoder(config(vocabulary, options), head_options={"transform": False})
     made = model(network, vocabulary, languages=("en", "fr"))
@@ -234,6 +235,10 @@ def test_an_xlm_with_its_tokenizer_is_theirs(tmp_path):
     texts = ["Ab, cd h.", "« ab » l'abc", "É a"]
     found = [tokenizer.convert_tokens_to_ids(tokenizer._tokenize(t, lang="fr")) for t in texts]
     assert found == vocabulary.encode_lines(texts, "fr")
+    with_added = ["ab covid19 h"]
+    rows = tokenizer(with_added, add_special_tokens=False)["input_ids"]
+    assert rows == vocabulary.encode_lines(with_added)
+    assert vocabulary.added["covid19"] in rows[0]
     rows = np.array([[2, *found[0][:4], 3]])
     languages = np.ones_like(rows)
     expected = outputs(theirs, {"input_ids": rows, "langs": languages}).logits.numpy()

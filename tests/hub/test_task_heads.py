@@ -186,6 +186,15 @@ def test_the_lines_of_a_card_of_our_own_run(task, tmp_path, monkeypatch):
     assert run_card(tmp_path / "out", monkeypatch)["model"].name == "out"
 
 
+def test_a_head_of_transformers_holds_no_task_of_another_kind(tmp_path):
+    made = trained("bert", "classes")
+    task = {**made.labelled["task"], "kind": "ordering"}
+    other = dataclasses.replace(made, labelled={**made.labelled, "task": task})
+    message = "no head of transformers answers a task of kind 'ordering'"
+    refuses(message, other.save_pretrained, tmp_path / "out", format=FORMAT)
+    refuses("kind='ordering' of the task mnli must be one of classification", lambda: other.task)
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [

@@ -154,6 +154,25 @@ def test_a_model_keeps_its_special_ids(lines, options):
         assert special == Special(pad=50, unk=0, begin=1, end=2)
 
 
+def test_an_error_of_the_source_is_not_the_end_of_the_text(lines):
+    """SentencePiece takes an exception of its iterator for the end of the text."""
+
+    def broken(count):
+        yield from lines[:count]
+        raise OSError("the disk is gone")
+
+    for count in (0, len(lines)):
+        with pytest.raises(OSError, match="the disk is gone"):
+            SentencePieceVocabulary.train(broken(count), 60)
+
+
+def test_text_behind_a_null_character_is_read(lines):
+    proto = SentencePieceVocabulary.train(lines, 60, normalization=LOWER).proto
+    vocabulary = SentencePieceVocabulary(proto, normalization=LOWER, verbatim=True)
+    whole, [part] = vocabulary.encode_lines(["A\0 dog"])[0], vocabulary.encode_lines(["dog"])
+    assert whole[-len(part) :] == part
+
+
 def test_accents_and_quotes_are_folded_as_in_albert(lines, encoders):
     folded = SentencePieceVocabulary.train(
         [*lines, "``Café'' naïve"], 44, model_type="unigram", normalization=LOWER, fold_accents=True

@@ -482,4 +482,4 @@ def test_averaged_checkpoints(disk_or_bucket):
     assert load_network(averaged, network, "")["averaged_steps"] == [3, 4]
     for weight, values in zip(network.weights, zip(*expected, strict=True), strict=True):
         np.testing.assert_array_equal(weight, np.mean(values, axis=0).astype(np.float32))
-    refuses("average at most that many", last_checkpoints, disk_or_bucket, 9)
+    refuses("but 9 are needed: train longer", last_checkpoints, disk_or_bucket, 9)

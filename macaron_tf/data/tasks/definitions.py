@@ -1,7 +1,6 @@
 """Definitions of the fine-tuning tasks: texts, classes, metrics and submission files."""
 
 import dataclasses
-from typing import Literal
 
 from macaron_tf.data.sources.names import TFDS_FORM, Source, parse_source
 from macaron_tf.errors import UserError, nearest
@@ -30,7 +29,8 @@ class Task(Settings):
         labels: class names, class 0 first. An empty tuple means regression if `kind` is
             `"classification"`.
         metrics: main metrics. The mean of these metrics is the main score.
-        kind: `"classification"` of one or two texts, `"spans"`, `"tags"` or `"choice"`.
+        kind: name of a class of `macaron_tf.tasks` that reads, trains and answers the task:
+            `"classification"` of one or two texts, `"spans"`, `"tags"` or `"choice"`.
             `"classification"` includes regression. `"spans"` is extractive question answering.
             `"tags"` assigns a class to each word. `"choice"` is multiple choice among the `second`
             fields.
@@ -63,7 +63,7 @@ class Task(Settings):
     labels: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ("accuracy",)
     more_metrics: tuple[str, ...] = ()
-    kind: Literal["classification", "spans", "tags", "choice"] = "classification"
+    kind: str = "classification"
     question: tuple[str, ...] = ()
     lists: tuple[str, ...] = ()
     source: str | None = None

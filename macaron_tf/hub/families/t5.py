@@ -33,16 +33,10 @@ def _t5_fields(config: EncoderDecoderConfig) -> dict[str, Any]:
     Only transformers needs `tie_word_embeddings`: `import_model` compares the output matrix with
     the token embeddings instead.
     """
-    projections = [
-        name
-        for name, activation in _FEED_FORWARDS.items()
-        if activation == config.activation and name.startswith("gated-") == config.gated
-    ]
     return {
         "num_decoder_layers": config.num_decoder_layers,
         "d_kv": config.head_dim or config.hidden_dim // config.num_heads,
-        **({"feed_forward_proj": projections[0]} if projections else {}),
-        "is_gated_act": config.gated,
+        "is_gated_act": config.activation in ("gelu_tanh", "silu"),  # as `feed_forward_proj` says
         "tie_word_embeddings": config.tied,
         "scale_decoder_outputs": config.scaled_logits,
     }

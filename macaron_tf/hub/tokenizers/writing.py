@@ -71,6 +71,7 @@ def language_tokenizer(
     draft.config = {n: v for n, v in draft.config.items() if n not in ("cls_token", "sep_token")}
     if "spiece.model" in draft.files:
         draft.files["tokenizer.model"] = draft.files.pop("spiece.model")
+        draft.config["padding_side"] = "left"  # as Llama's tokenizer
     if special.begin == special.end:
         draft.config["unk_token"] = draft.config["eos_token"]
         # This post-processor adds no special tokens.
@@ -98,7 +99,8 @@ def sequence_tokenizer(
     draft = _draft(vocabulary, max_length, has_segments=False, pad_last=pad_last)
     draft.add_ends()
     start = "cls " if starts else ""
-    draft.set_frame(f"{start}A sep", f"{start}A sep {start}B sep")
+    separators = "sep " * vocabulary.pair_separators
+    draft.set_frame(f"{start}A sep", f"{start}A {separators}B sep")
     if len(sentinels):
         names = {f"<extra_id_{index}>": int(token_id) for index, token_id in enumerate(sentinels)}
         added = draft.fields["added_tokens"]
@@ -207,6 +209,9 @@ def _draft(
     special, token_ids, added = draft.special, draft.token_ids, []
     draft.config["model_max_length"] = max_length or _ANY_LENGTH
     if not draft.fields:
+        if vocabulary.added:
+            tokens = [_added_token(n, name, special=False) for name, n in vocabulary.added.items()]
+            draft.config["added_tokens_decoder"] = {token.pop("id"): token for token in tokens}
         return draft
     inputs = ["input_ids", *(["token_type_ids"] if has_segments else []), "attention_mask"]
     draft.config |= {**special, "model_input_names": inputs}
@@ -223,11 +228,8 @@ def _draft(
     if "cls_token" not in special:
         return draft
     separators, second = "sep " * vocabulary.pair_separators, f":{int(has_segments)}"
-    single, pair = "A sep", f"A {separators}B{second} sep{second}"
-    if vocabulary.cls_last:
-        draft.set_frame(f"{single} cls:{CLS_SEGMENT}", f"{pair} cls:{CLS_SEGMENT}")
-    else:
-        draft.set_frame(f"cls {single}", f"cls {pair}")
+    start, end = ("", f" cls:{CLS_SEGMENT}") if vocabulary.cls_last else ("cls ", "")
+    draft.set_frame(f"{start}A sep{end}", f"{start}A {separators}B{second} sep{second}{end}")
     return draft
 
 
