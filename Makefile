@@ -17,13 +17,15 @@ help:  ## print this list
 
 setup: $(STAMP)  ## install the pinned environment
 
+# Mode "compat" puts this folder on Python's path. With setuptools' default, a script beside the clone
+# would import the clone's folder `macaron_tf`, which has no __init__.py, in place of the package.
 $(STAMP): requirements.txt pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { \
 	  echo "error: no $(PYTHON) on the path: install Python 3.11 or give make PYTHON=/path/to/3.11, 3.12 or 3.13" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	@echo "Installing the pinned environment into $(VENV): a few minutes, about 4 GB"
 	$(BIN)/python $(PIP) install --quiet -r requirements.txt
-	$(BIN)/python $(PIP) install --quiet --no-deps --no-build-isolation -e .
+	$(BIN)/python $(PIP) install --quiet --no-deps --no-build-isolation --config-settings editable_mode=compat -e .
 	@touch $@
 
 demo: $(STAMP)  ## train, score, export and serve a small translation model (3 to 6 minutes)
