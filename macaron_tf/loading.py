@@ -25,9 +25,9 @@ from macaron_tf.io.progress import Progress
 from macaron_tf.models.base import Model
 from macaron_tf.models.config import StackConfig
 from macaron_tf.pretrained import Pretrained
+from macaron_tf.special import Special
 from macaron_tf.tasks.model_parts import HEADS, USAGE, ModelParts
 from macaron_tf.text.base import Vocabulary
-from macaron_tf.text.special import Special
 from macaron_tf.training.checkpoints import MODEL, find_checkpoint, saved_file
 from macaron_tf.training.locations import (
     HUGGING_FACE,

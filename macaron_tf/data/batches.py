@@ -14,7 +14,7 @@ from annotated_types import Ge
 from macaron_tf.data.buckets import Batch, Buckets, choose_lengths, in_parts
 from macaron_tf.errors import UserError
 from macaron_tf.settings import Count, Settings
-from macaron_tf.text.special import CLS_SEGMENT, Special
+from macaron_tf.special import CLS_SEGMENT, Special
 from macaron_tf.text.token_rows import TokenRows, fingerprint
 
 _POOL_BATCHES = 16  # number of batches whose examples are sorted by length together

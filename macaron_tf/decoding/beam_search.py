@@ -12,7 +12,7 @@ import tensorflow as tf
 from annotated_types import Gt
 
 from macaron_tf.settings import INT32, Count, Natural, NonNegative, Settings
-from macaron_tf.text.special import SPECIAL, Special
+from macaron_tf.special import SPECIAL, Special
 
 StepFunction = Callable[[tf.Tensor, tf.Tensor, Any, Any], tuple[tf.Tensor, Any]]
 

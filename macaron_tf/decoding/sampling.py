@@ -14,7 +14,7 @@ from annotated_types import Ge, Gt, Le
 from macaron_tf.decoding.beam_search import NEVER, LengthLimits, StepFunction, loop_shapes
 from macaron_tf.kernels import compiled_by_xla
 from macaron_tf.settings import Count, Natural, NonNegative, Settings
-from macaron_tf.text.special import SPECIAL, Special
+from macaron_tf.special import SPECIAL, Special
 
 
 @dataclasses.dataclass(frozen=True)

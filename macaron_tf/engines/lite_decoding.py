@@ -34,8 +34,8 @@ from macaron_tf.io.paths import refuse_damage
 from macaron_tf.kernels import implementation_scope
 from macaron_tf.models import EncoderDecoder, LanguageModel
 from macaron_tf.models.stack import Stack
+from macaron_tf.special import Special
 from macaron_tf.tasks.base import require
-from macaron_tf.text.special import Special
 
 RECORD = "decode.json"
 # Prefill reads prompts in parts of these lengths. A shorter part is padded to the next length.

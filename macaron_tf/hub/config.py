@@ -9,7 +9,7 @@ import numpy as np
 
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import read_json, refuse_damage
-from macaron_tf.text.special import Special
+from macaron_tf.special import Special
 
 # Fields of `config.json` that transformers reads as generation settings if the folder has no
 # `generation_config.json`.

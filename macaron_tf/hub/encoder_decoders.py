@@ -18,11 +18,11 @@ from macaron_tf.hub.writing import HuggingFaceFolder, kept_rows, layer_state
 from macaron_tf.layers.positions import SinusoidalPositions
 from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
+from macaron_tf.special import Special
 from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.byte_pairs import BytePairVocabulary
 from macaron_tf.text.sentencepiece import SentencePieceVocabulary
-from macaron_tf.text.special import Special
 from macaron_tf.variables import spec_of
 
 _MAX_NEW_TOKENS = 512  # maximum number of generated tokens, if the model has no limit

@@ -23,9 +23,9 @@ from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.pretraining import GeneratorDiscriminator, PretrainingEncoder
 from macaron_tf.models.tasks import SiameseEncoder
+from macaron_tf.special import Special
 from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text import PieceVocabulary
-from macaron_tf.text.special import Special
 
 _HEADLESS = (Encoder, PretrainingEncoder, GeneratorDiscriminator, SiameseEncoder)
 

@@ -27,9 +27,9 @@ from macaron_tf.hub.tokenizers.writing import language_tokenizer
 from macaron_tf.hub.writing import HuggingFaceFolder, kept_rows, layer_state
 from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.models.tasks import CausalClassifier
+from macaron_tf.special import Special
 from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text import PieceVocabulary
-from macaron_tf.text.special import Special
 
 # Settings of every language model.
 CAUSAL = {"causal": True, "num_segments": 0, "embedding_norm": False, "output_bias": True}

@@ -14,7 +14,7 @@ from macaron_tf.layers.config import BlockConfig
 from macaron_tf.layers.embeddings import cluster_width
 from macaron_tf.layers.scheme import Mix
 from macaron_tf.settings import Count, Depth, Dropout, Natural, OneOf, Settings, hints_of
-from macaron_tf.text.special import Special
+from macaron_tf.special import Special
 
 Epsilon = Annotated[float, Gt(0), Lt(1)]
 # Blocks with attention, which decode token by token.

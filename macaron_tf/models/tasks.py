@@ -13,7 +13,7 @@ from macaron_tf.models.elmo import WordEncoder, WordEncoderConfig
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.language_model import LanguageModel
-from macaron_tf.text.special import CLS_SEGMENT
+from macaron_tf.special import CLS_SEGMENT
 
 # `Pooling` modes for the values of `summary` in configurations.
 _POOLINGS = {"first": "cls", "last": "last", "end": "last", "max": "max", "mean": "mean"}

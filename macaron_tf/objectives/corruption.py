@@ -20,8 +20,8 @@ from macaron_tf.objectives.masking.choice import choose_tokens, lookup_by_count,
 from macaron_tf.objectives.masking.masking import multiple_of_8
 from macaron_tf.objectives.translation import TranslationObjective
 from macaron_tf.settings import Settings
+from macaron_tf.special import Special
 from macaron_tf.text.base import PieceVocabulary
-from macaron_tf.text.special import Special
 
 # Function from a text `(B, R)` and a seed to a source `(B, S)` and a target `(B, T)`, which both
 # end in EOS.

@@ -22,7 +22,7 @@ from macaron_tf.objectives.base import (
     weighted_sums,
 )
 from macaron_tf.settings import Fraction
-from macaron_tf.text.special import Special
+from macaron_tf.special import Special
 
 
 def shift_right(target: Tensor, first: int = Special.begin) -> Tensor:

@@ -21,7 +21,7 @@ from macaron_tf.models.config import (
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.settings import Settings
-from macaron_tf.text.special import SPECIAL, Special
+from macaron_tf.special import SPECIAL, Special
 
 HEADS = ("pooler", "replaced_token")  # fields with layers that are not part of the network
 # Fields of `ModelParts` that `model.json` does not have under `usage`. Other parts of the folder

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
+from macaron_tf.special import SPECIAL, SPECIAL_PIECES, Special
 from macaron_tf.text.detokenizer import Detokenizer
 from macaron_tf.text.normalization import (
     CUT,
@@ -28,7 +29,6 @@ from macaron_tf.text.normalization import (
     map_lines,
     split_at,
 )
-from macaron_tf.text.special import SPECIAL, SPECIAL_PIECES, Special
 from macaron_tf.text.token_rows import TokenRows
 
 RECORD = "vocabulary.json"

@@ -15,9 +15,9 @@ import tensorflow_text
 
 from macaron_tf.errors import UserError, check_choice, needed, parse_json
 from macaron_tf.io.progress import Progress
+from macaron_tf.special import SPECIAL_PIECES, Special
 from macaron_tf.text.base import NO_TEXT, PieceVocabulary, reports_unknown, too_large, too_small
 from macaron_tf.text.normalization import LocatedPieces, map_lines, moses_words
-from macaron_tf.text.special import SPECIAL_PIECES, Special
 from macaron_tf.text.wordpiece import basic_words
 
 _SPECIAL = Special(mask=4)  # in vocabularies that are trained here

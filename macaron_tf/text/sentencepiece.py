@@ -16,6 +16,7 @@ from sentencepiece import sentencepiece_model_pb2
 
 from macaron_tf.errors import UserError
 from macaron_tf.io.progress import Progress
+from macaron_tf.special import SPECIAL, Special
 from macaron_tf.text.base import NO_TEXT, PieceVocabulary, reports_unknown, too_large, too_small
 from macaron_tf.text.normalization import (
     NormalizationConfig,
@@ -24,7 +25,6 @@ from macaron_tf.text.normalization import (
     normalize,
     normalize_lines,
 )
-from macaron_tf.text.special import SPECIAL, Special
 from macaron_tf.text.token_rows import TokenRows
 
 CONTROL = ("[CLS]", "[SEP]", "[MASK]")

@@ -10,11 +10,11 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.errors import UserError, first_line, needed
+from macaron_tf.special import Special
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.byte_pairs import BYTES, WORD_END
 from macaron_tf.text.normalization import LocatedPieces
 from macaron_tf.text.sentencepiece import WORD_START
-from macaron_tf.text.special import Special
 from macaron_tf.text.wordpiece import CONTINUES
 
 

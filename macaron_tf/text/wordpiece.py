@@ -16,10 +16,10 @@ import tensorflow_text
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import Progress
+from macaron_tf.special import SPECIAL_PIECES, Special
 from macaron_tf.text.base import NO_TEXT, PieceVocabulary, reports_unknown, too_large, too_small
 from macaron_tf.text.normalization import IDEOGRAPHS, PUNCTUATION, map_lines
 from macaron_tf.text.sentencepiece import WORD_START, train_pieces
-from macaron_tf.text.special import SPECIAL_PIECES, Special
 
 CONTINUES = "##"  # prefix of a piece that continues a word
 # BERT maps a word of more than 100 characters to [UNK]. UTF-8 has at most 4 bytes per character.

@@ -11,7 +11,7 @@ from macaron_tf import decoding
 from macaron_tf.decoding.beam_search import loop_shapes
 from macaron_tf.decoding.translator import target_limits
 from macaron_tf.models import catalog
-from macaron_tf.text.special import Special
+from macaron_tf.special import Special
 from tests.toys.decoding import check_greedy, shaken
 from tests.toys.marks import slow
 

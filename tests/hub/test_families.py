@@ -12,7 +12,7 @@ from macaron_tf.hub.config import ForeignConfig
 from macaron_tf.hub.families import FAMILIES
 from macaron_tf.hub.family import ModelFolder
 from macaron_tf.objectives import CausalLanguageObjective, TranslationObjective
-from macaron_tf.text.special import Special
+from macaron_tf.special import Special
 from tests.harness import numpy_of, refuses
 from tests.toys import peer_encoder_decoders, peer_encoders, peer_language_models
 from tests.toys.hard_texts import hard_texts

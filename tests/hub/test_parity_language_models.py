@@ -24,7 +24,7 @@ from macaron_tf.hub.tokenizers.reading import read_gpt2_vocabulary
 from macaron_tf.layers.alibi import AlibiAttention
 from macaron_tf.layers.mixer import Context
 from macaron_tf.models import Encoder, EncoderConfig, LanguageModel
-from macaron_tf.text.special import Special
+from macaron_tf.special import Special
 from tests.harness import built, numpy_of, refuses
 from tests.toys.hugging_face import check_equal, copy_linear, noise, save_random
 from tests.toys.peer_language_models import (

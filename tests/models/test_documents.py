@@ -11,7 +11,7 @@ from macaron_tf.data.corpus.shards import Rows
 from macaron_tf.models.segment_memory import SegmentLanguageModel
 from macaron_tf.objectives import CausalLanguageObjective, MaskedLanguageObjective
 from macaron_tf.settings import SettingError
-from macaron_tf.text.special import Special
+from macaron_tf.special import Special
 from macaron_tf.text.token_rows import TokenRows
 from tests.harness import built, ids, numpy_of, rejects
 from tests.toys.marks import thorough

@@ -9,8 +9,8 @@ from macaron_tf.objectives import (
     MaskingConfig,
     mask_tokens,
 )
+from macaron_tf.special import Special
 from macaron_tf.text import BytePairVocabulary, SentencePieceVocabulary, WordPieceVocabulary
-from macaron_tf.text.special import Special
 from tests.toys import objectives as toy
 from tests.toys.marks import slow
 

@@ -9,8 +9,8 @@ import pytest
 import sentencepiece
 import tensorflow as tf
 
+from macaron_tf.special import Special
 from macaron_tf.text import NormalizationConfig, SentencePieceVocabulary
-from macaron_tf.text.special import Special
 from tests.harness import refuses
 from tests.toys.hard_texts import HARDEST
 from tests.toys.processes import python

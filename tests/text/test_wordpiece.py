@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf.errors import UserError
+from macaron_tf.special import Special
 from macaron_tf.text import WordPieceVocabulary
-from macaron_tf.text.special import Special
 from macaron_tf.text.wordpiece import SPECIAL_PIECES as SPECIAL
 from tests.harness import refuses
 

@@ -21,7 +21,7 @@ from macaron_tf.models import EncoderConfig, EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.pretraining import PretrainingEncoder
 from macaron_tf.objectives import MaskedLanguageObjective, TranslationObjective
-from macaron_tf.text.special import Special
+from macaron_tf.special import Special
 from macaron_tf.training import FitModel, build_fit_model, train
 from macaron_tf.training.progress import read_lines
 from macaron_tf.training.updates import FirstStage

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from macaron_tf.models import EncoderConfig
 from macaron_tf.objectives import MaskingConfig, mask_tokens
-from macaron_tf.text.special import Special
+from macaron_tf.special import Special
 
 UNK, CLS, SEP, MASK = 1, 2, 3, 4
 CONFIG = types.SimpleNamespace(pad_id=0)  # of a toy network

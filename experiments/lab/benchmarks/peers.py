@@ -16,8 +16,8 @@ from macaron_tf.hub import ModelParts, import_encoder_decoder, read_hugging_face
 from macaron_tf.models import EncoderConfig
 from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
+from macaron_tf.special import Special
 from macaron_tf.text.byte_pairs import byte_alphabet
-from macaron_tf.text.special import Special
 
 # Weight types of CTranslate2.
 COMPUTE_TYPES = ("float32", "int8")

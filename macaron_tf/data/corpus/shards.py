@@ -13,7 +13,7 @@ from etils import epath
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
-from macaron_tf.text.special import Special
+from macaron_tf.special import Special
 
 FORMAT = 2  # increase this number if the layout or the meaning of the files changes
 INDEX = "corpus.json"  # a folder with this file is a finished corpus

@@ -14,9 +14,9 @@ from macaron_tf.data.rows import GrowingRows
 from macaron_tf.data.tasks.examples import Examples
 from macaron_tf.errors import UserError
 from macaron_tf.io.progress import track
+from macaron_tf.special import CLS_SEGMENT
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.normalization import cut_texts, text_limit
-from macaron_tf.text.special import CLS_SEGMENT
 from macaron_tf.text.token_rows import TokenRows
 
 _CHUNK_EXAMPLES = 1024  # number of examples per tokenizer call; with 512 ids per row, 2 MB of ids

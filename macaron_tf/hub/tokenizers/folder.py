@@ -11,7 +11,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.hub.tokenizers import parts
 from macaron_tf.hub.tokenizers.parts import take
 from macaron_tf.io.paths import read_json, refuse_damage
-from macaron_tf.text.special import Special
+from macaron_tf.special import Special
 
 # Candidate names of the special tokens, in the order of macaron_tf's ids. XLNet's names come first,
 # because XLNet also has the unused tokens <s> and </s>. RoBERTa's and XLM-R's names come next, and

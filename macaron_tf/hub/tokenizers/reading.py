@@ -13,6 +13,7 @@ from macaron_tf.hub.tokenizers.folder import MEND, SENTINEL, SPECIAL, Tokenizer,
 from macaron_tf.hub.tokenizers.proof import finish
 from macaron_tf.hub.tokenizers.sentencepiece import read_llama, read_sentencepiece
 from macaron_tf.io.paths import read_json, refuse_damage
+from macaron_tf.special import SPECIAL_PIECES, Special
 from macaron_tf.text import PieceVocabulary, TokenizerJsonVocabulary, WordPieceVocabulary
 from macaron_tf.text.byte_pairs import (
     WORD_END,
@@ -20,7 +21,6 @@ from macaron_tf.text.byte_pairs import (
     CharacterPairVocabulary,
     MosesPairVocabulary,
 )
-from macaron_tf.text.special import SPECIAL_PIECES, Special
 
 _OTHER = "give another tokenizer"
 _XLM_SPECIAL = {

@@ -15,9 +15,9 @@ from macaron_tf.hub.tokenizers.folder import MEND, SENTINEL, Tokenizer, special_
 from macaron_tf.hub.tokenizers.parts import take
 from macaron_tf.hub.tokenizers.proof import finish
 from macaron_tf.io.paths import refuse_damage
+from macaron_tf.special import Special
 from macaron_tf.text import NormalizationConfig, PieceVocabulary
 from macaron_tf.text.sentencepiece import WORD_START, SentencePieceVocabulary
-from macaron_tf.text.special import Special
 
 _Model: TypeAlias = sentencepiece_model_pb2.ModelProto
 _Piece: TypeAlias = sentencepiece_model_pb2.ModelProto.SentencePiece

@@ -13,6 +13,7 @@ from macaron_tf.hub.config import json_bytes
 from macaron_tf.hub.tokenizers import parts
 from macaron_tf.hub.tokenizers.folder import SPECIAL
 from macaron_tf.hub.tokenizers.sentencepiece import derived_merges
+from macaron_tf.special import CLS_SEGMENT, SPECIAL_PIECES
 from macaron_tf.text import PieceVocabulary, TokenizerJsonVocabulary, WordPieceVocabulary
 from macaron_tf.text.byte_pairs import (
     WORD_END,
@@ -21,7 +22,6 @@ from macaron_tf.text.byte_pairs import (
     MosesPairVocabulary,
 )
 from macaron_tf.text.sentencepiece import CONTROL, WORD_START, SentencePieceVocabulary
-from macaron_tf.text.special import CLS_SEGMENT, SPECIAL_PIECES
 
 _ANY_LENGTH = 10**9
 _Parts: TypeAlias = tuple[dict[str, Any], dict[str, Any], dict[str, bytes]]  # see `_Draft`

@@ -12,7 +12,7 @@ from macaron_tf.data.corpus.packing import pack_pairs, pack_rows, pack_translati
 from macaron_tf.data.corpus.shards import RecordFormat, Row, Rows
 from macaron_tf.data.corpus.writing import write_shard
 from macaron_tf.io.paths import as_path
-from macaron_tf.text.special import Special
+from macaron_tf.special import Special
 from macaron_tf.text.token_rows import TokenRows
 
 CLS, SEP = 2, 3
