@@ -494,8 +494,10 @@ def _hint(recipe: Recipe, cls, path: str, setting: str, chosen: Mapping[str, Set
     name, _, subpath = path.partition(".")
     hints = hints_of(cls)
     if name not in hints:
-        names = [name for name in hints if f"objective.{name}" not in recipe.by_argument]
-        suggestion = _nearest_path(recipe, setting.partition("=")[0], chosen)
+        given = setting.partition("=")[0]
+        section = given.removesuffix(path)
+        names = [name for name in hints if f"{section}{name}" not in recipe.by_argument]
+        suggestion = _nearest_path(recipe, given, chosen)
         raise UserError(
             f"--set {setting} names an unknown setting, {name!r}: choose one of "
             f"{', '.join(names)}{suggestion}"

@@ -304,6 +304,10 @@ class Run(abc.ABC):
             )
         return record
 
+    def regular_steps(self) -> list[int]:
+        """Returns the steps of the checkpoints that `macaron average` may average."""
+        return CheckpointDirectory(self.path).steps(self.recipe.training.save_every_steps)
+
     def checkpoint(self, name: os.PathLike | str | None = None) -> os.PathLike:
         """Returns the folder of the checkpoint `name`, such as "best", or a path unchanged."""
         if isinstance(name, os.PathLike):

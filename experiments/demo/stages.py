@@ -12,7 +12,7 @@ import urllib.request
 from experiments import registry
 from experiments.run import Inputs
 from experiments.train import fit
-from experiments.translate.evaluate import average_run, regular_steps
+from experiments.translate.evaluate import average_run
 from experiments.translate.init import TranslationStart
 from experiments.translate.run import TranslationRun
 from macaron_tf.data.sources.readers import read_pairs
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> None:
         )
     trained = TranslationRun.open(path)
     # A slow machine writes fewer checkpoints in training.max_minutes.
-    if regular := regular_steps(trained):
+    if regular := trained.regular_steps():
         average_run(trained, min(recipe.average_last, len(regular)))
 
     _stage(2, "evaluate: BLEU on held-out text, and some translations")

@@ -17,7 +17,6 @@ from macaron_tf.evaluation.translation import (
 )
 from macaron_tf.io.paths import read_json, refuse_damage
 from macaron_tf.training.checkpoints import (
-    CheckpointDirectory,
     average_checkpoints,
     last_checkpoints,
     read_manifest,
@@ -28,12 +27,7 @@ def run_average(options: argparse.Namespace) -> None:
     """Runs the command `average`: averages the newest checkpoints of a run."""
     opened = registry.open_run(options.run, options.trust_code)
     default = opened.recipe.average_last if isinstance(opened, TranslationRun) else 5
-    average_run(opened, options.last or max(1, min(default, len(regular_steps(opened)))))
-
-
-def regular_steps(run: Run) -> list[int]:
-    """Returns the steps of the checkpoints that `average_run` may average."""
-    return CheckpointDirectory(run.path).steps(run.recipe.training.save_every_steps)
+    average_run(opened, options.last or max(1, min(default, len(opened.regular_steps()))))
 
 
 def average_run(opened: Run, count: int) -> None:

@@ -30,7 +30,6 @@ from macaron_tf.text import (
     check_vocabulary,
 )
 from macaron_tf.training import TrainingResult
-from macaron_tf.training.checkpoints import CheckpointDirectory
 from macaron_tf.training.updates import FirstStage
 
 
@@ -174,8 +173,7 @@ class TranslationRun(Run):
             return dict(bleu=scores.tokenized_bleu, sacrebleu=scores.bleu, chrf=scores.chrf)
 
         def ended(result: TrainingResult | None) -> tuple[str, list[str]]:
-            regular = CheckpointDirectory(run.path).steps(recipe.training.save_every_steps)
-            commands = ["average {run}"] if len(regular) > 1 else []
+            commands = ["average {run}"] if len(run.regular_steps()) > 1 else []
             best = "best validation {metric} {score:.2f} at step {step:,}"
             return best, [*commands, "evaluate {run}{data}", "predict {run} --input FILE"]
 

@@ -117,7 +117,7 @@ class TaskKind(abc.ABC):
         return self
 
     def stream(self, text: str, **options: Any) -> Iterator[str]:
-        """Yields parts of the answer to one text as soon as they are decoded."""
+        """Yields each part of the answer to one text when it is decoded."""
         raise UserError(f"a {self.name} cannot stream its answers: use predict instead")
 
     def likelihoods(self, texts: Sequence[str]) -> list[dict[str, float]]:

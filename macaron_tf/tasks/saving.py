@@ -30,7 +30,7 @@ Writer = Callable[[ModelParts, CardFacts, str], Callable[[epath.Path], None]]
 
 @dataclasses.dataclass(frozen=True)
 class Saving:
-    """How a model is saved.
+    """Writer of a model's folder, with the settings of one `save_pretrained` or `push_to_hub`.
 
     Attributes:
         task: task of the model, if it has one.

@@ -25,7 +25,7 @@ class TokenRows:
     def of_lengths(
         cls, ids: Sequence[np.ndarray], lengths: Sequence[np.ndarray], vocabulary_size: int
     ) -> "TokenRows":
-        """Concatenates chunks, each of which has a flat array of ids and an array of row lengths.
+        """Concatenates chunks. Each chunk has a flat array of ids and an array of row lengths.
 
         `vocabulary_size` determines the dtype.
         """

@@ -212,7 +212,7 @@ def counted(units: int, work: Callable, *arguments) -> Callable[[], int]:
 
 
 def timed(contenders: Mapping[str, Callable[[], int]], options: argparse.Namespace) -> list[dict]:
-    """Times implementations, the first of which is the reference (see `interleave`, `compare`)."""
+    """Times implementations. The first is the reference (see `interleave` and `compare`)."""
     return compare(interleave(contenders, options.rounds, options.warm_up))
 
 

@@ -241,8 +241,8 @@ class PretrainingCorpus:
         """Divides blocks of rows into batches, and adds the arrays of `RecordFormat.features`.
 
         Args:
-            blocks: function that yields dicts of arrays for N rows each, of which "table" is
-                `(N, integer_count)`.
+            blocks: function that yields a dict of arrays for N rows at a time. The array "table"
+                is `(N, integer_count)`.
             spec: dict mapping the name of each other array to its dtype and its shape without N.
         """
         record_format = self.record_format
