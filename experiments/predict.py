@@ -225,7 +225,7 @@ def _continuations(model: Pretrained, given: dict, options: argparse.Namespace) 
         for number, text in enumerate(lines, 1):
             if GAP in text and model.objective == "span_corruption" and not model.sentinels:
                 raise TextError(
-                    number, f"{GAP} cannot be filled, because corruption.kind marks no gaps"
+                    number, f"{GAP} cannot be filled, because objective.kind marks no gaps"
                 )
             prompt = (
                 ""

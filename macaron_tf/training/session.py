@@ -90,13 +90,16 @@ class Interruptions:
     def breaking(self) -> Iterator[None]:
         """Ends the `with` block as soon as the first signal arrives, without raising an exception.
 
-        A signal that arrived before the block does not end the block.
+        A signal that arrived before the block does not end the block. Errors after a signal are
+        ignored: `keras.ops.shape` catches any exception, also a signal's, and leaves `None` in the
+        shape, so that tracing fails with another error.
         """
         self._raises = True
         try:
             yield
-        except _StoppedByHand:
-            pass
+        except BaseException:
+            if self.received is None:
+                raise
         finally:
             self._raises = False
 
@@ -298,16 +301,19 @@ class TrainingSession(keras.callbacks.Callback):
         Returns the metrics of this step, or {} if this session has no validation of this step.
         """
         several, step = self.workers.several, self.model.step
-        stopping = self.interrupted or (not several and self.interruptions.received is not None)
-        if self.validate is not None and self.state.validated_at != step and not stopping:
-            result = None
+
+        def is_stopping() -> bool:
+            return self.interrupted or (not several and self.interruptions.received is not None)
+
+        if self.validate is not None and self.state.validated_at != step and not is_stopping():
+            result: dict = {}
             for callback in self.callbacks:
                 callback.on_test_begin()
             breaking = contextlib.nullcontext() if several else self.interruptions.breaking()
             # `breaking` is innermost, because a signal must not interrupt the swap of the weights.
             with Progress("validating"), self._untimed(), self.model.ema_weights(), breaking:
                 result = dict(self.validate(self.model, step))
-            if result is not None:
+            if not is_stopping():
                 self._record_validation(step, result)
         return self._metrics if self.state.validated_at == step else {}
 

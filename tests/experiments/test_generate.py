@@ -79,7 +79,7 @@ def test_a_text_that_cannot_go_on_is_refused_in_a_sentence(
 
 @pytest.mark.parametrize("kind", ["iid_spans", "mass_style", "prefix_lm"])
 def test_gaps_are_what_the_corruption_has_taught(kind, t5_run, tmp_path, ran, refused):
-    recipe = registry.load("t5_tiny", PretrainingRecipe, [f"corruption.kind={kind}"])
+    recipe = registry.load("t5_tiny", PretrainingRecipe, [f"objective.kind={kind}"])
     shutil.copytree(t5_run, tmp_path, dirs_exist_ok=True)
     model = json.loads((tmp_path / "model.json").read_text())
     model["usage"] = recipe.usage()
@@ -92,4 +92,4 @@ def test_gaps_are_what_the_corruption_has_taught(kind, t5_run, tmp_path, ran, re
     if taught:
         ran(main, *words)
     else:
-        refused(main, words, "[MASK] cannot be filled, because corruption.kind marks no gaps")
+        refused(main, words, "[MASK] cannot be filled, because objective.kind marks no gaps")

@@ -115,6 +115,24 @@ def test_a_stopped_run_goes_on_to_the_bit(tmp_path, uninterrupted, capsys, how, 
     assert_same_run(tmp_path, model, uninterrupted)
 
 
+@pytest.mark.parametrize("error", [TypeError, None])
+def test_a_signal_that_a_library_catches_stops_the_run(tmp_path, uninterrupted, error):
+    """A library may catch the exception of a signal, and then raise another one or none."""
+
+    def swallowing(model, at):
+        with contextlib.suppress(BaseException):
+            signal.raise_signal(signal.SIGTERM)
+        if error:
+            raise error("no tensor")
+        return judge(model, at)
+
+    with pytest.raises(Interrupted):
+        run(tmp_path, validate=swallowing)
+    assert all(line["kind"] == "train" for line in read_lines(tmp_path / "metrics.jsonl"))
+    _, model = run(tmp_path)
+    assert_same_run(tmp_path, model, uninterrupted)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "more", [[signal.SIGINT], *slow([signal.SIGTERM], [signal.SIGTERM, signal.SIGTERM])]
