@@ -60,9 +60,8 @@ DATA ?= ../shared/data/tfds
 walk: $(STAMP)  ## run every command of the docs on real data for a few updates (1 hour; DATA=DIR)
 	@$(RUN) $(BIN)/python -m tests.walk $(DATA) runs/walk
 
-# An environment beside .venv: its packages lie in a folder of their own, so that the pinned environment stays as it is,
-# and main.pth adds this checkout and the pinned packages. One environment for all cannot be resolved: Apache Beam asks
-# for pyarrow below 26 and protobuf below 7. Other pinned packages have code of protobuf 7, with which Beam runs, too.
+# An environment beside .venv, to which main.pth adds this checkout and the pinned packages. One for all cannot be
+# resolved: Apache Beam asks for pyarrow below 26 and protobuf below 7, but other packages need protobuf 7, with which Beam runs.
 .venv-%/installed: requirements/%.txt $(STAMP)
 	$(BIN)/python -m venv .venv-$*
 	printf '%s\n' "$$(pwd)" "$$(pwd)/$$(ls -d $(VENV)/lib/python*/site-packages)" > $$(ls -d .venv-$*/lib/python*/site-packages)/main.pth
@@ -118,8 +117,7 @@ test-newest: wheel  ## test the wheel with the newest Python and the newest pack
 	$(NEWEST)/bin/python $(PIP) install --quiet "$$wheel[train,jax,interop,vocabularies]" pytest pytest-xdist; \
 	$(RUN) $(NEWEST)/bin/python -m pytest -n 2 --dist loadfile -m "not slow" $(NEWEST_TESTS)
 
-# Needs no environment: where $(PYTHON), or .venv, has setuptools 77 the wheel is built with it, and
-# nothing is downloaded; elsewhere pip fetches setuptools for the build alone (1 MB).
+# Builds with the setuptools of $(PYTHON) or .venv if it is 77 or newer; elsewhere pip fetches one for the build (1 MB).
 HAS_BUILDER := import sys, setuptools; sys.exit(int(setuptools.__version__.split(".")[0]) < 77)
 wheel:  ## build the Python package in dist/
 	@rm -rf build  # modules that are gone would be packed from build/
