@@ -23,10 +23,7 @@ D = 16
 
 
 class ToyNetwork:
-    """A toy network whose hidden states are a variable.
-
-    `projected` is the number of positions for which logits were last computed.
-    """
+    """A toy network whose hidden states are a variable; `logits` are those it last computed."""
 
     config = toy.CONFIG
 
@@ -34,15 +31,15 @@ class ToyNetwork:
         self.hidden = tf.Variable(normal(rows, length, D))
         self.table = tf.constant(normal(D, toy.V, seed=1))
         self.pair = tf.constant(normal(D, 2, seed=2))
-        self.projected = None
+        self.logits = None
 
     def hidden_states(self, inputs, training=None):
         assert set(inputs) == {"token_ids", "segment_ids"}
         return tf.convert_to_tensor(self.hidden)
 
     def masked_logits(self, hidden):
-        self.projected = int(hidden.shape[0])
-        return hidden @ self.table
+        self.logits = tf.cast(hidden, self.table.dtype) @ self.table
+        return self.logits
 
     def pair_logits(self, hidden):
         return hidden[:, 0] @ self.pair
@@ -59,40 +56,30 @@ def batch_of(lengths):
     return batch
 
 
-def expected_sums(batch, network):
-    """Computes in NumPy the sums that `MaskedLanguageObjective` returns."""
-    batch = {name: tensor.numpy() for name, tensor in batch.items()}
-    hidden = network.hidden.numpy()
-    rows, places = np.nonzero(batch["masked_weights"])
-    labels, weight = batch["masked_labels"][rows, places], len(rows)
-    masked = network.masked_logits(hidden[rows, batch["masked_positions"][rows, places]])
-    nll, correct = toy.nll_of(masked, labels).sum(), (np.argmax(masked, axis=-1) == labels).sum()
-    real = (batch["token_ids"] != 0).any(axis=1)
-    logits = np.asarray(network.pair_logits(hidden))
-    pair_nll = toy.nll_of(logits, batch["pair_label"])[real].sum()
-    return {
-        "loss_sum": nll + weight / real.sum() * pair_nll,
-        "weight": weight,
-        "nll_sum": nll,
-        "correct_sum": correct,
-        "input_tokens": (batch["token_ids"] != 0).sum(),
-        "pair_loss_sum": pair_nll,
-        "pair_loss_weight": real.sum(),
-        "pair_accuracy_sum": (logits.argmax(-1) == batch["pair_label"])[real].sum(),
-        "pair_accuracy_weight": real.sum(),
-    }
-
-
 def test_sums_are_those_of_numpy():
     batch, network = batch_of([20, 9, 1, None, 15]), ToyNetwork(5, 24)
     sums = toy.floats(MaskedLanguageObjective(sentence_pair=True)(network, batch, training=False))
-    expected = expected_sums(batch, network)
+    hidden = network.hidden.numpy()
+    rows, positions, labels = toy.of_masks(batch, "masked_positions", "masked_labels")
+    nll, correct, weight = toy.scored(network.masked_logits(hidden[rows, positions]), labels)
+    pairs = network.pair_logits(hidden), batch["pair_label"], np.any(batch["token_ids"], axis=1)
+    pair_nll, pair_correct, real = toy.scored(*pairs)
+    expected = {
+        "loss_sum": nll + weight / real * pair_nll,
+        "weight": weight,
+        "nll_sum": nll,
+        "correct_sum": correct,
+        "input_tokens": np.count_nonzero(batch["token_ids"]),
+        "pair_loss_sum": pair_nll,
+        "pair_loss_weight": real,
+        "pair_accuracy_sum": pair_correct,
+        "pair_accuracy_weight": real,
+    }
     assert sums == pytest.approx(expected, rel=1e-5)
     metrics = metrics_from_sums(sums)
-    mean = expected["nll_sum"] / expected["weight"]
-    assert metrics["nll"] == pytest.approx(mean, rel=1e-5)
-    assert metrics["loss"] == pytest.approx(mean + expected["pair_loss_sum"] / 4, rel=1e-5)
-    assert metrics["pair_accuracy"] == expected["pair_accuracy_sum"] / 4
+    assert metrics["nll"] == pytest.approx(nll / weight, rel=1e-5)
+    assert metrics["loss"] == pytest.approx(nll / weight + pair_nll / 4, rel=1e-5)
+    assert metrics["pair_accuracy"] == pair_correct / 4
 
 
 def test_without_sentence_pair_the_loss_is_that_of_the_masked_tokens():
@@ -111,32 +98,19 @@ def test_only_masked_positions_reach_the_projection_and_the_gradient():
         with tf.GradientTape() as tape:
             sums = MaskedLanguageObjective(skip_padding=skip)(network, batch, training=True)
         gradients.append(tf.convert_to_tensor(tape.gradient(sums["loss_sum"], network.hidden)))
-        assert network.projected == rows
-    reached = np.abs(gradients[0]).sum(axis=-1) > 0
-    expected = np.zeros((3, 24), bool)
-    for row, place in zip(*np.nonzero(batch["masked_weights"]), strict=True):
-        expected[row, batch["masked_positions"][row, place]] = True
-    np.testing.assert_array_equal(reached, expected)
+        assert len(network.logits) == rows
+    np.testing.assert_array_equal(np.any(gradients[0], axis=-1), toy.masked_at(batch))
     np.testing.assert_allclose(gradients[0], gradients[1], atol=1e-6)
 
 
 def test_bfloat16_computes_the_loss_in_float32():
-    network = ToyNetwork(2, 24)
+    network, batch = ToyNetwork(2, 24), batch_of([20, 9])
     network.table = tf.cast(network.table, tf.bfloat16)
-    seen = []
-
-    def masked_logits(hidden):
-        seen.append(tf.cast(hidden, tf.bfloat16) @ network.table)
-        return seen[-1]
-
-    network.masked_logits = masked_logits
-    batch = batch_of([20, 9])
     sums = MaskedLanguageObjective()(network, batch, training=False)
-    [logits] = [tf.cast(rounded, tf.float64).numpy() for rounded in seen]
-    labels = batch["masked_labels"][batch["masked_weights"] > 0]
-    nll = np.log(np.exp(logits).sum(-1)) - logits[np.arange(len(labels)), labels]
+    assert network.logits.dtype == tf.bfloat16
+    nll, _, _ = toy.scored(network.logits, *toy.of_masks(batch, "masked_labels")[1:])
     # In bfloat16, the logarithm and the sum would be off by 0.15%.
-    assert float(sums["loss_sum"]) == pytest.approx(nll.sum(), rel=1e-5)
+    assert float(sums["loss_sum"]) == pytest.approx(nll, rel=1e-5)
 
 
 SPANS = MaskingConfig(rate=0.3, choice="spans", fate="span", round_up=True)
@@ -149,27 +123,14 @@ def test_sums_of_span_boundaries_are_those_of_the_formula():
     found = toy.floats(objective(network, batch, training=False))
 
     hidden = numpy_of(network.encoder({"token_ids": batch["token_ids"]}))
-    hidden_ids = {name: tensor.numpy() for name, tensor in batch.items()}
-    nll = boundary = correct = again = weight = 0.0
-    for row in range(5):
-        masked = hidden_ids["masked_positions"][row][hidden_ids["masked_weights"][row] > 0]
-        labels = hidden_ids["masked_labels"][row]
-        for place, position in enumerate(masked):
-            first = last = position  # the span around the position
-            while first - 1 in masked:
-                first -= 1
-            while last + 1 in masked:
-                last += 1
-            at = hidden[row, position][None]
-            logits = numpy_of(network.masked_logits(at))
-            around = [hidden[row, first - 1][None], hidden[row, last + 1][None]]
-            second = numpy_of(network.span_boundary_logits(*around, [position - first]))
-            nll += toy.nll_of(logits, labels[place : place + 1])[0]
-            boundary += toy.nll_of(second, labels[place : place + 1])[0]
-            correct += logits.argmax() == labels[place]
-            again += second.argmax() == labels[place]
-            weight += 1
+    rows, positions, labels = toy.of_masks(batch, "masked_positions", "masked_labels")
+    nll, correct, weight = toy.scored(network.masked_logits(hidden[rows, positions]), labels)
     assert weight == 6 + 3 + 1 + 5
+    # test_masking.py compares these features with the masked positions.
+    sides = ("left_boundaries", "right_boundaries", "span_positions")
+    _, left, right, places = toy.of_masks(batch, *sides)
+    logits = network.span_boundary_logits(hidden[rows, left], hidden[rows, right], places)
+    boundary, again, _ = toy.scored(logits, labels)
     expected = {
         "loss_sum": nll + boundary,
         "weight": weight,
@@ -201,23 +162,18 @@ def sampled(logits, draw):
 
 
 def test_sums_of_replaced_tokens_are_those_of_the_formula(network):
-    objective = ELECTRA
-    [batch] = toy.batches(objective, [20, 9, 1, None, 15])
-    found = toy.floats(objective(network, batch, training=False))
+    [batch] = toy.batches(ELECTRA, [20, 9, 1, None, 15])
+    found = toy.floats(ELECTRA(network, batch, training=False))
 
-    data = {name: tensor.numpy() for name, tensor in batch.items()}
-    assert ((data["sampling_draws"] >= 0) & (data["sampling_draws"] < 1)).all()
+    features = ("masked_positions", "masked_labels", "sampling_draws")
+    rows, positions, labels, draws = toy.of_masks(batch, *features)
+    assert ((draws >= 0) & (draws < 1)).all()
     hidden = numpy_of(network.generator.encoder({"token_ids": batch["token_ids"]}))
-    original, corrupt = data["token_ids"].copy(), data["token_ids"].copy()
-    nll = correct = weight = 0.0
-    for row, place in zip(*np.nonzero(data["masked_weights"]), strict=True):
-        position, label = data["masked_positions"][row, place], data["masked_labels"][row, place]
-        logits = numpy_of(network.generator.masked_logits(hidden[row, position][None]))[0]
-        nll += toy.nll_of(logits, np.array(label))
-        correct += logits.argmax() == label
-        weight += 1
-        original[row, position] = label
-        corrupt[row, position] = sampled(logits, data["sampling_draws"][row, place])
+    logits = numpy_of(network.generator.masked_logits(hidden[rows, positions]))
+    nll, correct, weight = toy.scored(logits, labels)
+    original, corrupt = (np.array(batch["token_ids"]) for _ in range(2))
+    original[rows, positions] = labels
+    corrupt[rows, positions] = list(map(sampled, logits, draws))
     real, replaced = original != 0, original != corrupt
     assert 0 < replaced.sum() <= weight == 6 + 3 + 1 + 5
     answers = np.float64(numpy_of(network.replaced_logits({"token_ids": corrupt})))
@@ -241,7 +197,7 @@ def test_sums_of_replaced_tokens_are_those_of_the_formula(network):
     assert found == pytest.approx(expected, rel=1e-4)
     metrics = metrics_from_sums(found)
     assert metrics["loss"] == pytest.approx(metrics["nll"] + 50 * metrics["replaced_loss"], 1e-4)
-    assert set(objective.metric_names) <= set(metrics)
+    assert set(ELECTRA.metric_names) <= set(metrics)
 
 
 def test_samples_follow_the_softmax_on_100_000_draws():
@@ -263,51 +219,40 @@ def test_the_extreme_draws_are_tokens_that_can_be():
 
 
 def test_a_sample_that_is_the_original_counts_as_real(network):
-    objective = ELECTRA
-    [batch] = toy.batches(objective, [20, 9])
-    kept = network.generator.masked_language.bias.numpy()
-    label = batch["masked_labels"].numpy()[0, 0]
-    # A generator that always predicts this token.
-    network.generator.masked_language.bias.assign(np.where(np.arange(toy.V) == label, 1e4, 0.0))
-    sums = toy.floats(objective(network, batch, training=True))
-    network.generator.masked_language.bias.assign(kept)
-    labels = batch["masked_labels"].numpy()[batch["masked_weights"].numpy() > 0]
+    [batch] = toy.batches(ELECTRA, [20, 9])
+    bias = network.generator.masked_language.bias
+    kept = bias.numpy()
+    _, labels = toy.of_masks(batch, "masked_labels")
+    label = labels[0]
+    bias.assign(np.where(np.arange(toy.V) == label, 1e4, 0.0))  # always predicts this token
+    sums = toy.floats(ELECTRA(network, batch, training=True))
+    bias.assign(kept)
     assert sums["replaced_rate_sum"] == (labels != label).sum() < len(labels) == sums["weight"]
     assert "correct_sum" not in sums
-
-
-def gradients_of(network, batch, weights):
-    """Returns a dict mapping weight paths to the largest absolute gradient.
-
-    The loss is a weighted sum of the generator's and the discriminator's losses.
-    """
-    generator, discriminator = weights
-    objective = ELECTRA
-    with tf.GradientTape() as tape:
-        sums = objective(network, batch, training=True)
-        both = sums["loss_sum"] - sums["nll_sum"]
-        loss = generator * sums["nll_sum"] + discriminator * both
-    variables = network.trainable_variables
-    found = tape.gradient(loss, [variable.value for variable in variables])
-    return {
-        variable.path: 0.0 if one is None else float(np.abs(tf.convert_to_tensor(one)).max())
-        for variable, one in zip(variables, found, strict=True)
-    }
 
 
 def test_no_gradient_flows_through_the_samples(network):
     """The discriminator's loss has no gradient for weights that belong only to the generator."""
     [batch] = toy.batches(ELECTRA, [20, 9])
-    shared = {weight.path for weight in network.encoder.embeddings.weights}
-    own = {weight.path for weight in network.generator.weights} - shared
-    of_discriminator = gradients_of(network, batch, (0.0, 1.0))
-    assert max(of_discriminator[path] for path in own) == 0.0
-    assert min(of_discriminator[path] for path in shared if "segments" not in path) > 0.0
-    of_generator = gradients_of(network, batch, (1.0, 0.0))
-    assert min(of_generator[path] for path in own if "masked_language" in path) > 0.0
-    assert min(of_generator[path] for path in shared if "segments" not in path) > 0.0
-    others = set(of_generator) - own - shared
-    assert max(of_generator[path] for path in others) == 0.0
+    with tf.GradientTape(persistent=True) as tape:
+        sums = ELECTRA(network, batch, training=True)
+        losses = {"generator": sums["nll_sum"], "discriminator": sums["loss_sum"] - sums["nll_sum"]}
+
+    def slopes(name, weights):
+        """Returns the largest absolute gradient of each weight."""
+        values = [weight.value for weight in weights]
+        found = tape.gradient(losses[name], values, unconnected_gradients="zero")
+        return [np.abs(tf.convert_to_tensor(one)).max() for one in found]
+
+    shared = [w for w in network.encoder.embeddings.weights if "segments" not in w.path]
+    embeddings = {weight.path for weight in network.encoder.embeddings.weights}
+    own = [w for w in network.generator.trainable_variables if w.path not in embeddings]
+    known = embeddings | {weight.path for weight in own}
+    others = [w for w in network.trainable_variables if w.path not in known]
+    assert max(slopes("discriminator", own)) == max(slopes("generator", others)) == 0.0
+    head = [weight for weight in own if "masked_language" in weight.path]
+    assert min(slopes("generator", head)) > 0.0
+    assert min(slopes("generator", shared)) > 0.0 and min(slopes("discriminator", shared)) > 0.0
 
 
 def permuted(ids, partial=6.0, seed=(0, 0)):

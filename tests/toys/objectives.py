@@ -145,6 +145,16 @@ def nll_of(logits, labels) -> np.ndarray:
     return total - np.take_along_axis(logits, np.asarray(labels)[..., None], -1)[..., 0]
 
 
+def scored(logits, labels, where=None) -> tuple[float, int, int]:
+    """Returns the summed cross-entropy of labels, the number of correct ones, and their number.
+
+    Labels count where `where` is true, or everywhere.
+    """
+    where = np.ones(np.shape(labels), bool) if where is None else np.asarray(where) > 0
+    logits, labels = np.asarray(logits)[where], np.asarray(labels)[where]
+    return nll_of(logits, labels).sum(), (logits.argmax(-1) == labels).sum(), len(labels)
+
+
 def floats(sums: dict) -> dict[str, float]:
     assert all(value.dtype == tf.float32 for value in sums.values())
     return {name: float(value) for name, value in sums.items()}
@@ -166,11 +176,16 @@ def masked(token_ids, config=None, seed=(3, 7), vocabulary=VOCABULARY, **more) -
     return {name: tensor.numpy() for name, tensor in batch.items()}
 
 
+def of_masks(batch, *names) -> list[np.ndarray]:
+    """Returns the row of each masked token, and its values of features `(B, P)`, as `(N,)`."""
+    used = np.nonzero(batch["masked_weights"])
+    return [used[0], *(np.asarray(batch[name])[used] for name in names)]
+
+
 def masked_at(batch) -> np.ndarray:
     """Returns a `(B, L)` bool array that is True at the masked positions of a batch."""
-    rows, columns = np.nonzero(batch["masked_weights"])
     where = np.zeros(batch["token_ids"].shape, bool)
-    where[rows, batch["masked_positions"][rows, columns]] = True
+    where[tuple(of_masks(batch, "masked_positions"))] = True
     return where
 
 
