@@ -29,6 +29,7 @@ from tests.toys.objectives import (
     floats,
     loss_and_gradients,
     nll_of,
+    scored,
     tiny,
 )
 from tests.toys.pairs import CONFIG, PAIRS
@@ -42,16 +43,8 @@ def test_sums_are_those_of_the_next_tokens():
     [batch] = batches(objective, [20, 9, None])
     assert set(batch) == {"token_ids"}
     found = floats(objective(network, batch, training=False))
-    token_ids = batch["token_ids"].numpy()
-    logits = numpy_of(network(batch))
-    nll = correct = weight = 0.0
-    for row in range(3):
-        for column in range(23):
-            label = token_ids[row, column + 1]
-            if label:
-                nll += nll_of(logits[row, column], np.array(label))
-                correct += logits[row, column].argmax() == label
-                weight += 1
+    labels = batch["token_ids"].numpy()[:, 1:]
+    nll, correct, weight = scored(numpy_of(network(batch))[:, :-1], labels, labels)
     assert weight == 22 + 11  # [CLS] is not predicted
     expected = {
         "loss_sum": nll,
@@ -233,23 +226,20 @@ def test_each_direction_answers_for_its_neighbour():
     model, given = elmo(), sentences()
     sums = floats(BidirectionalLanguageObjective()(model, given, training=False))
     answers = given["words"].numpy()
+    real = (answers[:, 1:] >= 0) & (answers[:, :-1] >= 0)
     hidden = model.hidden_states(given["characters"])
     forward, backward = (numpy_of(model.logits(direction)) for direction in hidden)
-    expected, correct = {"forward": 0.0, "backward": 0.0}, 0
-    for row in range(3):
-        for place in range(6):
-            for name, scores, other in (
-                ("forward", forward, place + 1),
-                ("backward", backward, place - 1),
-            ):
-                if 0 <= other < 6 and answers[row, other] >= 0 and answers[row, place] >= 0:
-                    expected[name] += nll_of(scores[row, place], answers[row, other])
-                    correct += scores[row, place].argmax() == answers[row, other]
-    for name, value in expected.items():
-        assert sums[f"{name}_sum"] == pytest.approx(value, rel=1e-5)
-        assert sums[f"{name}_weight"] == 5 + 5 + 3
-    assert sums["loss_sum"] == sums["nll_sum"] == pytest.approx(sum(expected.values()), rel=1e-5)
-    assert sums["weight"] == 26 and sums["correct_sum"] == correct
+    onwards, correct, _ = scored(forward[:, :-1], answers[:, 1:], real)
+    back, correct_back, _ = scored(backward[:, 1:], answers[:, :-1], real)
+    expected = {
+        **dict.fromkeys(("loss_sum", "nll_sum"), onwards + back),
+        "weight": 26,
+        "correct_sum": correct + correct_back,
+        "forward_sum": onwards,
+        "backward_sum": back,
+        **dict.fromkeys(("forward_weight", "backward_weight"), 5 + 5 + 3),
+    }
+    assert {name: sums[name] for name in expected} == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.slow
@@ -282,33 +272,25 @@ def test_classes_are_drawn_as_often_as_said(classes):
     assert (log_uniform([3, 4], 100_000, classes).numpy() == drawn).all()
 
 
-def toy() -> tuple[np.ndarray, ...]:
-    random = np.random.default_rng(0)
-    hidden, kernel = random.normal(size=(4, 3)), random.normal(size=(3, 7))
-    return hidden, kernel, random.normal(size=7), np.array([0, 6, 2, 2])
+RANDOM = np.random.default_rng(0)
+HIDDEN, KERNEL, BIAS = (RANDOM.normal(size=shape) for shape in ((4, 3), (3, 7), 7))
+SCORES, ANSWERS = HIDDEN @ KERNEL + BIAS, np.array([0, 6, 2, 2], "int32")
 
 
 def loss(draw: np.ndarray) -> np.ndarray:
-    hidden, kernel, bias, labels = toy()
-    floats = (tf.constant(x, tf.float32) for x in (hidden, kernel, bias))
-    return sampled_cross_entropy(*floats, tf.constant(labels, tf.int32), draw).numpy()
+    given = (tf.constant(x, tf.float32) for x in (HIDDEN, KERNEL, BIAS))
+    return sampled_cross_entropy(*given, tf.constant(ANSWERS), draw).numpy()
 
 
 def test_each_draw_stands_for_a_part_of_its_class():
-    hidden, kernel, bias, labels = toy()
     draw = np.array([1, 6, 1, 3, 2], "int32")
-    scores = hidden @ kernel + bias
-    for row, label in enumerate(labels):
-        whole = math.exp(scores[row, label])
-        for other in draw:
-            if other != label:
-                hits = len(draw) * math.log((other + 2) / (other + 1)) / math.log(8)
-                whole += math.exp(scores[row, other]) / hits
-        assert loss(draw)[row] == pytest.approx(math.log(whole) - scores[row, label], abs=1e-5)
+    hits = len(draw) * np.log((draw + 2) / (draw + 1)) / math.log(8)
+    others = np.where(draw == ANSWERS[:, None], 0, np.exp(SCORES[:, draw]) / hits)
+    answer = SCORES[np.arange(4), ANSWERS]
+    expected = np.log(np.exp(answer) + others.sum(1)) - answer
+    np.testing.assert_allclose(loss(draw), expected, atol=1e-5)
 
 
 def test_with_many_draws_it_is_the_whole_softmaxs():
-    hidden, kernel, bias, labels = toy()
-    scores = hidden @ kernel + bias
-    whole = np.log(np.exp(scores).sum(1)) - scores[np.arange(4), labels]
-    np.testing.assert_allclose(loss(log_uniform([1, 2], 200_000, 7)), whole, atol=0.01)
+    drawn = loss(log_uniform([1, 2], 200_000, 7))
+    np.testing.assert_allclose(drawn, nll_of(SCORES, ANSWERS), atol=0.01)

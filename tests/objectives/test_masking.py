@@ -126,21 +126,6 @@ def test_special_tokens_have_the_ids_of_the_vocabulary():
     assert not np.isin(masked["token_ids"][where], special.ids).any()
 
 
-def test_in_a_graph_as_outside_it():
-    original = toy.full_rows(8, 64)
-    for choice in toy.CHOICES:
-        config = MaskingConfig(choice=choice, fate="span")
-        graph = tf.function(
-            lambda ids, seed, config=config: mask_tokens(
-                {"token_ids": ids}, seed, config, toy.VOCABULARY
-            ),
-            autograph=False,
-        )
-        inside = graph(tf.constant(original), tf.constant(SEED, tf.int64))
-        for name, value in toy.masked(original, config).items():
-            np.testing.assert_array_equal(inside[name], value)
-
-
 @pytest.mark.parametrize("length, room", [(4, 8), (53, 8), (54, 16), (128, 24), (512, 80)])
 def test_room_for_positions_is_a_static_multiple_of_8(length, room):
     config = MaskingConfig()

@@ -17,7 +17,7 @@ from macaron_tf.objectives import (
 from macaron_tf.objectives.base import cross_entropy
 from macaron_tf.training.updates import metrics_from_sums
 from tests.harness import built, ids, normal, numpy_of, rejects
-from tests.toys.objectives import CONFIG, floats, nll_of
+from tests.toys.objectives import CONFIG, floats, nll_of, scored
 
 
 def answering(logits):
@@ -65,11 +65,11 @@ def test_cross_entropy_of_the_rows_that_count(dtype, tolerance):
     batch = batch_of(labels, [1, 1, 1, 1, 0])
     network = answering(tf.cast(logits, dtype))
     sums = floats(ClassificationObjective(3)(network, batch, training=False))
-    nll, right = nll_of(logits[:4], labels[:4]), (logits[:4].argmax(1) == labels[:4]).sum()
-    assert sums["loss_sum"] == pytest.approx(nll.sum(), rel=tolerance)
+    nll, right, _ = scored(logits, labels, batch["weight"])
+    assert sums["loss_sum"] == pytest.approx(nll, rel=tolerance)
     assert (sums["weight"], sums["correct_sum"], sums["input_tokens"]) == (4, right, 45)
     metrics = metrics_from_sums(sums)
-    assert metrics["loss"] == pytest.approx(nll.mean(), rel=tolerance)
+    assert metrics["loss"] == pytest.approx(nll / 4, rel=tolerance)
     assert metrics["accuracy"] == right / 4
 
 
@@ -124,10 +124,9 @@ def test_tags_count_once_a_word():
     batch = batch_of(np.concatenate([label, label + 7]), [1, 1, 0, 0])
     network = answering(np.concatenate([logits, logits]))
     sums = floats(TaggingObjective(3)(network, batch, training=False))
-    words, tags = (np.array([0, 0, 1]), np.array([1, 3, 2])), np.array([0, 2, 1])
-    assert sums["loss_sum"] == pytest.approx(nll_of(logits[words], tags).sum(), rel=1e-6)
-    assert sums["weight"] == 3
-    assert sums["correct_sum"] == (logits[words].argmax(-1) == tags).sum()
+    nll, right, _ = scored(logits, label - 1, label)
+    assert sums["loss_sum"] == pytest.approx(nll, rel=1e-6)
+    assert (sums["weight"], sums["correct_sum"]) == (3, right)
 
 
 class Vectors:
@@ -235,10 +234,9 @@ def test_classes_of_positions():
     labels = np.random.default_rng(0).integers(0, 5, (2, 7)).astype("int32")
     model, batch = temporal(), sequences_of(labels)
     sums = floats(SequenceObjective("classes")(model, batch, training=False))
-    scores = numpy_of(model(batch["inputs"]))
-    expected = (nll_of(scores, labels) * WEIGHT).sum()
-    assert sums["loss_sum"] == sums["nll_sum"] == pytest.approx(expected, rel=1e-5)
-    assert sums["correct_sum"] == ((scores.argmax(-1) == labels) * WEIGHT).sum()
+    nll, right, _ = scored(numpy_of(model(batch["inputs"])), labels, WEIGHT)
+    assert sums["loss_sum"] == sums["nll_sum"] == pytest.approx(nll, rel=1e-5)
+    assert sums["correct_sum"] == right
 
 
 def test_one_answer_a_sequence_is_a_mean_square_of_its_numbers():
