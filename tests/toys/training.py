@@ -107,6 +107,17 @@ def run(run_dir, config=CONFIG, validate=judge, width=8, **kwargs):
     return train(model, toy_dataset, run_dir, validate, **kwargs), model
 
 
+def variables_of(starts) -> list[keras.Variable]:
+    return [keras.Variable(start, dtype="float32") for start in starts]
+
+
+def updated(optimizer, variables, gradients) -> list[np.ndarray]:
+    """Updates variables by the gradients of each, one after another; returns their values."""
+    for several in zip(*gradients, strict=True):
+        optimizer.apply([ops.convert_to_tensor(g, "float32") for g in several], variables)
+    return [np.array(variable) for variable in variables]
+
+
 class StopAt(keras.callbacks.Callback):
     """A callback that calls `how` after a step, for example to send a signal or to die at once."""
 

@@ -12,7 +12,7 @@ from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.optimizer import make_optimizer
 from macaron_tf.variables import declare
 from tests.harness import refuses
-from tests.toys.training import CONFIG, StopAt, assert_same, killed, run
+from tests.toys.training import CONFIG, StopAt, assert_same, killed, run, updated, variables_of
 
 PLAIN = {"learning_rate": 0.1, "schedule": "constant", "warmup_steps": 0}
 OWN = '''
@@ -61,49 +61,20 @@ def own(tmp_path, monkeypatch):
     sys.modules.pop("stranger_steps", None)
 
 
-def updated(config, starts, gradients, axes=()):
-    """Applies updates to variables that begin at `starts`; returns their values and the optimizer.
-
-    `axes` are the axes of the first variable, which then has three parts.
-    """
-    variables = [keras.Variable(start, dtype="float32") for start in starts]
-    if axes:
-        declare(variables[0], axes, parts=3)
-    optimizer = make_optimizer(config, variables)
-    for several in zip(*gradients, strict=True):
-        optimizer.apply([keras.ops.convert_to_tensor(g) for g in several], variables)
-    return [np.array(variable) for variable in variables], optimizer
-
-
-def orthogonal(matrix, steps=5):
-    x = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
-    x = x / (np.linalg.norm(x) + 1e-7)
-    for _ in range(steps):
-        square = x @ x.T
-        x = 3.4445 * x + (-4.775 * square + 2.0315 * square @ square) @ x
-    return x.T if matrix.shape[0] > matrix.shape[1] else x
-
-
 def test_muon_takes_matrices_side_by_side_one_by_one():
-    """Muon orthogonalizes queries, keys and values separately; biases are updated by Adam."""
+    """Muon updates queries, keys and values as Keras's Muon updates three separate matrices."""
     rng = np.random.default_rng(0)
-    starts = [rng.normal(size=(4, 9)), rng.normal(size=9)]
-    gradients = [rng.normal(size=(3, *s.shape)).astype("float32") for s in starts]
-    config = TrainingConfig(optimizer="muon", weight_decay=0.1, **PLAIN)
-    (kernel, bias), _ = updated(config, starts, gradients, ("embed", "heads"))
-    p, m, v = starts[0], 0.0, 0.0
-    for g in gradients[0]:
-        m = 0.95 * m + g
-        parts = np.split(g + 0.95 * m, 3, axis=1)
-        step = np.concatenate([orthogonal(part) * 0.2 * 4**0.5 for part in parts], axis=1)
-        p = p - 0.1 * 0.1 * p - 0.1 * step
-    np.testing.assert_allclose(kernel, p, atol=1e-5)
-    p, m = starts[1], 0.0
-    for t, g in enumerate(gradients[1], start=1):
-        p = p - 0.1 * 0.1 * p
-        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
-        p = p - 0.1 * np.sqrt(1 - 0.999**t) / (1 - 0.9**t) * m / (np.sqrt(v) + 1e-7)
-    np.testing.assert_allclose(bias, p, atol=1e-5)
+    kernel, bias = rng.normal(size=(4, 9)), rng.normal(size=9)
+    slopes, of_bias = rng.normal(size=(3, 4, 9)), rng.normal(size=(3, 9))
+    variables = variables_of([kernel, bias])
+    declare(variables[0], ("embed", "heads"), parts=3)
+    optimizer = make_optimizer(TrainingConfig(optimizer="muon", weight_decay=0.1, **PLAIN))
+    found = updated(optimizer, variables, [slopes, of_bias])
+    theirs = keras.optimizers.Muon(0.1, weight_decay=0.1, adam_weight_decay=0.1)
+    parts = variables_of([*np.split(kernel, 3, axis=1), bias])
+    *expected, vector = updated(theirs, parts, [*np.split(slopes, 3, axis=2), of_bias])
+    np.testing.assert_allclose(found[0], np.concatenate(expected, axis=1), atol=1e-5)
+    np.testing.assert_allclose(found[1], vector, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["bert_tiny", "t5_tiny", "swish_rnn_tiny"])
@@ -125,7 +96,9 @@ def test_schedule_free_adamw_is_the_papers(weight_decay):
     start, gradients = rng.normal(size=5), rng.normal(size=(6, 5)).astype("float32")
     name = "schedule_free_adamw(beta_2=0.99, warmup_steps=2)"
     config = TrainingConfig(optimizer=name, weight_decay=weight_decay, **PLAIN)
-    [weights], optimizer = updated(config, [start], [gradients])
+    variables = variables_of([start])
+    optimizer = make_optimizer(config, variables)
+    [weights] = updated(optimizer, variables, [gradients])
     x, y, z, v = start, start, start, 0.0
     for t, g in enumerate(gradients, start=1):
         v = 0.99 * v + 0.01 * g**2
@@ -140,10 +113,12 @@ def test_schedule_free_adamw_is_the_papers(weight_decay):
 def test_vectors_are_spared_from_decay_and_arguments_arrive():
     rng = np.random.default_rng(0)
     starts = [rng.normal(size=(2, 3)), rng.normal(size=3)]
-    gradients = [np.zeros((1, *start.shape), "float32") for start in starts]
+    gradients = [np.zeros((1, *start.shape)) for start in starts]
     decay = {"weight_decay": 0.1, "decay_vectors": False}
     config = TrainingConfig(optimizer="sgd(momentum=0.5)", **decay, **PLAIN)
-    (matrix, vector), optimizer = updated(config, starts, gradients)
+    variables = variables_of(starts)
+    optimizer = make_optimizer(config, variables)
+    matrix, vector = updated(optimizer, variables, gradients)
     np.testing.assert_allclose(matrix, 0.99 * starts[0], rtol=1e-6)
     np.testing.assert_array_equal(vector, starts[1].astype("float32"))
     assert optimizer.momentum == 0.5

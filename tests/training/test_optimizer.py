@@ -8,13 +8,13 @@ import pathlib
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.optimizer import FusedAdam, WarmupSchedule, make_optimizer, make_schedule
 from macaron_tf.variables import declare
 from tests import walk
 from tests.harness import refuses
+from tests.toys.training import updated, variables_of
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,13 @@ def test_a_schedules_end_is_below_its_peak(schedule, end, said):
 PEAK = 1.5e-3  # of `TrainingConfig()`, which has fairseq's inverse square root and 8,000 steps up
 SCHEDULE = {"learning_rate": 1e-3, "warmup_steps": 100, "max_steps": 1000}
 NO_WARMUP = {"learning_rate": 1e-3, "warmup_steps": 0}
+# The learning rate of T5's update n is 1/sqrt(max(n, 10^4)).
+T5 = {
+    "schedule": "inverse_sqrt",
+    "learning_rate": 0.01,
+    "warmup_start": 0.01,
+    "warmup_steps": 10_000,
+}
 
 
 @pytest.mark.parametrize(
@@ -40,6 +47,7 @@ NO_WARMUP = {"learning_rate": 1e-3, "warmup_steps": 0}
         ({}, {0: 1e-7, 1: 1e-7 + (PEAK - 1e-7) / 8000, 4000: (PEAK + 1e-7) / 2, 8000: PEAK}),
         ({}, {step: PEAK * (8000 / step) ** 0.5 for step in (8001, 32_000, 800_000)}),
         (NO_WARMUP, {0: 1e-3, 4: 5e-4}),
+        (T5, {n: max(n, 1e4) ** -0.5 for n in (0, 1, 9999, 10_000, 10_001, 40_000, 524_288)}),
         ({**SCHEDULE, "schedule": "linear"}, {0: 1e-7, 100: 1e-3, 550: 5e-4, 1000: 0.0, 1100: 0.0}),
         (
             {**SCHEDULE, "schedule": "cosine"},
@@ -75,97 +83,51 @@ CONFIG = TrainingConfig(
 )
 
 
-def numpy_adam(p, gradients, config, decayed):
-    """Applies AdamW to `p` in NumPy.
-
-    Epsilon is added to the square root of the uncorrected second moment.
-    """
-    m, v = np.zeros_like(p), np.zeros_like(p)
-    for t, g in enumerate(gradients, start=1):
-        done = min(t - 1, config.warmup_steps)
-        slope = (config.learning_rate - config.warmup_start) / config.warmup_steps
-        lr = config.warmup_start + done * slope
-        if decayed:
-            p = p - lr * config.weight_decay * p
-        m = config.beta_1 * m + (1 - config.beta_1) * g
-        v = config.beta_2 * v + (1 - config.beta_2) * g**2
-        correction = np.sqrt(1 - config.beta_2**t) / (1 - config.beta_1**t)
-        p = p - lr * correction * m / (np.sqrt(v) + config.epsilon)
-    return p
-
-
-def assert_updates(config, starts, expected):
-    """Checks that six random updates of variables give `expected(start, gradients)`."""
+def assert_updates(config, starts, theirs):
+    """Checks that six random updates of variables give `theirs(start, gradients)`."""
     rng = np.random.default_rng(1)
-    gradients = [[rng.normal(size=start.shape) for _ in range(6)] for start in starts]
-    variables = [keras.Variable(start, dtype="float32") for start in starts]
-    optimizer = make_optimizer(config, variables)
-    for several in zip(*gradients, strict=True):
-        optimizer.apply([tf.constant(g, tf.float32) for g in several], variables)
-    for start, gs, variable in zip(starts, gradients, variables, strict=True):
-        wanted = expected(start, gs)
-        assert np.abs(wanted - start).max() > 0
-        np.testing.assert_allclose(variable, wanted, atol=1e-6)
+    gradients = [rng.normal(size=(6, *start.shape)) for start in starts]
+    variables = variables_of(starts)
+    found = updated(make_optimizer(config, variables), variables, gradients)
+    for start, several, ours in zip(starts, gradients, found, strict=True):
+        expected = theirs(start, several)
+        assert np.abs(expected - start).max() > 0
+        np.testing.assert_allclose(ours, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("weight_decay, decay_vectors", [(0.0, True), (0.1, True), (0.1, False)])
-def test_equals_a_numpy_loop(weight_decay, decay_vectors):
-    config = dataclasses.replace(CONFIG, weight_decay=weight_decay, decay_vectors=decay_vectors)
-    rng = np.random.default_rng(0)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"weight_decay": 0.0},
+        {"weight_decay": 0.1},
+        {"weight_decay": 0.1, "decay_vectors": False},
+        {"weight_decay": 0.0, "optimizer": "adafactor", **T5},
+    ],
+)
+def test_updates_are_those_of_kerass_optimizers(settings):
+    """Keras's Adafactor, too, has a constant rate as long as it is below 1/sqrt(t)."""
+    config = dataclasses.replace(CONFIG, **settings)
+    moments = config.beta_1, config.beta_2, config.epsilon
 
-    def expected(start, gradients):
-        decayed = weight_decay > 0 and (decay_vectors or start.ndim > 1)
-        return numpy_adam(start, gradients, config, decayed)
+    def theirs(start, gradients):
+        optimizer = keras.optimizers.Adafactor(0.01, relative_step=False)
+        if config.optimizer == "adam":
+            decay = config.weight_decay if config.decay_vectors or start.ndim > 1 else None
+            optimizer = keras.optimizers.Adam(make_schedule(config), *moments, weight_decay=decay)
+        return updated(optimizer, variables_of([start]), [gradients])[0]
 
-    assert_updates(config, [rng.normal(size=(3, 2)), rng.normal(size=2)], expected)
-
-
-@pytest.mark.parametrize("amsgrad", [False, True])
-def test_the_fused_adam_is_kerass(amsgrad):
-    learned = []
-    for cls in (FusedAdam, keras.optimizers.Adam):
-        variable = keras.Variable([1.0, -2.0, 3.0])
-        optimizer = cls(0.1, amsgrad=amsgrad)
-        for gradient in ([1.0, 2.0, -3.0], [0.1, 0.0, 0.2], [0.0, 0.1, 0.1]):
-            optimizer.apply([keras.ops.convert_to_tensor(gradient)], [variable])
-        learned.append(keras.ops.convert_to_numpy(variable))
-    np.testing.assert_allclose(*learned, rtol=1e-5)
-
-
-def numpy_adafactor(p, gradients, rate):
-    """Applies Adafactor to `p` in NumPy (Shazeer and Stern 2018, algorithm 4), with T5's settings.
-
-    Second moments of matrices are factored, and second moments of vectors are not.
-    """
-    v = rows = columns = 0.0
-    for t, g in enumerate(gradients, start=1):
-        decay = 1.0 - t**-0.8
-        square = g**2 + 1e-30
-        if p.ndim == 2:
-            rows = decay * rows + (1 - decay) * square.mean(axis=1)
-            columns = decay * columns + (1 - decay) * square.mean(axis=0)
-            v = np.outer(rows / rows.mean(), columns)
-        else:
-            v = decay * v + (1 - decay) * square
-        update = g / np.sqrt(v)
-        update /= max(1.0, np.sqrt((update**2).mean()))
-        p = p - rate(t - 1) * max(1e-3, np.sqrt((p**2).mean())) * update
-    return p
-
-
-def test_adafactor_is_the_papers_on_t5s_schedule():
-    """The learning rate of update n is 1/sqrt(max(n, 10^4)), as in T5."""
-    config = TrainingConfig(
-        optimizer="adafactor", learning_rate=0.01, warmup_start=0.01, warmup_steps=10_000
-    )
-    schedule = make_schedule(config)
-    for n in (0, 1, 9_999, 10_000, 10_001, 40_000, 524_288):
-        assert float(schedule(n)) == pytest.approx(max(n, 1e4) ** -0.5, rel=1e-5)
     rng = np.random.default_rng(0)
     starts = [rng.normal(size=(4, 3)), rng.normal(size=5), 1e-5 * rng.normal(size=(2, 2))]
-    assert_updates(
-        config, starts, lambda start, gs: numpy_adafactor(start, gs, lambda n: max(n, 1e4) ** -0.5)
+    assert_updates(config, starts, theirs)
+
+
+def test_amsgrad_is_kerass():
+    gradients = np.array([[[1.0, 2.0, -3.0], [0.1, 0.0, 0.2], [0.0, 0.1, 0.1]]])
+    ours, theirs = (
+        updated(cls(0.1, amsgrad=True), variables_of([[1.0, -2.0, 3.0]]), gradients)
+        for cls in (FusedAdam, keras.optimizers.Adam)
     )
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5)
 
 
 def test_adafactor_equals_transformers_at_a_constant_rate():
@@ -200,15 +162,13 @@ def test_adafactor_takes_matrices_side_by_side_one_by_one(name, parts):
         joined = keras.Variable(start, name="kernel")
     if parts:
         declare(joined, parts=parts)
-    split = [keras.Variable(part) for part in np.split(start, parts or 1, axis=1)]
+    split = variables_of(np.split(start, parts or 1, axis=1))
     options = {"learning_rate": 0.1, "schedule": "constant", "warmup_steps": 0}
     config = TrainingConfig(optimizer="adafactor", **options)
-    one, several = make_optimizer(config), make_optimizer(config)
-    for gradient in gradients:
-        one.apply([gradient], [joined])
-        several.apply(np.split(gradient, parts or 1, axis=1), split)
-    expected = np.concatenate([np.array(part) for part in split], axis=1)
-    np.testing.assert_allclose(np.array(joined), expected, rtol=1e-6)
+    [found] = updated(make_optimizer(config), [joined], [gradients])
+    several = updated(make_optimizer(config), split, np.split(gradients, parts or 1, axis=2))
+    expected = np.concatenate(several, axis=1)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert not np.allclose(expected, start, atol=1e-3)
 
 
