@@ -18,19 +18,7 @@ import time
 
 ROOT = pathlib.Path(__file__).parents[1]
 MACARON = str(pathlib.Path(sys.executable).with_name("macaron"))
-SHORT = {
-    "training.max_steps": 20,
-    "training.warmup_steps": 5,
-    "training.validate_every": 10,
-    "training.save_every_steps": 10,
-    "training.log_every": 5,
-}
-
-
-def flags(**more) -> str:
-    """Returns `--set` flags for a short training run with `more` settings; "__" means a dot."""
-    settings = SHORT | {name.replace("__", "."): value for name, value in more.items()}
-    return " ".join(f"--set {name}={value}" for name, value in settings.items())
+SHORT = "max_steps=20 warmup_steps=5 validate_every=10 save_every_steps=10 log_every=5"
 
 
 def write_modules(out: pathlib.Path, text: str) -> list[str]:
@@ -48,7 +36,8 @@ def write_modules(out: pathlib.Path, text: str) -> list[str]:
 
 def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
     """Returns (standard input, arguments of `macaron`, expected exit status) for each command."""
-    r, d, short = out / "runs", f"--data-dir {data}", flags()
+    r, d = out / "runs", f"--data-dir {data}"
+    short = " ".join(f"--set training.{setting}" for setting in SHORT.split())
     tune = "--set training.max_steps=10 --set training.validate_every=10 --set max_length=32"
     answer = tune.replace("max_length=32", "validation_examples=64")
     pretrained = "bert roberta modern_bert albert span_bert electra gmlp amlp macaron_bert bert_rab"
