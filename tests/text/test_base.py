@@ -1,7 +1,5 @@
 """Tests of every vocabulary type in graphs and in Python: files, hashes, offsets and pairs."""
-# ruff: noqa: RUF001 -- Greek is Greek here
 
-import dataclasses
 import functools
 import json
 import re
@@ -14,7 +12,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.errors import UserError
 from macaron_tf.hub.tokenizers.writing import tokenizer_files
 from macaron_tf.text import (
     BytePairVocabulary,
@@ -29,17 +26,14 @@ from macaron_tf.text import (
     load_encoder_vocabulary,
 )
 from macaron_tf.text.base import draw_sample
-from macaron_tf.text.wordpiece import SPECIAL_PIECES, clean
+from macaron_tf.text.wordpiece import clean
 from macaron_tf.text.words import CharacterWords
 from tests import ram_paths
 from tests.harness import refuses
-from tests.toys.hard_texts import hard_texts
+from tests.toys.hard_texts import HARDEST, hard_texts
 from tests.toys.vocabularies import MERGES, UNITS, train_bytes, train_joint
 
 LINES = ["the cat sat on the mat .", "a naïve café, 日本 !", "two  spaces", "it's the cat's"] * 8
-STRANGE = [
-    "", "   ", "a\u2028b", "a\x00b", "日本語", "\ufeff", "…" * 50, "[MASK] [SEP] <pad>", "THE Dog",
-]  # fmt: skip
 LOWER = NormalizationConfig(lower_case=True)
 MAKERS = {
     "wordpiece": lambda: WordPieceVocabulary.train(LINES, 60),
@@ -67,7 +61,7 @@ def test_the_same_lines_give_the_same_vocabulary(maker, vocabulary):
 
 
 def test_the_graph_equals_the_outside(vocabulary):
-    text = [*LINES, *STRANGE, "x" * 20_000]
+    text = [*LINES, *HARDEST, "x" * 20_000]
     rows = vocabulary.encode_lines(text)
     in_graph = tf.function(vocabulary.encode)(tf.constant(text))
     assert in_graph.dtype == tf.int32 and in_graph.to_list() == rows
@@ -111,21 +105,15 @@ import sys
 import tensorflow as tf
 import tensorflow_text
 for place in sys.argv[1:]:
-    call = tf.saved_model.load(place).call
-    print([x.decode() for x in call(tf.constant(["hello", "", "the cat"])).numpy()])
+    print(tf.saved_model.load(place).call(tf.constant(["hello", "", "the cat"])).to_list())
 """
 
 
 def archive_of(vocabulary) -> tf.Module:
     module = tf.Module()
     module.resources = vocabulary.trackables()
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
-    def call(lines):
-        ids = vocabulary.encode(lines)
-        return tf.strings.reduce_join(tf.strings.as_string(ids), -1, separator=" ")
-
-    module.call = call
+    texts = tf.TensorSpec([None], tf.string)
+    module.call = tf.function(lambda lines: vocabulary.encode(lines), input_signature=[texts])
     return module
 
 
@@ -136,8 +124,7 @@ def test_saved_models_need_none_of_our_code(tmp_path):
     for kind, make in MAKERS.items():
         vocabulary = make()
         tf.saved_model.save(archive_of(vocabulary), str(tmp_path / kind))
-        rows = vocabulary.encode_lines(["hello", "", "the cat"])
-        expected.append(str([" ".join(map(str, row)) for row in rows]))
+        expected.append(str(vocabulary.encode_lines(["hello", "", "the cat"])))
     found = subprocess.run(
         [sys.executable, "-c", SERVED, *(str(tmp_path / kind) for kind in MAKERS)],
         capture_output=True,
@@ -171,8 +158,8 @@ def test_files_and_hash(vocabulary, tmp_path):
     assert PieceVocabulary.load(f"{bucket}/vocabulary").hash == vocabulary.hash
     refuses(r"no vocabulary in ram://", PieceVocabulary.load, f"{bucket}/nothing")
     check_vocabulary(vocabulary.hash, vocabulary.hash, "run")
-    with pytest.raises(UserError, match=r"between RUN/checkpoint \(hash 0123456789ab\)"):
-        check_vocabulary("0123456789abcdef", vocabulary.hash, "RUN/checkpoint")
+    other, message = "0123456789abcdef", r"between RUN/checkpoint \(hash 0123456789ab\)"
+    refuses(message, check_vocabulary, other, vocabulary.hash, "RUN/checkpoint")
 
 
 # A prepared corpus is tied to its vocabulary's hash, which covers these settings. A new option
@@ -183,10 +170,8 @@ def test_later_options_keep_the_hashes_of_older_vocabularies(vocabulary):
     assert set(vocabulary.settings()) <= first | {"added"}
     for name, value in vocabulary.later_options.items():
         assert getattr(vocabulary, name) == value
-        settings = {
-            **vocabulary.settings(),
-            name: {False: True, True: False, "gpt2": "llama3", "": "x"}[value],
-        }
+        other = {False: True, True: False, "gpt2": "llama3", "": "x"}[value]
+        settings = {**vocabulary.settings(), name: other}
         changed = type(vocabulary).from_contents(vocabulary.contents(), settings)
         assert changed.settings() == settings and changed.hash != vocabulary.hash
 
@@ -217,29 +202,24 @@ def test_damage_is_refused(vocabulary, tmp_path):
 
 def test_kinds_are_told_apart(tmp_path):
     MAKERS["sentencepiece"]().save(tmp_path)
-    with pytest.raises(UserError, match="'sentencepiece', but must be of kind wordpiece"):
-        WordPieceVocabulary.load(tmp_path)
+    message = "'sentencepiece', but must be of kind wordpiece"
+    refuses(message, WordPieceVocabulary.load, tmp_path)
     assert load_encoder_vocabulary(tmp_path).special.mask == 4
     MAKERS["translation"]().save(tmp_path)
-    with pytest.raises(UserError, match=r"has no \[MASK\]"):
-        load_encoder_vocabulary(tmp_path)
-
-
-def joint(lines, size):
-    return SentencePieceVocabulary.train(lines, size, masks=False)
+    refuses(r"has no \[MASK\]", load_encoder_vocabulary, tmp_path)
 
 
 @pytest.mark.parametrize(
     ("train", "units"),
     [
-        (WordPieceVocabulary.train, r"the text's characters and the special pieces need \d+"),
-        (SentencePieceVocabulary.train, r"the text's characters and the special pieces need \d+"),
-        (BytePairVocabulary.train, "the bytes and the special pieces need 261"),
+        (WordPieceVocabulary.train, r"characters and the special pieces need \d+"),
+        (SentencePieceVocabulary.train, r"characters and the special pieces need \d+"),
+        (BytePairVocabulary.train, "bytes and the special pieces need 261"),
     ],
 )
 def test_training_errors_are_sentences(train, units):
     refuses(r"too large for this text, which gives at most \d+", train, LINES, 5000)
-    refuses(f"too small, because {units}", train, LINES, 10)
+    refuses(f"too small, because .*{units}", train, LINES, 10)
     for nothing in ([], ["", "  "]):
         refuses("no text to train a vocabulary on", train, nothing, 300)
 
@@ -249,7 +229,7 @@ def test_training_errors_are_sentences(train, units):
     [
         (functools.partial(WordPieceVocabulary.train, max_characters=3), 12, False),
         (functools.partial(SentencePieceVocabulary.train, character_coverage=0.99), 10, False),
-        (joint, 10, True),
+        (functools.partial(SentencePieceVocabulary.train, masks=False), 10, True),
         (BytePairVocabulary.train, 262, True),
     ],
 )
@@ -319,16 +299,9 @@ def test_each_language_of_a_pair_has_its_side(pair):
 
 
 def test_the_hash_of_a_pair_covers_its_settings(pair):
-    hashes = {
-        one.hash
-        for one in (
-            pair,
-            PairVocabulary(pair.target, pair.target, LOWER),
-            PairVocabulary(pair.source, pair.target, LOWER, ("en", "fr")),
-            PairVocabulary(pair.source, pair.target, dataclasses.replace(LOWER, lower_case=False)),
-        )
-    }
-    assert len(hashes) == 4
+    a, b = pair.source, pair.target
+    others = [(b, b, LOWER), (a, b, LOWER, ("en", "fr")), (a, b, NormalizationConfig())]
+    assert len({pair.hash, *(PairVocabulary(*other).hash for other in others)}) == 4
 
 
 def test_two_sides_have_their_special_tokens_at_the_same_ids(pair):
@@ -347,68 +320,14 @@ def test_lines_of_a_text_vocabulary_leave_room_for_eos(pair):
     assert texts.decode_lines([row]) == ["a dog runs"]
 
 
-TEXTS = [
-    "The café's \u201cprice\u201d: $1,000.",
-    "cafe\u0301 nai\u0308ve",  # combining accents
-    "\u200bzero\u200bwidth\x00 and\u00a0no-break\r\n tab\t.",
-    "日本 中文 ok",
-    "İstanbul ΣΑΣ ß",
-    "\u0301starts with a mark",
-    "   ",
-    "",
-    "\U0001f600 face",
-]
-
-
 def located(vocabulary, texts):
     """Returns, for each text, a list of (piece id, text that the piece covers)."""
     found = vocabulary.encode_with_offsets(tf.constant(texts))
-    rows = zip(
-        texts, found.ids.to_list(), found.starts.to_list(), found.ends.to_list(), strict=True
-    )
+    rows = (part.to_list() for part in (found.ids, found.starts, found.ends))
     return [
-        [(i, text[a:b]) for i, a, b in zip(ids, starts, ends, strict=True)]
-        for text, ids, starts, ends in rows
+        [(i, text[a:b]) for i, a, b in zip(*places, strict=True)]
+        for text, *places in zip(texts, *rows, strict=True)
     ]
-
-
-@pytest.fixture(scope="module")
-def wordpiece():
-    letters = "abcdefghijklmnopqrstuvwxyz0123456789.,:$'\u201c\u201d日本中文ßσα-\U0001f600"
-    words = [*letters, *("##" + letter for letter in letters), "café", "##ice", "and"]
-    return WordPieceVocabulary([*SPECIAL_PIECES, *words], lower_case=True)
-
-
-def test_wordpieces_lie_on_the_text_they_were_made_of(wordpiece):
-    ids = wordpiece.encode(tf.constant(TEXTS)).to_list()
-    rows = located(wordpiece, TEXTS)
-    assert [[i for i, _ in row] for row in rows] == ids
-    for row in rows:
-        for i, text in row:
-            if i != wordpiece.special.unk:
-                cleaned = clean(tf.constant([text]), True).numpy()[0].decode()
-                assert cleaned == wordpiece.words[i].removeprefix("##")
-    pieces = [text for _, text in rows[1]]
-    assert pieces[-1] == "e" and "e\u0301" in pieces and "i\u0308" in pieces
-    assert ("".join(pieces)) == TEXTS[1].replace(" ", "")
-    assert [text for _, text in rows[2]][:4] == ["z", "e", "r", "o"]
-    assert rows[6] == rows[7] == []
-
-
-def test_sentencepieces_leave_out_the_space_before_them():
-    lines = ["the old cat", "ﬁne cafés", "cat saw the town"] * 30
-    vocabulary = SentencePieceVocabulary.train(
-        lines, 40, normalization=NormalizationConfig(lower_case=True)
-    )
-    texts = ["The  OLD cat", "  ﬁne cafés ", "town", "", "Cat\u2028saw"]
-    assert [[i for i, _ in row] for row in located(vocabulary, texts)] == vocabulary.encode(
-        tf.constant(texts)
-    ).to_list()
-    for text, row in zip(texts, located(vocabulary, texts), strict=True):
-        pieces = [piece for _, piece in row]
-        assert all(piece == piece.lstrip() for piece in pieces if piece.strip())
-        # "ﬁ" becomes two letters, which both cover the one character.
-        assert set("".join(text.split())) <= set("".join(pieces))
 
 
 ALL = hard_texts()
@@ -472,7 +391,9 @@ def test_all_ways_to_encode_give_the_same_ids(kind):
             assert ends == sorted(ends)
 
 
-@pytest.mark.parametrize("kind", ["uncased", "cased", "gpt2", "composed", "unigram", "albert"])
+@pytest.mark.parametrize(
+    "kind", ["uncased", "cased", "gpt2", "lower, prefix", "composed", "unigram", "albert"]
+)
 def test_offsets_are_those_of_the_tokenizers_library(kind):
     """Pieces lie where the tokenizers library puts them, in texts without combining marks."""
     tokenizers = pytest.importorskip("tokenizers")
@@ -484,18 +405,43 @@ def test_offsets_are_those_of_the_tokenizers_library(kind):
         expected = theirs.encode(text, add_special_tokens=False)
         has_marks = any(unicodedata.category(c)[0] == "M" for c in text)
         has_marks |= unicodedata.normalize("NFKC", text) != text
-        if (
-            has_marks
-            or "▁" in text
-            or "``" in text
-            or "''" in text
-            or [i for i, _ in row] != expected.ids
-        ):
-            continue  # the library puts two quotation marks on the second of them
+        # The library puts two quotation marks on the second of them.
+        odd = any(mark in text for mark in ("▁", "``", "''"))
+        if has_marks or odd or [i for i, _ in row] != expected.ids:
+            continue
         places = [text[a:b].strip() for a, b in expected.offsets]
         assert [piece.strip() for _, piece in row] == places, text
         compared += 1
     assert compared > 80
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "lower, prefix"])
+def test_offsets_pass_over_characters_that_are_replaced_or_removed(kind):
+    [row] = located(KINDS[kind](), ["a\x00\U0010ffffb ein"])
+    covered = dict.fromkeys(piece.strip() for _, piece in row)  # bytes of a character are equal
+    assert "".join(covered) == "a\x00bein"
+
+
+def test_wordpieces_lie_on_the_text_they_were_made_of():
+    vocabulary = KINDS["uncased"]()
+    known = [one for row in located(vocabulary, ALL) for one in row]
+    known = [(i, text) for i, text in known if i != vocabulary.special.unk]
+    cleaned = clean(tf.constant([text for _, text in known]), True).numpy()
+    words = [vocabulary.words[i].removeprefix("##") for i, _ in known]
+    assert all(word in text.decode() for word, text in zip(words, cleaned, strict=True))
+    [row] = located(vocabulary, ["cafe\u0301 nai\u0308ve"])
+    pieces = [text for _, text in row]
+    assert pieces[-1] == "e" and "e\u0301" in pieces
+    assert "".join(pieces) == "cafe\u0301nai\u0308ve"
+
+
+def test_sentencepieces_leave_out_the_space_before_them():
+    texts = ["The  OLD cat", "  ﬁne cafés ", "town", "", "Cat\u2028saw"]
+    for text, row in zip(texts, located(KINDS["albert"](), texts), strict=True):
+        pieces = [piece for _, piece in row]
+        assert all(piece == piece.lstrip() for piece in pieces if piece.strip())
+        # "ﬁ" becomes two letters, which both cover the one character.
+        assert set("".join(text.split())) <= set("".join(pieces))
 
 
 def test_two_quotation_marks_are_one_piece_on_both():
@@ -507,19 +453,12 @@ def test_two_quotation_marks_are_one_piece_on_both():
 
 
 def test_a_sample_is_drawn_in_one_pass():
-    assert (
-        list(draw_sample(range(9), 9)) == list(draw_sample(iter(range(9)), 100)) == list(range(9))
-    )
-    assert list(draw_sample([], 5)) == []
-    sample = list(draw_sample(range(20_000), 500))
-    assert (
-        sample
-        == list(draw_sample(range(20_000), 500))
-        != list(draw_sample(range(20_000), 500, seed=1))
-    )
-    assert len(set(sample)) == 500
-    counts = np.bincount(
-        np.concatenate([list(draw_sample(range(20), 5, seed)) for seed in range(2000)])
-    )
+    def sample(count, size, seed=0):
+        return list(draw_sample(iter(range(count)), size, seed))
+
+    assert sample(9, 9) == sample(9, 100) == list(range(9)) and sample(0, 5) == []
+    assert sample(20_000, 500) == sample(20_000, 500) != sample(20_000, 500, 1)
+    assert len({*sample(20_000, 500)}) == 500
+    counts = np.bincount(np.concatenate([sample(20, 5, seed) for seed in range(2000)]))
     # 500 are expected for each, with a standard deviation of 19.
     assert abs(counts - 500).max() < 80

@@ -148,7 +148,7 @@ def test_a_model_keeps_its_special_ids(lines, options):
         minloglevel=2, **options,
     )  # fmt: skip
     if options:
-        refuses("has UNK, BOS and EOS at", lambda: SentencePieceVocabulary(model.getvalue()))
+        refuses("has UNK, BOS and EOS at", SentencePieceVocabulary, model.getvalue())
     else:  # SentencePiece's defaults; padding follows the pieces
         special = SentencePieceVocabulary(model.getvalue()).special
         assert special == Special(pad=50, unk=0, begin=1, end=2)
@@ -174,19 +174,16 @@ def test_text_behind_a_null_character_is_read(lines):
 
 
 def test_accents_and_quotes_are_folded_as_in_albert(lines, encoders):
-    folded = SentencePieceVocabulary.train(
-        [*lines, "``Café'' naïve"], 44, model_type="unigram", normalization=LOWER, fold_accents=True
-    )
+    options = {"model_type": "unigram", "normalization": LOWER, "fold_accents": True}
+    lines = [*lines, "``Café'' naïve"]
+    folded = SentencePieceVocabulary.train(lines, 44, **options)
     assert (folded.model_type, encoders.model_type) == ("unigram", "bpe")
     text = ["``Café'' naïve", "a\ud800b", ""]
     rows = folded.encode_lines(text)
     assert rows[0] == folded.encode_lines(['"cafe" naive'])[0]
     assert folded.encode(tf.constant(text[:1])).to_list() == rows[:1]
-    pairs = [(line, "en") for line in [*lines, "``Café'' naïve"]]
-    paired = SentencePieceVocabulary.train(
-        pairs, 44, model_type="unigram", normalization=LOWER, fold_accents=True
-    )
-    assert paired.hash == folded.hash
+    pairs = [(line, "en") for line in lines]
+    assert SentencePieceVocabulary.train(pairs, 44, **options).hash == folded.hash
     again = SentencePieceVocabulary.from_contents(folded.contents(), folded.settings())
     assert again.hash == folded.hash and again.encode_lines(text) == rows
     plain = SentencePieceVocabulary(folded.proto, folded.normalization)
@@ -207,12 +204,12 @@ def test_bpe_dropout_is_seeded_and_keeps_the_text(real_pairs, real_vocabulary):
 
 @pytest.mark.slow
 def test_bpe_dropout_draws_the_same_in_each_process(tmp_path):
-    vocabulary = SentencePieceVocabulary.train(["the cat sat on the mat", "a dog ran"] * 9, 40)
+    line = "the cat sat on the mat"
+    vocabulary = SentencePieceVocabulary.train([line, "a dog ran"] * 9, 40)
     vocabulary.save(tmp_path)
     code = (
         "import sys; from macaron_tf.text import SentencePieceVocabulary as Vocabulary; "
-        "rows = Vocabulary.load(sys.argv[1]).sample_lines(['the cat sat on the mat'] * 4, 0.5, 3); "
-        "print(rows)"
+        f"print(Vocabulary.load(sys.argv[1]).sample_lines([{line!r}] * 4, 0.5, 3))"
     )
-    rows = vocabulary.sample_lines(["the cat sat on the mat"] * 4, 0.5, 3)
+    rows = vocabulary.sample_lines([line] * 4, 0.5, 3)
     assert python("-c", code, tmp_path).splitlines()[-1] == repr(rows)

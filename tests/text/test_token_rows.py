@@ -14,16 +14,6 @@ def rows():
     return TokenRows.from_lists(ROWS, 100)
 
 
-@pytest.fixture
-def mapped(rows, tmp_path):
-    arrays = []
-    for name, array in {"ids": rows.ids, "offsets": rows.offsets}.items():
-        array.tofile(tmp_path / name)
-        arrays.append(map_array(tmp_path / name, array.dtype))
-        assert isinstance(arrays[-1].base, mmap.mmap)
-    return TokenRows(*arrays)
-
-
 def test_selecting_and_ending(rows):
     assert lists(rows) == ROWS
     assert lists(rows.take(np.array([2, 1, 0]))) == ROWS[::-1]
@@ -31,8 +21,13 @@ def test_selecting_and_ending(rows):
     assert lists(rows.with_end(4)) == [[*row, 4] for row in ROWS]
 
 
-def test_mapped_rows_are_rows(rows, mapped):
-    digests = []
+def test_mapped_rows_are_rows(rows, tmp_path):
+    arrays = []
+    for name, array in {"ids": rows.ids, "offsets": rows.offsets}.items():
+        array.tofile(tmp_path / name)
+        arrays.append(map_array(tmp_path / name, array.dtype))
+        assert isinstance(arrays[-1].base, mmap.mmap)
+    mapped, digests = TokenRows(*arrays), []
     for each in (rows, mapped, mapped):
         assert len(each) == 3 and each.size == 9
         assert each.lengths.tolist() == [3, 1, 5]

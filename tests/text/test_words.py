@@ -48,10 +48,8 @@ def test_documents_become_sentences_and_their_words_numbers(capsys):
     vocabulary = count_words(words, 6)
     assert vocabulary.words == ("<UNK>", "<S>", "</S>", ".", "A", "cat")
     # "It", "alone", "ran" and "sat", which occurs twice, of 11 words and signs.
-    assert (
-        capsys.readouterr().out
-        == f"unknown to the vocabulary: {5 / 11:.3%} of the words in the text\n"
-    )
+    said = f"unknown to the vocabulary: {5 / 11:.3%} of the words in the text\n"
+    assert capsys.readouterr().out == said
     text = as_word_text(words[2], vocabulary)
     assert text.types == [*vocabulary.words, "ran"]
     np.testing.assert_array_equal(text.ids, [1, 4, 5, 6, 3, 2])
@@ -68,11 +66,7 @@ def test_a_vocabulary_is_saved_and_told_from_another(tmp_path):
     assert loaded == vocabulary and loaded.hash == vocabulary.hash
     assert loaded.hash != WordVocabulary(("<UNK>", "<S>", "</S>", "e")).hash
     (tmp_path / "v" / "words.txt").write_bytes(b"\xff")
-    refuses(
-        r"words.txt: the file is not UTF-8",
-        WordVocabulary.load,
-        tmp_path / "v",
-    )
+    refuses("words.txt: the file is not UTF-8", WordVocabulary.load, tmp_path / "v")
     refuses("contain no words", count_words, [[]], 10)
 
 
@@ -103,15 +97,11 @@ def test_words_are_numbered_as_they_come_and_read_by_their_characters(tmp_path):
     found = vocabulary.encode_with_offsets(tf.constant(texts))
     expected = split_words(tf.constant(texts)).to_list()
     types = vocabulary.characters
-    for text, words, ids, starts, ends in zip(
-        texts, expected, *(rows.to_list() for rows in found), strict=True
-    ):
-        words = [word.decode() for word in words]
-        assert [text[a:b] for a, b in zip(starts, ends, strict=True)] == words
-        found_characters = types[np.array(ids, int)]
-        np.testing.assert_array_equal(
-            found_characters, character_ids(tf.constant(words, tf.string), 6)
-        )
+    places = (rows.to_list() for rows in found)
+    for text, words, ids, starts, ends in zip(texts, expected, *places, strict=True):
+        assert [text[a:b].encode() for a, b in zip(starts, ends, strict=True)] == words
+        characters = character_ids(tf.constant(words, tf.string), 6)
+        np.testing.assert_array_equal(types[np.array(ids, int)], characters)
     marks = character_ids(tf.constant(["", "<UNK>", SENTENCE_START, SENTENCE_END]), 6)
     np.testing.assert_array_equal(types[:4], marks)
     assert found.ids[0, 0] == found.ids[2, 1] == 4
