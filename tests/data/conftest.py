@@ -7,8 +7,6 @@ import pytest
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from tests.toys.vocabularies import (  # noqa: F401  fixtures
     bert,
-    real_pairs,
-    real_vocabulary,
     toy_pairs,
     toy_vocabulary,
 )

@@ -10,7 +10,7 @@ import pytest
 
 from macaron_tf.data.processes import Processes
 from tests.harness import refuses
-from tests.toys.shards import dies, scaled
+from tests.toys.shards import dies, scaled, workers_of
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -55,16 +55,9 @@ def test_they_end_with_their_caller(tmp_path):
     caller = subprocess.Popen([sys.executable, "-c", code])
     while not (tmp_path / "on").exists():
         time.sleep(0.02)
-    found = _children(caller.pid)
+    found = workers_of(caller.pid)
     caller.send_signal(signal.SIGKILL)
     caller.wait()
     assert len(found) == 2
     while any(os.path.exists(f"/proc/{pid}/exe") for pid in found):
         time.sleep(0.02)
-
-
-def _children(pid: int | None = None) -> list[int]:
-    """Returns the ids of running worker processes whose parent is `pid` (default: this process)."""
-    command = ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(pid or os.getpid())]
-    found = subprocess.run(command, capture_output=True, text=True).stdout
-    return [int(line.split()[0]) for line in found.splitlines() if "work(" in line]

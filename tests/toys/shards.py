@@ -1,10 +1,11 @@
-"""Functions that worker processes run.
+"""Functions that worker processes run, and a function that finds such processes.
 
 This module does not import TensorFlow, so that the processes start fast.
 """
 
 import os
 import signal
+import subprocess
 import time
 
 from macaron_tf.errors import TextError
@@ -30,3 +31,10 @@ def sleeps(path, seconds):
     """Creates a file to show that the job has begun, then sleeps."""
     open(path, "a").close()
     time.sleep(seconds)
+
+
+def workers_of(pid: int) -> list[int]:
+    """Returns the ids of the worker processes that the process `pid` has started."""
+    command = ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(pid)]
+    found = subprocess.run(command, capture_output=True, text=True).stdout
+    return [int(line.split()[0]) for line in found.splitlines() if "work(" in line]

@@ -49,6 +49,7 @@ SHRUNK = {
     "training.validate_every": 20,
     "batch_size": 16,
 }
+READING = {"spans.max_question": 4, "spans.doc_stride": 6}
 # Settings for entity tagging with windows over long sentences.
 TAGGING_SETTINGS = {
     "training.max_steps": 60,
@@ -61,8 +62,7 @@ QUESTION_SETTINGS = {
     **TAGGING_SETTINGS,
     "training.max_steps": 200,
     "training.validate_every": 100,
-    "spans.max_question": 4,
-    "spans.doc_stride": 6,
+    **READING,
 }
 
 
@@ -213,10 +213,8 @@ def write_reading(folder: pathlib.Path, unanswerable: bool = False) -> None:
         text = json.dumps(questions(count, seed, unanswerable))
         (folder / f"{split}.json").write_text(text, encoding="utf-8")
     for split, count, seed in (("train", 240, 3), ("dev", 60, 4)):
-        text = "\n\n".join(
-            "\n".join(f"{word} X {tag}" for word, tag in sentence)
-            for sentence in tagged(count, seed)
-        )
+        lines = ([f"{word} X {tag}" for word, tag in words] for words in tagged(count, seed))
+        text = "\n\n".join(map("\n".join, lines))
         (folder / f"{split}.txt").write_text(f"-DOCSTART- -X- O\n\n{text}\n", encoding="utf-8")
     _save_vocabulary(folder, *NAMES, *CITIES, *READ_FILLERS, *READ_PIECES)
 
@@ -274,11 +272,8 @@ def questions(count: int, seed: int, unanswerable: bool) -> dict:
             words.insert(rng.integers(len(words)), word)
         context = "\u201c" + " ".join(words) + "."
         question = "Who?" if index % 2 else "Where?"
-        answers = [
-            {"text": text, "answer_start": context.index(text)}
-            for text in [answers_by_question.get(question)]
-            if text
-        ]
+        text = answers_by_question.get(question)
+        answers = [{"text": text, "answer_start": context.index(text)}] if text else []
         entry = {"id": f"q{index}", "question": question, "answers": answers}
         paragraphs.append({"context": context, "qas": [entry]})
     return {"version": "v2.0", "data": [{"title": "toy", "paragraphs": paragraphs}]}
@@ -328,7 +323,6 @@ def write_tfds(folder, features, **splits):
 
 # Large weights, whose outputs differ from text to text.
 TINY = {**SHRUNK, "model.initializer_range": 0.9}
-READING = {"spans.max_question": 4, "spans.doc_stride": 6}
 
 
 def write_run(path, run_class, recipe, vocabulary, model="bert_tiny", **more) -> None:

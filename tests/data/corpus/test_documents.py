@@ -1,7 +1,6 @@
 """Tests of corpus documents: mixing order, sampling shares, sentences and token ids."""
 
 import collections
-import itertools
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from macaron_tf.data.corpus.documents import (
     tokenized_documents,
 )
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
+from tests.toys.corpora import lists
 
 
 def reader(name: str, count: int):
@@ -110,22 +110,6 @@ def test_shares_of_lines_in_expectation(alpha):
     assert lines[0] / lines[1] == pytest.approx(6_000 / 3_000)  # unchanged within a language
 
 
-def test_shares_of_a_hundred_thousand_draws():
-    """With alpha 0.5, languages are sampled in proportion to the square roots of their line counts.
-
-    Every document has one line.
-    """
-    counts = [80_000, 2_000, 500]
-    sources = [CorpusSource("text:x", language=language) for language in ("en", "de", "ne")]
-    weights = language_weights(sources, [(n, n) for n in counts], 0.5)
-    readers = [lambda n=n: iter(["text"] * n) for n in counts]
-    drawn = np.bincount([document.source for document in mixed_documents(readers, weights, 1)])
-    share = np.sqrt(counts) / np.sqrt(counts).sum()
-    total = drawn.sum()
-    assert total > 100_000 * 0.9
-    assert np.all(np.abs(drawn - total * share) < 3 * np.sqrt(total * share * (1 - share)))
-
-
 def test_documents_of_a_corpus(tmp_path, monkeypatch):
     (tmp_path / "en.txt").write_text("\n\n".join(f"one {n}\ntwo\n" for n in range(400)))
     (tmp_path / "ne.txt").write_text("\n\n".join(f"ek {n}" for n in range(20)))
@@ -147,37 +131,30 @@ def test_documents_of_a_corpus(tmp_path, monkeypatch):
     assert sum(not document.repeated for document in drawn) == 520  # each at least once
     assert all(abs(lines[source] / lines.total() - 1 / 3) < 0.06 for source in range(3))
     assert drawn == list(corpus_mixture(config))
-    read, read_pairs = [], corpus_documents.read_pairs
-    monkeypatch.setattr(
-        corpus_documents, "read_pairs", lambda *args: read.append(args) or read_pairs(*args)
-    )
+    read, real = [], corpus_documents.read_pairs
+    monkeypatch.setattr(corpus_documents, "read_pairs", lambda *a: read.append(a) or real(*a))
     list(corpus_mixture(config))
     assert len(read) == 1  # later epochs read the pairs from memory
     few = list(corpus_mixture(config, max_documents=3))
     assert sum(not document.repeated for document in few) == 9
 
 
-def texts_of(source: CorpusSource, tfds, count: int | None = None) -> list:
-    """Splits a source into parts, and returns the texts of the parts in order.
-
-    Asserts that the source has `count` parts, unless `count` is `None`.
-    """
-    parts = source_parts(source, tfds)
-    assert count is None or len(parts) == count
-    return [text for part in parts for text in open_source(part, tfds)]
+def texts_of(source: CorpusSource, tfds=None) -> list:
+    """Splits a source into parts, and returns the texts of the parts in order."""
+    return [text for part in source_parts(source, tfds) for text in open_source(part, tfds)]
 
 
 def test_parts_make_up_a_source(tmp_path):
     (tmp_path / "pairs.tsv").write_text("a\tb\nc\td\n")
     for name in ("y.train", "x.train", "odd[1].train"):
         (tmp_path / name).write_text(f"of {name}\n\n \nand more\n")
-    for kind, count in (("text", 2), ("text-paragraphs", 2), ("text-lines", 2)):
+    for kind in ("text", "text-paragraphs", "text-lines"):
         source = CorpusSource(f"{kind}:{tmp_path}/y.{{split}},{tmp_path}/x.*")
-        assert texts_of(source, None, count) == list(open_source(source))
+        assert len(source_parts(source)) == 2 and texts_of(source) == list(open_source(source))
     whole = CorpusSource(f"text:{tmp_path}/*.train")  # a file's name is a glob pattern
-    assert source_parts(whole) == [whole] and len(texts_of(whole, None)) == 3
+    assert source_parts(whole) == [whole] and len(texts_of(whole)) == 3
     pairs = CorpusSource(f"tsv:{tmp_path}/pairs.tsv", language=("en", "de"))
-    assert texts_of(pairs, None, 1) == [("a", "b"), ("c", "d")]
+    assert len(source_parts(pairs)) == 1 and texts_of(pairs) == [("a", "b"), ("c", "d")]
 
 
 def test_parts_of_a_tfds_split(tfds, monkeypatch):
@@ -192,10 +169,6 @@ def test_parts_of_a_tfds_split(tfds, monkeypatch):
 @pytest.fixture(scope="module")
 def vocabulary():
     return WordPieceVocabulary([*SPECIAL_PIECES, "one", "two", "three", ".", "x"])
-
-
-def lists(document):
-    return [document.ids[a:b].tolist() for a, b in itertools.pairwise(document.offsets)]
 
 
 @pytest.mark.parametrize("group", [1, 20, 1 << 20])

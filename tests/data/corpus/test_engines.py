@@ -1,10 +1,8 @@
 """Corpora prepared by several processes or by Apache Beam equal those of a single process."""
 
-import contextlib
 import functools
 import itertools
 import os
-import pathlib
 import random
 import signal
 import subprocess
@@ -18,6 +16,7 @@ from macaron_tf.io import progress
 from tests.harness import refuses
 from tests.toys.corpora import config_of, contents, made_with_kills
 from tests.toys.processes import started
+from tests.toys.shards import workers_of
 
 SEVERAL = "several languages"
 KINDS = {
@@ -124,17 +123,6 @@ def test_the_sentence_of_a_worker(make, tmp_path):
     refuses(unknown, make, write=pipeline("runner=NoRunner"))
 
 
-def workers_of(process: subprocess.Popen) -> list[int]:
-    """Returns the process ids of the worker processes that a preparation has started."""
-    found = []
-    for path in pathlib.Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == process.pid and b"work(" in (path / "cmdline").read_bytes():
-                found.append(int(path.name))
-    return sorted(found)
-
-
 @pytest.mark.slow
 def test_workers_killed_at_random(vocabulary, tmp_path):
     """A new worker replaces a worker that is killed.
@@ -147,31 +135,28 @@ def test_workers_killed_at_random(vocabulary, tmp_path):
         lines = (" ".join(str(rng.randrange(1000)) for _ in range(60)) + "." for _ in range(200))
         (tmp_path / "texts" / f"{number:03d}.txt").write_text("\n".join(lines))
     vocabulary.save(tmp_path / "vocabulary")
-    settings = [f"sources=text:{tmp_path}/texts/*.txt", "pairs=next_sentence"]
-    settings += ["validation_every=20", "rows_per_shard=1024"]
-    command = ["-m", "macaron_tf", "prepare", "bert_tiny", "--processes", "FOLDER"]
-    command += ["--vocabulary", str(tmp_path / "vocabulary")]
-    command += [word for setting in settings for word in ("--set", f"corpus.{setting}")]
+    options = f"--vocabulary {tmp_path}/vocabulary --set corpus.pairs=next_sentence"
+    options += f" --set corpus.sources=text:{tmp_path}/texts/*.txt"
+    options += " --set corpus.validation_every=20 --set corpus.rows_per_shard=1024"
 
     def begun(name: str, processes: int) -> subprocess.Popen:
-        place = command.index("FOLDER")
-        words = [*command[:place], str(processes), str(tmp_path / name), *command[place + 1 :]]
-        return started(words)
+        words = f"-m macaron_tf prepare bert_tiny {tmp_path / name} --processes {processes}"
+        return started([*words.split(), *options.split()])
 
-    def shards_in(name: str) -> list[pathlib.Path]:
-        return list((tmp_path / name).glob("train-*"))
+    def shards_in(name: str) -> int:
+        return len([*(tmp_path / name).glob("train-*")])
 
     whole = begun("whole", 1)
     assert whole.communicate(timeout=900) and whole.returncode == 0
-    shards = len(shards_in("whole"))
+    shards = shards_in("whole")
     assert shards > 20
     process, killed = begun("killed", 4), []
     for moment in sorted(rng.randrange(shards // 2) for _ in range(10)):
-        while not workers_of(process) or moment > len(shards_in("killed")):
+        while not workers_of(process.pid) or moment > shards_in("killed"):
             assert process.poll() is None, process.communicate()[0]
             time.sleep(0.005)
         time.sleep(rng.uniform(0, 0.2))
-        victim = rng.choice([*workers_of(process), process.pid])
+        victim = rng.choice([*workers_of(process.pid), process.pid])
         os.kill(victim, signal.SIGKILL)
         killed.append(victim == process.pid)
         # Wait for the workers, which share its output, to end.

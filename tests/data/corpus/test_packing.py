@@ -65,46 +65,31 @@ def test_rows_of_running_text(documents, across, whole_sentences, expected, owne
     assert filled(pack_rows([], length, across), length).token_ids.shape == (0, length)
 
 
-@pytest.mark.parametrize("cross_documents", [False, True])
-@pytest.mark.parametrize("length", [3, 17, 40])
-def test_rows_of_sentences_end_with_them_and_lose_no_id(cross_documents, length):
+@pytest.mark.parametrize("across", [False, True])
+@pytest.mark.parametrize("whole_sentences", [False, True])
+@pytest.mark.parametrize("length", [3, 4, 17, 40])
+def test_rows_hold_as_much_as_fits(across, whole_sentences, length):
+    """Rows hold as many sentences as fit, or as many ids, like sentences of a single id."""
     rng = np.random.default_rng(1)
     lengths = [rng.integers(1, 30, rng.integers(0, 9)).tolist() for _ in range(60)]
     documents = in_sentences(*lengths)
-    rows = filled(pack_rows(documents, length, cross_documents, whole_sentences=True), length)
-    ids = [row[row >= 10] for row in rows.token_ids]
-    assert np.concatenate(ids).tolist() == np.concatenate([d.ids for d in documents]).tolist()
-    ends = 10 + np.cumsum([length for document in lengths for length in document]) - 1
-    sentences = dict(zip(ends.tolist(), [n for d in lengths for n in d], strict=True))
-    for row in ids:
-        if row[-1] not in sentences:  # a sentence that fills the whole row
-            end = ends[np.searchsorted(ends, row[-1])]
-            assert len(row) == length - 2 and sentences[int(end)] > length - 2
-            assert row[0] > end - sentences[int(end)]
-    documents_of = np.repeat(np.arange(60), [sum(d) for d in lengths])
-    crossing = sum(len(set(documents_of[row - 10])) > 1 for row in ids)
-    assert (crossing > 0) == (cross_documents and length > 3)
-    if length == 40 and cross_documents:  # a sentence that fits is never left for the next row
-        for row, following in itertools.pairwise(ids):
-            sentence = sentences[int(ends[np.searchsorted(ends, following[0])])]
-            borders = len(set(documents_of[row - 10])) - 1
-            new = documents_of[following[0] - 10] != documents_of[row[-1] - 10]
-            assert len(row) + borders + new + sentence > length - 2
-
-
-@pytest.mark.parametrize("cross_documents", [False, True])
-@pytest.mark.parametrize("length", [3, 4, 17])
-def test_no_id_is_lost_and_rows_are_full(cross_documents, length):
-    documents = in_sentences(*np.random.default_rng(0).integers(0, 40, (50, 1)).tolist())
-    ids = filled(pack_rows(documents, length, cross_documents), length).token_ids
-    assert ids[ids >= 10].tolist() == np.concatenate([d.ids for d in documents]).tolist()
-    assert (ids[:, 0] == CLS).all()
-    real = (ids != 0).sum(axis=1)
-    assert (ids[np.arange(len(ids)), real - 1] == SEP).all()
-    if cross_documents:
-        assert (real[:-1] >= length - 1).all()
-    else:
-        assert (real < length).sum() <= len(documents)
+    rows = filled(pack_rows(documents, length, across, whole_sentences), length).token_ids
+    assert (rows[:, 0] == CLS).all()
+    assert all(row[np.flatnonzero(row)[-1]] == SEP for row in rows)
+    expected, row, owner = [], [], 0
+    for number, document in enumerate(documents):
+        offsets = document.offsets if whole_sentences else range(len(document.ids) + 1)
+        for a, b in itertools.pairwise(offsets):
+            sentence = document.ids[a:b].tolist()
+            border = [SEP] if row and owner != number else []
+            if row and (len(row + border + sentence) > length - 2 or (border and not across)):
+                expected.append(row)
+                row, border = [], []
+            while len(sentence) > length - 2:
+                expected.append(sentence[: length - 2])
+                sentence = sentence[length - 2 :]
+            row, owner = row + border + sentence, number
+    assert [row[1 : np.flatnonzero(row)[-1]].tolist() for row in rows] == [*expected, row]
 
 
 FIVES = [5] * 100  # a document with sentences of 5 ids

@@ -124,17 +124,15 @@ def test_conll2003_ner(published, tmp_path, by_hand):
 
 def test_features_and_splits_are_those_of_the_prepared_sets(published, tmp_path, tfds):
     sets = {"multi30k/de-en": "train", "iwslt14": "train", "conll2003_ner": "dev"}
+    made = Tfds(tmp_path / "sets", download=True)
     for name, split in sets.items():
-        found = open_set(name, split, Tfds(tmp_path / "sets", download=True))
+        found = open_set(name, split, made)
         known = open_set(name, split, tfds)
         assert set(known.builder.info.splits) < set(found.builder.info.splits)
         assert found.builder.info.supervised_keys == known.builder.info.supervised_keys
         texts = [(place.folder / "features.json").read_text() for place in (found, known)]
         assert texts[0] == texts[1]
-    names = [
-        open_set("conll2003_ner", "dev", place).columns["ner"]
-        for place in (tfds, Tfds(tmp_path / "sets"))
-    ]
+    names = [open_set("conll2003_ner", "dev", one).columns["ner"] for one in (tfds, made)]
     assert names[0] == names[1]
 
 
@@ -161,13 +159,10 @@ def test_damaged_or_missing_files_leave_nothing(published, tmp_path, name):
     for damage in (lambda file: file.write_bytes(file.read_bytes()[:60]), lambda f: f.unlink()):
         for file in published.iterdir():
             damage(file)
-        said = refuses(message, open_set, name, "train", tfds)
-        assert "\n" not in said
+        refuses(message, open_set, name, "train", tfds)
         base = name.partition("/")[0]
         assert not (tfds.root / "downloads" / base).exists()
-        assert not [
-            path for path in pathlib.Path(tfds.root, base).rglob("*") if "1.0.0" in path.name
-        ]
+        assert not [*pathlib.Path(tfds.root, base).rglob("*1.0.0*")]
 
 
 def test_sides_of_unequal_length(published, tmp_path):

@@ -148,33 +148,27 @@ def test_words_and_tags_in_lists(folder):
     assert (words, tags) == (["Ann", "saw", "Rome"], ["B-PER", "O", "O"])
 
 
-def test_refusals(folder):
-    def read(source):
-        return [*documents(source)]
+TWO = b'{"a": "x", "b": "y"}\n'
 
-    files = {
-        "bad.jsonl": b'{"text": "a"}\n{"text": \n',
-        "null.jsonl": b'{"text": "a"}\n\n{"text": null}\n',
-        "missing.jsonl": b'{"text": "a"}\n{"txt": "b"}\n',
-        "two.jsonl": b'{"a": "x", "b": "y"}\n',
-        "junk.parquet": b"hello",
-    }
-    for name, content in files.items():
-        (folder / name).write_bytes(content)
-    refuses("bad.jsonl, line 2 is not JSON .*", read, "jsonl:bad.jsonl")
-    refuses("null.jsonl, line 3: 'text' is null", read, "jsonl:null.jsonl")
-    said = "missing.jsonl, line 2 has no field 'text', but 'txt'; perhaps"
-    refuses(said, read, "jsonl:missing.jsonl")
-    refuses(
-        "has no single text field, but a, b: give jsonl:two.jsonl:FIELD", read, "jsonl:two.jsonl"
-    )
-    refuses("nowhere contains no state.json: give a folder of", read, "datasets:nowhere")
-    own = get_task("classify", own=True)
-    refuses(
-        "name the fields of a table by --set table.text=FIELD",
-        TableSettings().filled,
-        own,
-        "jsonl:x:y",
-    )
-    pytest.importorskip("pyarrow")
-    refuses("junk.parquet is damaged or not a Parquet file", read, "parquet:junk.parquet")
+
+@pytest.mark.parametrize(
+    ("source", "content", "message"),
+    [
+        ("jsonl:x", b'{"text": "a"}\n{"text": \n', "x, line 2 is not JSON .*"),
+        ("jsonl:x", b'{"text": "a"}\n\n{"text": null}\n', "x, line 3: 'text' is null"),
+        ("jsonl:x", b'{"text": "a"}\n{"txt": "b"}\n', "x, line 2 has no field 'text', but 'txt'"),
+        ("jsonl:x", TWO, "has no single text field, but a, b: give jsonl:x:FIELD"),
+        ("parquet:x", b"hello", "x is damaged or not a Parquet file"),
+        ("datasets:y", b"", "y contains no state.json: give a folder of"),
+    ],
+)
+def test_refusals(source, content, message, folder):
+    if source.startswith("parquet"):
+        pytest.importorskip("pyarrow")
+    (folder / "x").write_bytes(content)
+    refuses(message, lambda: [*documents(source)])
+
+
+def test_fields_of_a_table_are_settings():
+    own, message = get_task("classify", own=True), "name the fields of a table by --set table.text"
+    refuses(message, TableSettings().filled, own, "jsonl:x:y")

@@ -129,23 +129,35 @@ def test_tags_without_a_type_mark_entities(tmp_path):
     assert [labels.tolist() for labels in found.labels] == [[1, 2, 0], [0]]
 
 
+def lines_of(tags: str) -> str:
+    """Returns three sentences of a CoNLL file whose words have the tags."""
+    return ("".join(f"word\t{tag}\n" for tag in tags.split()) + "\n") * 3
+
+
 @pytest.mark.parametrize("tags", ["I-PER E-PER O", "B-PER L-PER S-PER", "b-x l-x s-x"])
 def test_entities_in_an_unknown_scheme_are_refused(tags, tmp_path):
-    lines = "".join(f"word\t{tag}\n" for tag in tags.split())
     words = "own.txt: the tags .* mark entities, but not by IOB, BIOES"
-    refuses(words, filled, TAG, tmp_path, f"{lines}\n" * 3, "own.txt")
-    classes = tuple(tags.split())
-    _, task = filled(TAG, tmp_path, f"{lines}\n" * 3, "own.txt", classes=classes)
+    refuses(words, filled, TAG, tmp_path, lines_of(tags), "own.txt")
+    _, task = filled(TAG, tmp_path, lines_of(tags), "own.txt", classes=tuple(tags.split()))
     assert len(task.labels) == 3 and task.metrics == ("accuracy",)
 
 
 @pytest.mark.parametrize(
-    "tags", ["DET NOUN VERB", "S M L", "N_m N_f V_b", "x-I y-I z-I", "m-1 s-2"]
+    ("tags", "labels", "metric"),
+    [
+        ("DET NOUN VERB", "DET NOUN VERB", "accuracy"),
+        ("S M L", "L M S", "accuracy"),
+        ("N_m N_f V_b", "N_f N_m V_b", "accuracy"),
+        ("x-I y-I z-I", "x-I y-I z-I", "accuracy"),
+        ("m-1 s-2", "m-1 s-2", "accuracy"),
+        # Schemes that mark the end of an entity.
+        ("B-PER E-PER O S-LOC", "O B-LOC I-LOC E-LOC S-LOC B-PER I-PER E-PER S-PER", "f1"),
+        ("B-PER L-PER O U-LOC", "O B-LOC I-LOC L-LOC U-LOC B-PER I-PER L-PER U-PER", "f1"),
+    ],
 )
-def test_other_tags_are_kept(tags, tmp_path):
-    lines = "".join(f"word\t{tag}\n" for tag in tags.split())
-    _, task = filled(TAG, tmp_path, f"{lines}\n" * 3, "own.txt")
-    assert task.labels == tuple(sorted(tags.split())) and task.metrics == ("accuracy",)
+def test_other_tags_are_kept(tags, labels, metric, tmp_path):
+    _, task = filled(TAG, tmp_path, lines_of(tags), "own.txt")
+    assert task.labels == tuple(labels.split()) and task.metrics == (metric,)
 
 
 WORDS, TAGS = ["It's", 'a"b', "Rome"], ["O", "B-PER", "B-LOC"]
@@ -163,20 +175,18 @@ LISTS = {
 @pytest.mark.parametrize("form", LISTS)
 @pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl", "parquet"])
 def test_words_and_tags_may_be_lists(form, kind, tmp_path):
-    rows = [LISTS[form]] * 3
     file = tmp_path / f"own.{kind}"
+    records = [dict(zip(("words", "tags"), LISTS[form], strict=True))] * 3
     if kind == "jsonl":
-        records = ({"words": words, "tags": tags} for words, tags in rows)
         file.write_text("".join(f"{json.dumps(record)}\n" for record in records))
     elif kind == "parquet":
         pyarrow = pytest.importorskip("pyarrow")
-        parquet = pytest.importorskip("pyarrow.parquet")
-        words, tags = zip(*rows, strict=True)
-        parquet.write_table(pyarrow.table({"words": words, "tags": tags}), file)
+        pytest.importorskip("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(records), file)
     else:
         with file.open("w", newline="") as stream:
-            dialect = {"delimiter": "\t"} if kind == "tsv" else {}
-            csv.writer(stream, **dialect).writerows([("words", "tags"), *rows])
+            writer = csv.DictWriter(stream, records[0], delimiter="\t" if kind == "tsv" else ",")
+            writer.writeheader()
+            writer.writerows(records)
     source = f"{'tsv' if kind == 'csv' else kind}:{file}"
     task = TableSettings().filled(TAG, source).described(TAG)
     assert task.labels == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
@@ -214,14 +224,6 @@ def test_rare_types_of_entities_are_told(tmp_path, capsys):
     assert not capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("scheme", "one", "more"), [("BIES", "S", "E"), ("BILU", "U", "L")])
-def test_schemes_that_mark_the_end_stay_entities(scheme, one, more, tmp_path):
-    text = f"Ann B-PER\nLee {more}-PER\nof O\nRome {one}-LOC\n\n" * 3
-    _, task = filled(TAG, tmp_path, text, "own.txt")
-    assert task.labels == ("O", *(f"{b}-{t}" for t in ("LOC", "PER") for b in scheme))
-    assert task.metrics == ("f1",)
-
-
 def test_the_tag_of_words_that_no_model_sees(tmp_path):
     text = "a DET\ndog NOUN\nruns VERB\n\nthe DET\n"
     table, task = filled(TAG, tmp_path, text, "own.txt")
@@ -232,9 +234,8 @@ def test_the_tag_of_words_that_no_model_sees(tmp_path):
     assert task.labels[task.outside] == "NOUN"
     table, task = filled(TAG, tmp_path, ENTITIES, "own.txt", classes=("B-LOC", "B-PER", "O"))
     assert (table.usual_tag, task.outside) == (None, 2)
-    refuses(
-        "usual_tag='X' must be one of the classes", TableSettings, classes=("A", "B"), usual_tag="X"
-    )
+    message = "usual_tag='X' must be one of the classes"
+    refuses(message, TableSettings, classes=("A", "B"), usual_tag="X")
 
 
 @pytest.mark.parametrize(
@@ -276,25 +277,21 @@ def test_choices_are_numbered_columns(tmp_path):
     _, task = filled(CHOOSE, tmp_path, "t\ty\tx\tright\na\tb\tc\tno\n", **named)
     assert (task.first, task.question, task.second) == (("t",), (), ("x", "y"))
     assert read_examples(task, "train", source=f"tsv:{tmp_path}/own.tsv").labels.tolist() == [1]
-    wrong = f"{CHOICES}a\tb\tc\td\te\t4\n"
-    _, task = filled(CHOOSE, tmp_path, wrong)
-    refuses(
-        "line 2: '4' in column 'label' is not one of the classes 1, 2, 3",
-        read_examples,
-        task,
-        "train",
-        source=f"tsv:{tmp_path}/own.tsv",
-    )
 
 
-def test_labels_of_other_tables_are_not_taken_for_numbers(tmp_path):
-    _, task = filled(CLASSIFY, tmp_path, "text\tlabel\na\t2\nb\t7\nc\t2\n")
-    (tmp_path / "other.tsv").write_text("text\tlabel\na\t1\n")
+@pytest.mark.parametrize(
+    ("task", "text", "other", "message"),
+    [
+        (CHOOSE, f"{CHOICES}a\tb\tc\td\te\t4\n", "", "2: '4' .* one of the classes 1, 2, 3"),
+        # The labels of another table are not taken for numbers of classes.
+        (CLASSIFY, "text\tlabel\na\t2\nb\t7\n", "text\tlabel\na\t1\n", "2: '1' .* classes 2, 7"),
+    ],
+)
+def test_labels_that_are_no_classes(task, text, other, message, tmp_path):
+    _, task = filled(task, tmp_path, text)
+    (tmp_path / "other.tsv").write_text(other or text)
     source = f"tsv:{tmp_path}/other.tsv"
-    refuses(
-        "other.tsv, line 2: '1' in column 'label' is not one of the classes 2, 7: correct",
-        *(read_examples, task, "all", None, source),
-    )
+    refuses(f"other.tsv, line {message}", read_examples, task, "all", source=source)
 
 
 def test_scores_are_learnt_by_mean_and_deviation(tmp_path):
@@ -308,17 +305,6 @@ def test_scores_are_learnt_by_mean_and_deviation(tmp_path):
     assert (other.mean, other.deviation) == (200.0, 4.0)
 
 
-def test_tags_of_entities_and_of_words(tmp_path):
-    _, task = filled(TAG, tmp_path, "Ann I-PER\n. O\n\nOslo B-LOC\n", "own.txt")
-    assert task.labels == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER") and task.metrics == ("f1",)
-    found = read_tagged(task, "train", source=f"conll:{tmp_path}/own.txt")
-    assert [labels.tolist() for labels in found.labels] == [[3, 0], [1]]
-    _, task = filled(TAG, tmp_path, "tokens\ttags\nAnn saw Oslo\tN V N\nno\tX\n")
-    assert task.labels == ("N", "V", "X") and task.metrics == ("accuracy",)
-    found = read_tagged(task, "train", source=f"tsv:{tmp_path}/own.tsv")
-    assert found.words == [["Ann", "saw", "Oslo"], ["no"]]
-
-
 def test_a_like_share_of_every_class_is_held_out_by_the_seed(capsys):
     labels = np.repeat([0, 1, 2], [60, 30, 10])
     held = TableSettings(held_out=0.2).held_out_mask(labels, "tsv:x")
@@ -326,12 +312,8 @@ def test_a_like_share_of_every_class_is_held_out_by_the_seed(capsys):
     assert "tsv:x: 20 of 100 examples are held out" in capsys.readouterr().err
     np.testing.assert_array_equal(held, TableSettings(held_out=0.2).held_out_mask(labels, ""))
     assert (held != TableSettings(held_out=0.2, seed=2).held_out_mask(labels, "")).any()
-    refuses(
-        "table.held_out=0.1 of 3 leaves a part empty",
-        TableSettings().held_out_mask,
-        labels[:3],
-        "x",
-    )
+    message = "table.held_out=0.1 of 3 leaves a part empty"
+    refuses(message, TableSettings().held_out_mask, labels[:3], "x")
 
 
 def test_scores_of_every_size_are_held_out_by_the_seed():

@@ -1,6 +1,5 @@
 """Examples stored on disk equal examples in memory."""
 
-import json
 import mmap
 
 import numpy as np
@@ -23,17 +22,13 @@ def test_examples_on_the_disk_are_those_in_memory(tmp_path, monkeypatch, vocabul
     monkeypatch.setenv("MACARON_TF_CACHE", str(tmp_path / "cache"))
     rng = np.random.default_rng(0)
     words = ["ä low", "new", "lower", "wide newer"]
-    rows = [
-        {
-            "text": " ".join(rng.choice(words, rng.integers(1, 9))),
-            **({"text_b": str(rng.choice(words[2:]))} if second else {}),
-            "label": ["a", "b"][n % 2],
-        }
-        for n in range(300)
-    ]
-    file = tmp_path / "rows.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    own, source = get_task("classify", own=True), f"jsonl:{file}"
+    lines = ["label\ttext\ttext_b" if second else "label\ttext"]
+    for n in range(300):
+        texts = " ".join(rng.choice(words, rng.integers(1, 9))), str(rng.choice(words[2:]))
+        lines.append("\t".join(["ab"[n % 2], *texts[: 1 + second]]))
+    file = tmp_path / "rows.tsv"
+    file.write_text("\n".join(lines))
+    own, source = get_task("classify", own=True), f"tsv:{file}"
     task = TableSettings().filled(own, source).described(own)
 
     def found():

@@ -21,25 +21,20 @@ from macaron_tf.data.tasks.text_tasks import (
 )
 
 
-def examples_of(first, second, labels):
-    labels = None if labels is None else np.array(labels)
-    return Examples((first,) if second is None else (first, second), labels)
-
-
 def test_the_papers_examples():
     """Inputs and targets have the format of Raffel et al. 2020, appendix D."""
-    pairs = as_texts(get_task("sst2"), examples_of(["it is  so\nfine "], None, [1]))
-    assert pairs == [("sst2 sentence: it is so fine", "positive")]
-    pairs = as_texts(get_task("rte"), examples_of(["A."], ["B."], [1]))
-    assert pairs == [("rte sentence1: A. sentence2: B.", "not_entailment")]
-    pairs = as_texts(get_task("stsb"), examples_of(["a"], ["b"], [3.25]))
-    assert pairs == [("stsb sentence1: a sentence2: b", "3.2")]
-    assert as_texts(get_task("cola"), examples_of(["a"], None, None)) == [("cola sentence: a", "")]
-    pairs = as_texts(get_task("mnli"), examples_of(["A b."], ["C."], [2]))
-    assert pairs == [("mnli hypothesis: C. premise: A b.", "contradiction")]
-    asked = Questions(
-        ["1"], ["Who?"], ["Ann  Lee sleeps."], [(Answer("Ann  Lee", 0), Answer("A", 0))]
-    )
+    for name, texts, label, text in (
+        ("sst2", ["it is  so\nfine "], 1, "sst2 sentence: it is so fine -> positive"),
+        ("rte", ["A.", "B."], 1, "rte sentence1: A. sentence2: B. -> not_entailment"),
+        ("stsb", ["a", "b"], 3.25, "stsb sentence1: a sentence2: b -> 3.2"),
+        ("mnli", ["A b.", "C."], 2, "mnli hypothesis: C. premise: A b. -> contradiction"),
+        ("cola", ["a"], None, "cola sentence: a -> "),
+    ):
+        labels = None if label is None else np.array([label])
+        [pair] = as_texts(get_task(name), Examples(tuple([text] for text in texts), labels))
+        assert " -> ".join(pair) == text
+    answers = Answer("Ann  Lee", 0), Answer("A", 0)
+    asked = Questions(["1"], ["Who?"], ["Ann  Lee sleeps."], [answers])
     assert questions_as_texts(asked) == [("question: Who? context: Ann Lee sleeps.", "Ann Lee")]
     assert questions_as_texts(dataclasses.replace(asked, labels=None))[0][1] == ""
 
