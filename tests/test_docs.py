@@ -1,4 +1,7 @@
-"""The documentation names only files and commands that exist, and tests run its commands."""
+"""The documentation names only files and commands that exist, and tests run its commands.
+
+The committed results stay small, and no file names a path of the machine that made it.
+"""
 
 import contextlib
 import functools
@@ -24,6 +27,7 @@ from tests import lab, walk
 ROOT = pathlib.Path(__file__).parents[1]
 FILES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FILES += [ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")]
+RESULTS = [path for path in (ROOT / "experiments" / "results").rglob("*") if path.is_file()]
 PAGES = {file.relative_to(ROOT).as_posix(): file.read_text(encoding="utf-8") for file in FILES}
 
 
@@ -205,6 +209,24 @@ def test_every_test_is_run_once():
         marks = dict(zip(("thorough", "slow"), values, strict=True))
         runs = sum(eval(expression, marks) for expression in chosen)
         assert runs == (not marks["slow"]), marks
+
+
+def test_the_committed_results_are_small():
+    assert len(RESULTS) <= 70 and sum(path.stat().st_size for path in RESULTS) <= 1_500_000
+    assert {path.suffix for path in RESULTS} <= {".md", ".json", ".png"}
+
+
+def test_no_result_has_a_path_of_a_machine_and_every_figure_is_shown():
+    linked = set()
+    for path in RESULTS:
+        if path.suffix != ".png":
+            text = path.read_text(encoding="utf-8")
+            machine = r"(?<![\w.:<)/}-])/\w+/\w+|\.\./shared|\b[A-Z]:\\"
+            assert not re.findall(machine, text), path
+        if path.suffix == ".md":
+            links = re.findall(r"\]\(([^)#\s]+)", text)
+            linked |= {path.parent.joinpath(target).resolve() for target in links}
+    assert not [path for path in RESULTS if path.suffix == ".png" and path not in linked]
 
 
 @pytest.mark.parametrize("page", ["docs/own_block.md", "docs/own_objective.md"])

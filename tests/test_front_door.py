@@ -75,11 +75,16 @@ assert "keras_hub" not in sys.modules  # which is optional
 
 @pytest.mark.slow
 def test_every_export_is_served_by_tensorflow_alone(tmp_path):
-    model, plain = classifier(), compiled(functional())
+    """A model is exported for ids alone or in a dict, as it was called."""
+    plain = compiled(functional())
     plain.fit(ROWS, LABELS, verbose=0)  # with native kernels where they can be built
     np.save(tmp_path / "rows.npy", ROWS)
-    for name, network in [("model", model), ("plain", plain)]:
-        np.save(tmp_path / f"{name}.npy", numpy_of(network(ROWS)))
+    for name, network, inputs in [
+        ("model", classifier(), ROWS),
+        ("plain", plain, ROWS),
+        ("dict", classifier(block="macaron"), {"token_ids": ROWS}),
+    ]:
+        np.save(tmp_path / f"{name}.npy", numpy_of(network(inputs)))
         network.export(tmp_path / f"{name}-export", verbose=False)
         tf.saved_model.save(network, str(tmp_path / f"{name}-save"))
     in_new_process(
@@ -87,7 +92,7 @@ def test_every_export_is_served_by_tensorflow_alone(tmp_path):
         """
 folder = sys.argv[1] + "/"
 rows = np.load(folder + "rows.npy")[:3, :5]
-for name in ("model", "plain"):
+for name in ("model", "plain", "dict"):
     expected = np.load(folder + name + ".npy")[:3]
     for way in ("-export", "-save"):
         loaded = tf.saved_model.load(folder + name + way)
@@ -98,20 +103,6 @@ for name in ("model", "plain"):
 """,
         tmp_path,
     )
-
-
-@pytest.mark.slow
-def test_an_export_takes_ids_alone_or_in_a_dict_as_the_model_did(tmp_path):
-    for name, inputs in [("alone", ROWS), ("dict", {"token_ids": ROWS})]:
-        model = classifier(block="macaron")
-        expected = numpy_of(model(inputs))
-        model.export(tmp_path / name, verbose=False)
-        tf.saved_model.save(model, str(tmp_path / f"{name}-save"))
-        exported = tf.saved_model.load(tmp_path / name)
-        np.testing.assert_allclose(exported.serve(inputs), expected, atol=1e-5)
-        saved = tf.saved_model.load(tmp_path / f"{name}-save")
-        (answers,) = saved.signatures["serving_default"](token_ids=tf.constant(ROWS)).values()
-        np.testing.assert_allclose(answers, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("implementation", slow(*NAMES, but={*NAMES} - {"xla"}))
@@ -147,9 +138,9 @@ def test_no_rows_and_no_positions_give_an_empty_result(make, implementation):
             assert not any(np.any(tf.convert_to_tensor(g)) for g in gradients)
 
 
-@pytest.mark.parametrize("network_class", [models.Encoder, models.EncoderClassifier])
-def test_a_clone_and_a_recomputed_call_answer_alike(network_class):
-    model = network_class(tiny()) if network_class is models.Encoder else classifier()
+@pytest.mark.parametrize("make", [lambda: models.Encoder(tiny()), classifier])
+def test_a_clone_and_a_recomputed_call_answer_alike(make):
+    model = make()
     expected = numpy_of(model(ROWS))
     clone = keras.models.clone_model(model)
     clone(ROWS)

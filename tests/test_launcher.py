@@ -35,13 +35,12 @@ for name in ("hub", "hugging_face", "keras_model", "saved_model"):
 """
 
 
-def launched(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "macaron_tf", *arguments]
-    return subprocess.run(command, capture_output=True, text=True)
+def python(*arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
 
 
 def test_the_help_lists_commands_that_exist():
-    shown = launched("--help").stdout
+    shown = python("-m", "macaron_tf", "--help").stdout
     texts = {name: text for name, text, *_ in import_command(RUNS).COMMANDS}
     for name, (module, text) in COMMANDS.items():
         assert importlib.util.find_spec(module), module
@@ -64,7 +63,7 @@ def test_a_command_s_help_waits_for_no_keras(name):
         "except SystemExit: print('keras' in sys.modules)"
     )
     code = f"import sys; sys.argv = ['macaron']; {code}"
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+    shown = python("-c", code).stdout
     assert shown.startswith(f"usage: macaron {name} ") and shown.endswith("False\n")
     assert f"    macaron {name} " in shown
 
@@ -128,7 +127,7 @@ def test_a_call_from_python_keeps_the_handler_of_ctrl_c(capsys):
 
 def test_an_earlier_python_is_refused():
     code = "import sys; sys.version_info = (3, 8, 18); sys.argv = ['-m']; import experiments"
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    process = python("-c", code)
     message = "error: macaron_tf needs Python 3.11 or later: use a newer Python\n"
     assert (process.returncode, process.stderr) == (2, message)
 
@@ -137,6 +136,5 @@ def test_an_earlier_python_is_refused():
 def test_commands_start_without_the_optional_packages():
     # Keras itself imports Matplotlib if it is installed.
     blocked = EXTRAS.keys() - {"importlib_resources", "matplotlib"}
-    arguments = [sys.executable, "-c", PLAIN, *blocked]
-    process = subprocess.run(arguments, capture_output=True, text=True)
+    process = python("-c", PLAIN, *blocked)
     assert process.returncode == 0, process.stderr

@@ -153,12 +153,6 @@ def test_safetensors_are_written_and_read(bert, saved, tmp_path, monkeypatch):
     refuses(install, macaron_tf.load, saved)
     refuses(install, bert.save_pretrained, tmp_path / "new", format="safetensors")
     assert not (tmp_path / "new").exists()
-    monkeypatch.undo()
-    (saved / "model.safetensors").write_bytes(b"half")
-    refuses("has changed since it was written", macaron_tf.load, saved)
-    for name in ("model.safetensors", "manifest.json"):
-        (saved / name).unlink()
-        refuses(f"{name} is missing|no checkpoint yet", macaron_tf.load, saved)
 
 
 def test_ids_and_pooling_are_kept(tmp_path):

@@ -35,6 +35,13 @@ def run(arguments, **options):
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
+def run_module(code, folder):
+    """Runs a module with this code by `python -m`; returns (status, stdout, stderr)."""
+    (folder / "command.py").write_text(code)
+    path = os.pathsep.join([str(folder), *sys.path])
+    return run("-m command", env={**os.environ, "PYTHONPATH": path})
+
+
 @pytest.mark.parametrize(
     "arguments, error",
     [
@@ -126,8 +133,7 @@ def test_ctrl_c_during_the_imports_is_one_line(module, tmp_path):
 
 @pytest.mark.parametrize("later, output", [(0.9, "cleaned\n"), (1.0, "")])
 def test_a_second_ctrl_c_lets_the_first_one_clean_up_for_a_second(later, output, tmp_path):
-    (tmp_path / "command.py").write_text(
-        f"""
+    code = f"""
 import os, signal, sys, types
 import experiments
 from macaron_tf.cli import program
@@ -147,20 +153,17 @@ def main():
 
 sys.exit(program.exit_on_user_error(main)())
 """
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     errors = "interrupted\n" if output else ""
-    assert run("-m command", env=environment) == (130, output, errors)
+    assert run_module(code, tmp_path) == (130, output, errors)
 
 
 def test_ctrl_c_within_an_exec_of_text_has_its_status(tmp_path):
     """Ctrl-C inside `exec`, as during a dataclass definition, exits with status 130."""
-    (tmp_path / "command.py").write_text(
+    code = (
         "import sys, experiments; from macaron_tf.cli.program import exit_on_user_error\n"
         "sys.exit(exit_on_user_error(lambda: exec('raise KeyboardInterrupt'))())\n"
     )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    assert run("-m command", env=environment) == (130, "", "interrupted\n")
+    assert run_module(code, tmp_path) == (130, "", "interrupted\n")
 
 
 @pytest.mark.parametrize(
