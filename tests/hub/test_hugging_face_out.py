@@ -8,6 +8,7 @@ import pytest
 import macaron_tf
 from export import hugging_face
 from macaron_tf.models import (
+    CausalClassifier,
     EncoderClassifier,
     EncoderMultipleChoice,
     EncoderQuestionAnswering,
@@ -15,13 +16,17 @@ from macaron_tf.models import (
     PretrainingEncoder,
     SiameseEncoder,
 )
+from macaron_tf.models.segment_memory import TwoStreamModel
 from tests.harness import numpy_of, refuses
-from tests.toys.hugging_face import BATCH, FORMAT, WORDS, write_bert, written
+from tests.toys.decoders import language_model, sequence_model
+from tests.toys.hugging_face import BATCH, FORMAT, WORDS, read_back, write_bert, written
 from tests.toys.hugging_face import ROWS as IDS
 from tests.toys.hugging_face import encoder_config as config
 from tests.toys.hugging_face import with_vocabulary as model
 
 pytest.importorskip("safetensors")
+
+XLNET = {"positions": "transformer_xl", "embedding_norm": False}
 
 
 @pytest.mark.parametrize(
@@ -35,16 +40,16 @@ pytest.importorskip("safetensors")
 )
 def test_a_family_is_found_by_the_configuration_and_read_back(options, model_type, tmp_path):
     made = model(PretrainingEncoder(config(**options)), has_masked_language=True)
-    fields = written(made, tmp_path / "out")
+    read = read_back(made, tmp_path / "out")
+    fields = json.loads((tmp_path / "out/config.json").read_text())
     assert fields["model_type"] == model_type and fields["vocab_size"] == len(WORDS)
-    read = macaron_tf.load(f"hugging-face:{tmp_path / 'out'}")
     assert read.unread == () and read.has_masked_language
     batch = BATCH if made.config.num_segments > 1 else {"token_ids": IDS}
-    found = [numpy_of(one.network(batch)["masked_language"]) for one in (made, read)]
-    real = IDS != 0
-    np.testing.assert_allclose(
-        found[0][real][:, : len(WORDS)], found[1][real][:, : len(WORDS)], atol=1e-5
+    ours, back = (
+        numpy_of(one.network(batch)["masked_language"])[IDS != 0, : len(WORDS)]
+        for one in (made, read)
     )
+    np.testing.assert_allclose(ours, back, atol=1e-5)
     texts = ["A café b bc [x]", "Ω 中文 a\tb"]
     assert read.vocabulary.encode_lines(texts) == made.vocabulary.encode_lines(texts)
 
@@ -93,15 +98,11 @@ def test_scores_of_a_regression_are_theirs(tmp_path):
 
 def test_a_sentence_encoder_is_read_back(tmp_path, capsys):
     made = model(SiameseEncoder(config(), "mean", normalize=True), max_length=9)
-    made.save_pretrained(tmp_path / "out", format=FORMAT)
+    read = read_back(made, tmp_path / "out")
     assert "the pooler is untrained" in capsys.readouterr().err
-    read = macaron_tf.load(f"hugging-face:{tmp_path / 'out'}")
     assert (read.pooling, read.normalize, read.max_length) == ("mean", True, 9)
-    np.testing.assert_allclose(
-        numpy_of(read.encoder(BATCH))[IDS != 0],
-        numpy_of(made.encoder(BATCH))[IDS != 0],
-        atol=1e-6,
-    )
+    ours, back = (numpy_of(one.encoder(BATCH))[IDS != 0] for one in (made, read))
+    np.testing.assert_allclose(ours, back, atol=1e-6)
 
 
 def test_a_card_names_license_data_metrics_and_settings_that_matter(tmp_path, capsys):
@@ -131,21 +132,35 @@ def test_a_card_names_license_data_metrics_and_settings_that_matter(tmp_path, ca
     assert "license='Apache 2.0' is not a license identifier" in capsys.readouterr().err
 
 
+def classifier(**options):
+    return model(EncoderClassifier(config(**options), 2))
+
+
+def two_streams(**options):
+    return model(TwoStreamModel(config(**options), memory_length=6))
+
+
+def causal_classifier():
+    return model(CausalClassifier(language_model().config, 2, symmetric=True))
+
+
 @pytest.mark.parametrize(
-    ("options", "reason"),
+    ("make", "options", "setting", "family"),
     [
-        ({"num_languages": 2}, "num_languages=2 has no counterpart in Hugging Face's BERT"),
-        (
-            {"positions": "transformer_xl"},
-            "embedding_norm=True has no counterpart in Hugging Face's XLNet",
-        ),
-        ({"summary": "last"}, "summary='last' has no counterpart"),
-        ({"block": "macaron", "activation": "elu"}, "activation='elu' has no counterpart"),
+        (classifier, {"num_languages": 2}, "num_languages=2", "BERT"),
+        (classifier, {"positions": "transformer_xl"}, "embedding_norm=True", "XLNet"),
+        (classifier, {"summary": "last"}, "summary='last'", ""),
+        (classifier, {"block": "macaron", "activation": "elu"}, "activation='elu'", ""),
+        (two_streams, {**XLNET, "block": "macaron"}, "block='macaron'", "XLNet"),
+        (language_model, {"block": "gmlp"}, "block='gmlp'", ""),
+        (language_model, {"block": "macaron", "adaptive_cutoffs": (20,)}, r"cutoffs=\(20,\)", ""),
+        (causal_classifier, {}, "symmetric=True", ""),
+        (sequence_model, {"kind": "pre-norm", "tied": False}, "tied=False", ""),
     ],
 )
-def test_what_has_no_place_is_one_sentence(options, reason, tmp_path):
-    made = model(EncoderClassifier(config(**options), 2))
-    refuses(reason, made.save_pretrained, tmp_path / "out", FORMAT)
+def test_what_has_no_place_is_one_sentence(make, options, setting, family, tmp_path):
+    reason = f"{setting} has no counterpart in Hugging Face's {family}"
+    refuses(reason, make(**options).save_pretrained, tmp_path / "out", FORMAT)
     assert not (tmp_path / "out").exists()
 
 

@@ -1,4 +1,4 @@
-"""Tests of GPT-2, GPT, T5, BART, MarianMT and Pegasus models saved as Hugging Face folders."""
+"""Tests of GPT-2, GPT, XLNet, T5, BART, MarianMT and Pegasus saved as Hugging Face folders."""
 
 import json
 
@@ -7,24 +7,34 @@ import pytest
 
 import macaron_tf
 from macaron_tf.data.tasks.encoding import encode_pairs
-from macaron_tf.decoding import BeamSearchConfig, translate_ids
+from macaron_tf.decoding import BeamSearchConfig, GenerationConfig, translate_ids
+from macaron_tf.decoding.scoring import padded
 from macaron_tf.decoding.text_generator import SequenceGenerator, TextGenerator
 from macaron_tf.hub import import_encoder_decoder
-from macaron_tf.models import (
-    CausalClassifier,
-    EncoderConfig,
-)
+from macaron_tf.models import CausalClassifier, EncoderConfig
+from macaron_tf.models.segment_memory import TwoStreamModel
 from macaron_tf.pretrained import Pretrained
+from macaron_tf.text import WordPieceVocabulary
 from tests.harness import float32_sum_error, numpy_of, refuses
+from tests.toys import hugging_face as toys
 from tests.toys.decoders import (
+    LINES,
     LLAMA,
     SEQUENCES,
     byte_pairs,
     language_model,
     random,
+    sentencepiece,
     sequence_model,
 )
-from tests.toys.hugging_face import FORMAT, written
+from tests.toys.hugging_face import (
+    FORMAT,
+    WORDS,
+    opened,
+    read_back,
+    two_stream_batch,
+    written,
+)
 
 pytest.importorskip("safetensors")
 
@@ -99,18 +109,6 @@ def test_two_texts_have_the_separators_of_the_vocabulary(tmp_path):
     fields = json.loads((tmp_path / "out/tokenizer.json").read_text())["post_processor"]["pair"]
     names = [value["id"] for field in fields for value in field.values()]
     assert names == ["A", "</s>", "</s>", "B", "</s>"]
-
-
-@pytest.mark.parametrize(
-    ("make", "reason"),
-    [
-        (lambda: language_model(block="gmlp"), "block='gmlp' has no counterpart"),
-        (lambda: sequence_model("pre-norm", tied=False), "tied=False has no counterpart"),
-    ],
-)
-def test_what_has_no_place_is_one_sentence(make, reason, tmp_path):
-    refuses(reason, make().save_pretrained, tmp_path / "out", FORMAT)
-    assert not (tmp_path / "out").exists()
 
 
 def rewritten(made: Pretrained, place, model_class: str, change) -> str:
@@ -200,7 +198,7 @@ def test_a_model_without_its_language_head_writes_nothing(
 @pytest.mark.parametrize(
     ("kind", "model_class", "change"),
     [
-        ("denoiser", "BartModel", lambda state: add_head(prefix=("model.", ""))(state)),
+        ("denoiser", "BartModel", add_head(prefix=("model.", ""))),
         ("t5", "T5Model", add_head()),
     ],
 )
@@ -246,16 +244,12 @@ def test_an_unknown_model_type_is_named(tmp_path):
         refuses(reason, macaron_tf.load, f"hugging-face:{tmp_path}")
 
 
-def opened(kind: str, place):
-    """Loads a saved model and its tokenizer with transformers.
-
-    Asserts that no weight is missing or unexpected.
-    """
+def with_tokenizer(ending: str, place):
+    """Returns the model and the tokenizer of a folder, as transformers opens them."""
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("torch")
-    theirs, loaded = getattr(transformers, kind).from_pretrained(place, output_loading_info=True)
-    assert not any(loaded.values())
-    return theirs, transformers.AutoTokenizer.from_pretrained(place)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(place)
+    return opened(getattr(transformers, f"AutoModelFor{ending}"), place), tokenizer
 
 
 @pytest.mark.parametrize(("norm", "options"), [("pre", {}), ("post", {}), ("pre", LLAMA)])
@@ -263,7 +257,7 @@ def test_pytorch_s_language_model_writes_the_same(norm, options, tmp_path):
     torch = pytest.importorskip("torch")
     made = language_model(norm, **options)
     written(made, tmp_path / "out")
-    theirs, tokenizer = opened("AutoModelForCausalLM", tmp_path / "out")
+    theirs, tokenizer = with_tokenizer("CausalLM", tmp_path / "out")
     encoded = [[BOS, *row] for row in made.vocabulary.encode_lines(HARD)]
     assert [tokenizer(text)["input_ids"] for text in HARD] == encoded
     ids = np.array(encoded[:1])
@@ -273,13 +267,8 @@ def test_pytorch_s_language_model_writes_the_same(norm, options, tmp_path):
     np.testing.assert_allclose(ours, found, atol=1e-5)
     answer = theirs.generate(torch.tensor(ids), max_new_tokens=12, do_sample=False)
     generator = TextGenerator(made.network, made.vocabulary, made.config.longest)
-    row = ids[0].tolist()
-    for _ in range(12):
-        logits = numpy_of(made.network({"token_ids": np.array([row])}))[0, -1]
-        row.append(int(np.argmax(np.where(generator.is_suppressed, -np.inf, logits))))
-        if row[-1] == EOS:
-            break
-    assert answer[0].tolist() == row
+    [[ours]] = generator.complete(HARD[:1], GenerationConfig(temperature=0.0, max_tokens=12))
+    assert answer[0].tolist() == [*encoded[0], *ours.ids]
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -291,7 +280,7 @@ def test_pytorch_s_classifier_gives_the_same_scores(norm, classes, tmp_path):
     network = random(CausalClassifier(config, classes))
     made = Pretrained(network, vocabulary=byte_pairs(), labelled=task)
     written(made, tmp_path / "out")
-    theirs, tokenizer = opened("AutoModelForSequenceClassification", tmp_path / "out")
+    theirs, tokenizer = with_tokenizer("SequenceClassification", tmp_path / "out")
     rows = tokenizer(HARD, return_tensors="pt", padding=True)
     asked = encode_pairs(byte_pairs(), HARD, None, 64, causal=True)["token_ids"]
     np.testing.assert_array_equal(rows["input_ids"], asked)
@@ -302,8 +291,6 @@ def test_pytorch_s_classifier_gives_the_same_scores(norm, classes, tmp_path):
     ours = numpy_of(network({"token_ids": rows["input_ids"].numpy()}))
     ours = ours * 3.0 + 2.0 if classes == 1 else ours
     np.testing.assert_allclose(ours, found, atol=1e-5)
-    made = Pretrained(random(CausalClassifier(config, 2, symmetric=True)), vocabulary=byte_pairs())
-    refuses("symmetric=True has no counterpart", made.save_pretrained, tmp_path / "pair", FORMAT)
 
 
 @pytest.mark.parametrize("kind", SEQUENCES)
@@ -311,12 +298,10 @@ def test_pytorch_s_encoder_decoder_writes_the_same(kind, tmp_path):
     torch = pytest.importorskip("torch")
     made = sequence_model(kind)
     written(made, tmp_path / "out")
-    theirs, tokenizer = opened("AutoModelForSeq2SeqLM", tmp_path / "out")
+    theirs, tokenizer = with_tokenizer("Seq2SeqLM", tmp_path / "out")
     encoded = [[*row, EOS] for row in made.vocabulary.encode_lines(HARD)]
     assert [tokenizer(text)["input_ids"] for text in HARD] == encoded
-    source = np.zeros((len(HARD), max(map(len, encoded))), "int32")
-    for row, ids in zip(source, encoded, strict=True):
-        row[: len(ids)] = ids
+    source = padded(encoded, 0)
     given = tokenizer(HARD, return_tensors="pt", padding=True)
     target = np.random.default_rng(0).integers(5, made.vocabulary.pieces, (len(HARD), 6))
     target[:, 0] = BOS
@@ -336,24 +321,75 @@ def test_pytorch_s_encoder_decoder_writes_the_same(kind, tmp_path):
         generator = SequenceGenerator(
             made.network, made.vocabulary, made.config.longest, made.sentinels
         )
-        barred = generator.is_suppressed
+        config = GenerationConfig(temperature=0.0, max_tokens=8)
+        best = [[*ours.ids] for [ours] in generator.complete(HARD, config)]
     else:
         search = BeamSearchConfig(beam_size=1, max_length=8)
-        best = translate_ids(made.network, source, search, pieces)["ids"][:, 0].numpy()
-        barred = None
-    for number, ids in enumerate(answer.tolist()):
+        best = translate_ids(made.network, source, search, pieces)["ids"][:, 0].numpy().tolist()
+    for ids, row in zip(answer.tolist(), best, strict=True):
         ids = ids[: ids.index(EOS) + 1] if EOS in ids else ids
-        if barred is None:
-            row = best[number].tolist()
+        # The sentinels follow the unused ids, which are left out.
+        row = [n if n < pieces else n - made.vocabulary.size + pieces for n in row]
+        if not made.objective:
             # Our search must end with EOS within the limit, unlike Hugging Face's. An answer that
             # ends at once has one token.
             common = max(min(len(ids), len(row)) - 1, 1)
-            assert row[:common] == ids[:common]
-            continue
-        row = [BOS]
-        for _ in ids:
-            logits = made.network({"source": source[number : number + 1], "target": [row]})
-            logits = numpy_of(logits)[0, -1]
-            row.append(int(np.argmax(np.where(barred, -np.inf, logits))))
-        mapped = [n if n < pieces else n - made.vocabulary.size + pieces for n in row[1:]]
-        assert mapped == ids
+            ids, row = ids[:common], row[:common]
+        assert row == ids
+
+
+VOCABULARIES = {
+    "words": lambda: WordPieceVocabulary(WORDS),
+    "pieces": lambda: sentencepiece(True, "bpe"),
+    "unigrams": lambda: sentencepiece(True, "unigram"),
+    "none": lambda: None,
+}
+
+
+def two_streams(kind: str, **options) -> Pretrained:
+    vocabulary = VOCABULARIES[kind]()
+    size = vocabulary.size if vocabulary else 24
+    given = {"positions": "transformer_xl", "embedding_norm": False, **options}
+    network = TwoStreamModel(EncoderConfig(size, 32, 48, 4, 2, **given), memory_length=6)
+    return Pretrained(toys.random(network), vocabulary=vocabulary, has_masked_language=True)
+
+
+@pytest.mark.parametrize("kind", VOCABULARIES)
+@pytest.mark.parametrize("options", [{}, {"summary": "last", "clamp_length": 3}])
+def test_an_xlnet_is_read_back(kind, options, tmp_path):
+    made = two_streams(kind, **options)
+    read = read_back(made, tmp_path / "out")
+    assert read.unread == () and read.has_masked_language
+    assert read.network.memory_length == 6
+    assert read.config.summary == made.config.summary
+    pieces = made.vocabulary.pieces if made.vocabulary else made.config.vocab_size
+    assert read.special.rows == pieces
+    if made.vocabulary:
+        assert read.vocabulary.encode_lines(LINES[:4]) == made.vocabulary.encode_lines(LINES[:4])
+    rows = two_stream_batch(pieces)
+    ours, back = (numpy_of(one.network(rows)["masked_language"]) for one in (made, read))
+    np.testing.assert_allclose(back[..., :pieces], ours[..., :pieces], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["words", "unigrams"])
+def test_pytorch_s_xlnet_scores_the_same(kind, tmp_path):
+    pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    from tests.toys.peer_language_models import hidden_states, stream_inputs
+
+    made = two_streams(kind)
+    assert written(made, tmp_path / "out")["pad_token_id"] == 0
+    theirs = opened(transformers.XLNetLMHeadModel, tmp_path / "out")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    expected = made.vocabulary.encode_lines(LINES[:4])
+    assert tokenizer(LINES[:4], add_special_tokens=False)["input_ids"] == expected
+    pieces = made.vocabulary.pieces
+    rows = two_stream_batch(pieces)
+    guessed, plain = (
+        hidden_states(theirs, rows, **more).logits for more in (stream_inputs(rows), {})
+    )
+    ours = numpy_of(made.network(rows)["masked_language"])[..., :pieces]
+    np.testing.assert_allclose(ours, guessed.numpy(), atol=1e-5)
+    content = made.encoder({name: rows[name] for name in ("token_ids", "segment_ids")})
+    ours = numpy_of(made.network.logits(content))[..., :pieces]
+    np.testing.assert_allclose(ours, plain.numpy(), atol=1e-5)

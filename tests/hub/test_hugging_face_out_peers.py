@@ -1,7 +1,7 @@
 # ruff: noqa: RUF001 -- letters of several scripts
 """Saved encoders that transformers opens have the same weights, ids and outputs as ours."""
 
-import json
+import functools
 import pathlib
 
 import numpy as np
@@ -25,7 +25,7 @@ from macaron_tf.text import NormalizationConfig, WordPieceVocabulary
 from macaron_tf.text.byte_pairs import BytePairVocabulary, MosesPairVocabulary
 from macaron_tf.text.sentencepiece import SentencePieceVocabulary
 from tests.harness import numpy_of
-from tests.toys.hugging_face import noise
+from tests.toys.hugging_face import opened, random, written
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -67,49 +67,46 @@ FAMILIES = {
 }
 
 
-@pytest.fixture(scope="module")
-def vocabularies():
+VOCABULARIES = {
+    "words": lambda lines: WordPieceVocabulary(WORDS),
+    "cased words": lambda lines: WordPieceVocabulary.train(lines, 600, lower_case=False),
+    "bytes": lambda lines: BytePairVocabulary.train(lines, 400),
+    "bytes without a space": lambda lines: without_space(BytePairVocabulary.train(lines, 400)),
+    "small bytes": lambda lines: BytePairVocabulary.train(lines, 400, lower_case=True),
+    "pieces": lambda lines: SentencePieceVocabulary.train(lines, 300),
+    "unigrams": lambda lines: SentencePieceVocabulary.train(
+        lines, 300, model_type="unigram", normalization_rule="identity"
+    ),
+    "folded": lambda lines: SentencePieceVocabulary.train(
+        lines,
+        300,
+        model_type="unigram",
+        fold_accents=True,
+        normalization=NormalizationConfig(lower_case=True),
+    ),
+}
+
+
+def without_space(pairs: BytePairVocabulary) -> BytePairVocabulary:
+    return BytePairVocabulary(pairs.units, pairs.merges, pair_separators=2)
+
+
+@functools.cache
+def vocabulary_of(kind: str):
     lines = [text for text in TEXTS if text.strip()] * 4
     lines += [line for line in pathlib.Path(__file__).read_text().splitlines() if line.strip()]
-    pairs = BytePairVocabulary.train(lines, 400)
-    return {
-        "words": WordPieceVocabulary(WORDS),
-        "cased words": WordPieceVocabulary.train(lines, 600, lower_case=False),
-        "bytes": pairs,
-        "bytes without a space": BytePairVocabulary(pairs.units, pairs.merges, pair_separators=2),
-        "small bytes": BytePairVocabulary.train(lines, 400, lower_case=True),
-        "pieces": SentencePieceVocabulary.train(lines, 300),
-        "unigrams": SentencePieceVocabulary.train(
-            lines, 300, model_type="unigram", normalization_rule="identity"
-        ),
-        "folded": SentencePieceVocabulary.train(
-            lines,
-            300,
-            model_type="unigram",
-            fold_accents=True,
-            normalization=NormalizationConfig(lower_case=True),
-        ),
-    }
+    return VOCABULARIES[kind](lines)
 
 
 def model(network, vocabulary, **fields) -> Pretrained:
-    network.build()
-    for seed, weight in enumerate(network.weights):
-        weight.assign_add(noise(seed, weight.shape))
-    return Pretrained(network, vocabulary=vocabulary, has_masked_language=True, **fields)
+    return Pretrained(random(network), vocabulary=vocabulary, has_masked_language=True, **fields)
 
 
-def opened(made: Pretrained, place):
-    """Saves a model; returns the transformers model, tokenizer and configuration loaded from it.
-
-    Asserts that no weight is missing or unexpected.
-    """
-    made.save_pretrained(place, format="hugging-face")
-    fields = json.loads((place / "config.json").read_text())
-    kind = getattr(transformers, fields["architectures"][0])
-    theirs, info = kind.from_pretrained(place, output_loading_info=True)
-    assert not any(info.values()), info
-    return theirs.eval(), transformers.AutoTokenizer.from_pretrained(place), fields
+def in_transformers(made: Pretrained, place):
+    """Saves a model; returns the transformers model, tokenizer and configuration loaded from it."""
+    fields = written(made, place)
+    theirs = opened(getattr(transformers, fields["architectures"][0]), place)
+    return theirs, transformers.AutoTokenizer.from_pretrained(place), fields
 
 
 def outputs(theirs, inputs):
@@ -151,10 +148,10 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("family", "kind"), PAIRS)
-def test_outputs_are_theirs(family, kind, vocabularies, tmp_path):
-    vocabulary = vocabularies[VOCABULARY.get(family, "words")]
+def test_outputs_are_theirs(family, kind, tmp_path):
+    vocabulary = vocabulary_of(VOCABULARY.get(family, "words"))
     network = NETWORKS[kind](config(vocabulary, FAMILIES[family]))
-    theirs, tokenizer, fields = opened(model(network, vocabulary), tmp_path / "out")
+    theirs, tokenizer, fields = in_transformers(model(network, vocabulary), tmp_path / "out")
     assert fields["model_type"] == family.partition(" ")[0]
     rows = tokenizer(["a bc d", "Abc"], ["e f g h", "a"], padding=True)
     ids = np.array(rows["input_ids"])
@@ -189,23 +186,11 @@ def test_outputs_are_theirs(family, kind, vocabularies, tmp_path):
         check_equal(numpy_of(network(ours))[where], found.logits.numpy()[where])
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "words",
-        "cased words",
-        "bytes",
-        "bytes without a space",
-        "small bytes",
-        "pieces",
-        "unigrams",
-        "folded",
-    ],
-)
-def test_ids_are_theirs_and_read_back(kind, vocabularies, tmp_path):
-    vocabulary = vocabularies[kind]
+@pytest.mark.parametrize("kind", VOCABULARIES)
+def test_ids_are_theirs_and_read_back(kind, tmp_path):
+    vocabulary = vocabulary_of(kind)
     made = model(Encoder(config(vocabulary, {})), vocabulary)
-    made.save_pretrained(tmp_path / "out", format="hugging-face")
+    written(made, tmp_path / "out")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     expected = vocabulary.encode_lines(TEXTS)
     assert tokenizer(TEXTS, add_special_tokens=False)["input_ids"] == expected
@@ -230,7 +215,7 @@ def test_an_xlm_with_its_tokenizer_is_theirs(tmp_path):
     options = {"num_segments": 0, "num_languages": 2}
     network = PretrainingEncoder(config(vocabulary, options), head_options={"transform": False})
     made = model(network, vocabulary, languages=("en", "fr"))
-    theirs, tokenizer, fields = opened(made, tmp_path / "out")
+    theirs, tokenizer, fields = in_transformers(made, tmp_path / "out")
     assert fields["model_type"] == "xlm" and fields["lang2id"] == {"en": 0, "fr": 1}
     texts = ["Ab, cd h.", "« ab » l'abc", "É a"]
     found = [tokenizer.convert_tokens_to_ids(tokenizer._tokenize(t, lang="fr")) for t in texts]

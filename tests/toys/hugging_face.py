@@ -8,6 +8,7 @@ import pathlib
 
 import numpy as np
 
+import macaron_tf
 from macaron_tf.models import EncoderConfig
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import WordPieceVocabulary
@@ -124,6 +125,23 @@ def check_equal(ours, theirs) -> None:
     np.testing.assert_allclose(numpy_of(ours), theirs, atol=1e-5, rtol=0)
 
 
+def two_stream_batch(size: int, seed: int = 0) -> dict[str, np.ndarray]:
+    """Returns the features of two rows; each row predicts three tokens in a random order.
+
+    The ids are from 6 to `size` - 1.
+    """
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(6, size, (2, 9))
+    order = np.full((2, 9), -1)
+    positions = np.array([[1, 4, 6], [0, 5, 8]])
+    for row, places in zip(order, positions, strict=True):
+        row[places] = rng.permutation(3)
+    segments = np.arange(9) > np.array([[4], [6]])
+    names = ("token_ids", "segment_ids", "order", "masked_positions")
+    features = zip(names, (ids, segments, order, positions), strict=True)
+    return {name: rows.astype("int32") for name, rows in features}
+
+
 ROWS = np.array([[2, 5, 7, 3, 6, 3], [2, 9, 3, 0, 0, 0]], "int32")
 SEGMENTS = np.array([[0, 0, 0, 0, 1, 1], [0] * 6], "int32")
 BATCH = {"token_ids": ROWS, "segment_ids": SEGMENTS}
@@ -134,15 +152,33 @@ def encoder_config(**options) -> EncoderConfig:
     return EncoderConfig(16, 32, 64, 4, 2, max_length=20, **options)
 
 
-def with_vocabulary(network, **fields) -> Pretrained:
-    """Returns a model with random weights and a vocabulary."""
+def random(network):
+    """Builds a network and adds noise to its weights; returns the network."""
     network.build()
     for seed, weight in enumerate(network.weights):
         weight.assign_add(noise(seed, weight.shape))
-    return Pretrained(network, vocabulary=WordPieceVocabulary(WORDS), **fields)
+    return network
+
+
+def with_vocabulary(network, **fields) -> Pretrained:
+    """Returns a model with random weights and a vocabulary."""
+    return Pretrained(random(network), vocabulary=WordPieceVocabulary(WORDS), **fields)
 
 
 def written(made: Pretrained, place) -> dict:
     """Saves a model; returns the content of its config.json."""
     made.save_pretrained(place, format=FORMAT)
     return json.loads((place / "config.json").read_text())
+
+
+def read_back(made: Pretrained, place) -> Pretrained:
+    """Saves a model as a Hugging Face folder; returns the model that is read from there."""
+    made.save_pretrained(place, format=FORMAT)
+    return macaron_tf.load(f"hugging-face:{place}")
+
+
+def opened(kind, place, **options):
+    """Opens a folder with a class of transformers; no weight may be missing or unexpected."""
+    theirs, info = kind.from_pretrained(place, output_loading_info=True, **options)
+    assert not any(info.values()), info
+    return theirs

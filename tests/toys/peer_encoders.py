@@ -4,10 +4,12 @@ import json
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from macaron_tf.hub.tokenizers.parts import CONTROLS, SINGLE_SPACES, STRIP, metaspace
 from macaron_tf.text.byte_pairs import byte_alphabet
 from tests.toys.hugging_face import save_random
+from tests.toys.peer_language_models import write_merges
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -54,39 +56,27 @@ LENGTH = 16
 
 def write_vocabulary(kind, directory) -> int:
     """Writes the files of a tokenizer type, such as "words"; returns the number of ids."""
+    if kind is None:
+        return 37
     if kind == "words":
         (directory / "vocab.txt").write_text("\n".join(WORDS) + "\n")
         (directory / "tokenizer_config.json").write_text('{"do_lower_case": true}')
         return len(WORDS)
     if kind == "bytes":
-        names = [*FAIRSEQ, *byte_alphabet(), "<mask>"]
-        numbers = {name: number for number, name in enumerate(names)}
-        (directory / "vocab.json").write_text(json.dumps(numbers))
-        (directory / "merges.txt").write_text("#version: 0.2\n")
-        return len(names)
+        return write_merges(directory, [*FAIRSEQ, *byte_alphabet(), "<mask>"], [])
     if kind == "moses":
         special = ["<s>", "</s>", "<pad>", "<unk>", *(f"<special{i}>" for i in range(10))]
         names = [*special, *"abcdefgh", *(f"{letter}</w>" for letter in "abcdefgh")]
-        numbers = {name: number for number, name in enumerate(names)}
-        (directory / "vocab.json").write_text(json.dumps(numbers))
+        size = write_merges(directory, names, [])
         (directory / "merges.txt").write_text("a b 1\n")
-        return len(names)
+        return size
     if kind == "modern":
-        special = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
-        added = [
-            {"id": 256 + n, "content": name, "special": True} for n, name in enumerate(special)
-        ]
-        vocabulary = {name: number for number, name in enumerate(byte_alphabet())}
-        whole = {
-            "model": {"type": "BPE", "vocab": vocabulary, "merges": []},
-            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
-            "normalizer": {"type": "NFC"},
-            "added_tokens": added,
-        }
-        (directory / "tokenizer.json").write_text(json.dumps(whole))
-        return 261
-    if kind is None:
-        return 37
+        whole = Tokenizer(models.BPE({name: n for n, name in enumerate(byte_alphabet())}, []))
+        whole.normalizer = normalizers.NFC()
+        whole.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        whole.add_special_tokens(["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"])
+        whole.save(str(directory / "tokenizer.json"))
+        return whole.get_vocab_size()
     names = [*FAIRSEQ, *"▁abcdefgh", "<mask>"]
     if kind == "albert":
         names = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]", *"▁abcdefgh"]

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from macaron_tf.text.byte_pairs import byte_alphabet
@@ -84,3 +85,25 @@ def make(family, directory, head="", **options):
         options = {"vocab_size": write_vocabulary(directory), **options}
     config = getattr(transformers, f"{name}Config")(**{**settings, **options})
     return save_random(getattr(transformers, name + head), config, directory)
+
+
+def hidden_states(theirs, batch, **more):
+    """Returns the outputs of a Hugging Face XLNet for a batch with our feature names."""
+    with torch.no_grad():
+        return theirs(
+            input_ids=torch.tensor(batch["token_ids"]),
+            token_type_ids=torch.tensor(batch["segment_ids"]),
+            **more,
+        )
+
+
+def stream_inputs(batch) -> dict:
+    """Returns the inputs of a Hugging Face XLNet that give a batch its order and its targets."""
+    order = batch["order"]
+    # 1 where i must not see j; the content stream always sees itself.
+    hidden = (order[:, None, :] >= order[:, :, None]) & (order[:, None, :] >= 0)
+    mapping = np.eye(order.shape[1], dtype="float32")[batch["masked_positions"]]  # `(B, P, L)`
+    return {
+        "perm_mask": torch.tensor(hidden.astype("float32")),
+        "target_mapping": torch.tensor(mapping),
+    }

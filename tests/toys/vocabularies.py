@@ -28,13 +28,8 @@ def train_bytes(lines, size: int, **options) -> bytes:
 
     PAD, UNK, BOS and EOS have the ids 0 to 3 by default.
     """
-    model = io.BytesIO()
     options = {"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3, "model_type": "bpe", **options}
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines), model_writer=model, vocab_size=size, byte_fallback=True,
-        minloglevel=2, **options,
-    )  # fmt: skip
-    return model.getvalue()
+    return train_sentencepiece(lines, vocab_size=size, byte_fallback=True, **options)
 
 
 @pytest.fixture(scope="session")
@@ -83,11 +78,12 @@ TRAINING = [
 ] * 4
 
 
-def train_sentencepiece(**options) -> bytes:
+def train_sentencepiece(lines=TRAINING, **options) -> bytes:
+    """Trains a SentencePiece model; returns the serialized model."""
     model = io.BytesIO()
     options = {"vocab_size": 75, "model_type": "unigram", "minloglevel": 2, **options}
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TRAINING), model_writer=model, **options
+        sentence_iterator=iter(lines), model_writer=model, **options
     )
     return model.getvalue()
 
