@@ -7,6 +7,7 @@ import dataclasses
 import json
 import pickle
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -25,9 +26,6 @@ pytest.importorskip("safetensors")
 pytestmark = pytest.mark.quick
 
 OUTPUT = "cls.predictions.decoder.weight"
-IDS = np.array([[2, 5, 7, 3, 6, 3], [2, 9, 3, 0, 0, 0]], "int32")
-SEGMENTS = np.array([[0, 0, 0, 0, 1, 1], [0] * 6], "int32")
-BATCH = {"token_ids": IDS, "segment_ids": SEGMENTS}
 
 
 def test_everything_is_read(tmp_path):
@@ -43,13 +41,16 @@ def test_everything_is_read(tmp_path):
     # Rows without a piece do not change probabilities.
     table = numpy_of(network.encoder.embeddings.tokens.table)
     np.testing.assert_array_equal(table[len(toys.WORDS) :], 0)
-    logits = network.masked_logits(network.hidden_states(BATCH, training=False))
+    logits = network.masked_logits(network.hidden_states(toys.BATCH, training=False))
     assert softmax(numpy_of(logits))[..., len(toys.WORDS) :].max() == 0
 
 
 @pytest.mark.parametrize("layout", ["rounded", "early names"])
 def test_other_layouts_are_read_to_the_same_weights(layout, tmp_path, capsys):
-    """Tables padded to a multiple of 64, and TensorFlow's weight names, are read correctly."""
+    """Tables padded to a multiple of 64, and TensorFlow's weight names, are read correctly.
+
+    Buffers may have any type.
+    """
     state, config = toys.random_state(), {}
     plain = read_hugging_face(toys.write_bert(tmp_path / "a", state))
     tokens, bias = "bert.embeddings.word_embeddings.weight", "cls.predictions.bias"
@@ -58,6 +59,7 @@ def test_other_layouts_are_read_to_the_same_weights(layout, tmp_path, capsys):
         state[tokens] = np.concatenate([state[tokens], np.zeros((54, 8), "float32")])
         state[bias] = np.concatenate([state[bias], np.zeros(54, "float32")])
     else:
+        config = {"quantization_config": None}
         names = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
         for new, old in names.items():
             state = {name.replace(new, old): value for name, value in state.items()}
@@ -92,7 +94,7 @@ def test_a_body_alone_is_read_and_its_pooler_reaches_a_classifier(tmp_path):
     assert network.config == dataclasses.replace(read.network.config, attention_dropout=0.0)
     np.testing.assert_array_equal(network.pooler.dense.kernel, state["pooler.dense.weight"].T)
     np.testing.assert_array_equal(
-        numpy_of(network.encoder(BATCH)), numpy_of(read.network.encoder(BATCH))
+        numpy_of(network.encoder(toys.BATCH)), numpy_of(read.network.encoder(toys.BATCH))
     )
 
 
@@ -114,38 +116,12 @@ def test_a_model_class_of_the_user_s_own_is_read_without_its_head(tmp_path, caps
 QUERY = "bert.encoder.layer.0.attention.self.query.weight"
 
 
-@pytest.mark.parametrize("dtype", ["int8", "F8_E4M3"])
+@pytest.mark.parametrize("dtype", ["int8", ml_dtypes.float8_e4m3fn])
 def test_quantized_weights_are_refused(dtype, tmp_path):
     """Quantized weights need scales, which would be read as weights of another layer."""
-    state = toys.random_state()
-    if dtype != "F8_E4M3":
-        state[QUERY] = np.ones((8, 8), dtype)
-    file = toys.write_bert(tmp_path, state) / "model.safetensors"
-    if dtype == "F8_E4M3":  # NumPy has no such type
-        size = int.from_bytes(file.read_bytes()[:8], "little")
-        header, values = file.read_bytes()[8 : 8 + size], file.read_bytes()[8 + size :]
-        entry = json.dumps({QUERY: {**json.loads(header)[QUERY], "dtype": dtype, "shape": [8, 32]}})
-        fields = {**json.loads(header), **json.loads(entry)}
-        header = json.dumps(fields).encode()
-        file.write_bytes(len(header).to_bytes(8, "little") + header + values)
-    refuses(
-        f"model.safetensors has the quantized weight {QUERY} of type", read_hugging_face, tmp_path
-    )
-
-
-@pytest.mark.parametrize("method", ["bitsandbytes", "gptq", "awq", "fp8"])
-def test_a_quantized_model_is_refused_by_its_method(method, tmp_path):
-    config = {"quantization_config": {"bits": 8, "quant_method": method}}
-    reason = f"config.json has quantization_config=.*'quant_method': '{method}'.*, but only None"
-    refuses(reason, read_hugging_face, toys.write_bert(tmp_path, config=config))
-    toys.write_bert(tmp_path, config={"quantization_config": None})
-    assert read_hugging_face(tmp_path).has_masked_language
-
-
-def test_buffers_may_have_any_type(tmp_path):
-    state = toys.random_state()
-    state["bert.embeddings.position_ids"] = np.arange(12)[None]
-    assert read_hugging_face(toys.write_bert(tmp_path, state)).unread == ()
+    toys.write_bert(tmp_path, {**toys.random_state(), QUERY: np.ones((8, 8), dtype)})
+    reason = f"model.safetensors has the quantized weight {QUERY} of type"
+    refuses(reason, read_hugging_face, tmp_path)
 
 
 @pytest.mark.parametrize("folder", ["0_Transformer", ""])
@@ -156,12 +132,15 @@ def test_a_sentence_transformers_directory_is_read(folder, tmp_path):
 
 
 @pytest.mark.parametrize(("lower_case", "expected"), [(True, [5, 8]), (False, [1, 9])])
-def test_case_is_as_the_tokenizer_says(lower_case, expected, tmp_path):
+def test_case_is_as_the_tokenizer_or_else_the_user_says(lower_case, expected, tmp_path):
     toys.write_bert(tmp_path, tokenizer_config={"do_lower_case": lower_case})
     vocabulary = read_hugging_face(tmp_path).vocabulary
     assert vocabulary.lower_case == lower_case
     refuses("do not say .*: leave lower_case", read_hugging_face, tmp_path, lower_case=lower_case)
     assert vocabulary.encode_lines(["A café"]) == [expected]
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    refuses("give lower_case=True or False", read_hugging_face, tmp_path)
+    assert read_hugging_face(tmp_path, lower_case=lower_case).vocabulary.lower_case == lower_case
 
 
 def test_a_tokenizer_json_does_instead_of_a_list_of_words(tmp_path):
@@ -242,16 +221,13 @@ def test_added_tokens_have_their_ids(file, tokens, lower_case, tmp_path):
     assert vocabulary.decode_lines([[5, 10, 11]]) == ["a [ENT] covid19"]
 
 
-def test_nothing_says_whether_text_is_lower_cased(tmp_path):
-    toys.write_bert(tmp_path)
-    (tmp_path / "tokenizer_config.json").write_text("{}")
-    refuses("give lower_case=True or False", read_hugging_face, tmp_path)
-    assert not read_hugging_face(tmp_path, lower_case=False).vocabulary.lower_case
-
-
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
+        (
+            {"config": {"quantization_config": {"bits": 8, "quant_method": "gptq"}}},
+            "config.json has quantization_config=.*'quant_method': 'gptq'.*, but only None",
+        ),
         ({"config": {"model_type": "mpnet"}}, "'mpnet', but only distilbert, bert, roberta"),
         ({"config": {"position_embedding_type": "relative_key"}}, "type='relative_key'"),
         ({"config": {"hidden_act": "quick_gelu"}}, "hidden_act='quick_gelu'"),
@@ -266,6 +242,17 @@ def test_nothing_says_whether_text_is_lower_cased(tmp_path):
         ),
         ({"tokenizer_config": {"strip_accents": False}}, "strip_accents=False"),
         ({"tokenizer_config": {"mask_token": "<mask>"}}, "mask_token='<mask>'"),
+        ({"tokenizer_config": {"do_basic_tokenize": False}}, "do_basic_tokenize=False"),
+        ({"tokenizer_config": {"never_split": ["covid19"]}}, "never_split=.*covid"),
+        ({"tokenizer_config": {"word_tokenizer_type": "mecab"}}, "word_tokenizer_type='mecab'"),
+        (
+            {"tokenizer_config": {"subword_tokenizer_type": "character"}},
+            "subword_tokenizer_type='character'",
+        ),
+        (
+            {"tokenizer_config": {"tokenizer_class": "BertJapaneseTokenizer"}},
+            "tokenizer_class=BertJapaneseTokenizer",
+        ),
         ({"words": [*toys.WORDS, "more"]}, "has 11 tokens, but the model has only 10 embeddings"),
         (
             {"state": {**toys.random_state(), OUTPUT: np.ones((10, 8), "float32")}},
@@ -282,9 +269,8 @@ def test_settings_that_a_file_leaves_out_are_those_of_bert_config(tmp_path):
     del config["num_hidden_layers"], config["type_vocab_size"]
     toys.write_bert(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(config))
-    refuses(
-        r"no array called encoder\.layer\.2\.", read_hugging_face, tmp_path
-    )  # the config says 12 layers
+    # The default is 12 layers.
+    refuses(r"no array called encoder\.layer\.2\.", read_hugging_face, tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 2}))
     read = read_hugging_face(tmp_path).network.config
     assert (read.num_segments, read.dropout) == (2, 0.0)
@@ -369,11 +355,7 @@ def test_missing_files_of_modules_are_named(tmp_path):
     (tmp_path / "more/modules.json").write_text('[{"path": 1}]')
     refuses("each with a path", read_hugging_face, tmp_path / "more")
     (tmp_path / "1_Pooling/config.json").unlink()
-    refuses(
-        r"1_Pooling is not a sentence-transformers pooling, .* no config\.json",
-        read_hugging_face,
-        tmp_path,
-    )
+    refuses("1_Pooling is not a .*, .* no config.json", read_hugging_face, tmp_path)
 
 
 RELEASED = {  # ModernBERT base's fields before transformers 5

@@ -1,7 +1,6 @@
 """Tests of KerasHub's tasks, tokenizers and presets, used with this project's networks."""
 
 import dataclasses
-import itertools
 import json
 
 import keras
@@ -10,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import macaron_tf
+from macaron_tf.decoding.scoring import padded
 from macaron_tf.models import (
     EncoderClassifier,
     EncoderConfig,
@@ -184,6 +184,12 @@ assert tokenizer.detokenize(tokenizer(texts)) == texts
     assert tokenizer.get_vocabulary()[:5] == WORDS[:5]
 
 
+def prompts(rows: list[list[int]], length: int) -> dict[str, np.ndarray]:
+    """Returns the inputs of a generator for rows of ids, padded to `length`."""
+    token_ids = padded(rows, 0, length)
+    return {"token_ids": token_ids, "padding_mask": token_ids != 0}
+
+
 def greedy(model: LanguageModel, rows: list[list[int]], length: int) -> list[list[int]]:
     """Continues each row greedily to `length` tokens, without a cache; returns all ids."""
     done = []
@@ -209,8 +215,7 @@ def test_a_language_model_has_our_logits_and_continues_prompts(changes, compiled
     network = language_model(**changes)
     task = task_of(Pretrained(network))
     rows = [[2, 6, 8, 5], [2, 7]]
-    token_ids = np.array([row + [0] * (12 - len(row)) for row in rows], "int32")
-    inputs = {"token_ids": token_ids, "padding_mask": token_ids != 0}
+    inputs = prompts(rows, 12)
     np.testing.assert_allclose(task(inputs), network(inputs), atol=1e-5)
     task.compile(sampler="greedy", jit_compile=compiled)
     found = task.generate(inputs, stop_token_ids=None)
@@ -229,17 +234,13 @@ def test_a_long_prompt_is_read_in_chunks_as_token_by_token():
     task.compile(sampler="greedy", jit_compile=False)
     rows = ids(2, 41, vocab_size=WORD_PIECES.pieces).tolist()
     rows[1] = rows[1][:36]  # two chunks of 16, and 3 tokens
-    token_ids = np.array([row + [0] * (48 - len(row)) for row in rows], "int32")
-    inputs = {"token_ids": token_ids, "padding_mask": token_ids != 0}
-    found = task.generate(inputs, stop_token_ids=None)["token_ids"].tolist()
+    found = task.generate(prompts(rows, 48), stop_token_ids=None)["token_ids"].tolist()
     assert found == greedy(network, rows, 48)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "quantized"),
-    [*itertools.product(("classifier", "masked", "language_model"), (False, True))],
-)
+@pytest.mark.parametrize("quantized", [False, True])
+@pytest.mark.parametrize("kind", ["classifier", "masked", "language_model"])
 def test_a_preset_is_loaded_as_the_network_that_it_was_made_of(kind, quantized, tmp_path):
     if kind == "classifier":
         network, inputs = classifier(block="macaron"), pairs()
@@ -307,11 +308,9 @@ def test_samplers(sampler):
 def test_beams_find_a_row_no_less_probable_than_greedy_choice():
     network = language_model()
     task, scores = task_of(Pretrained(network)), []
-    token_ids = np.array([[2, 6, 0, 0, 0, 0]], "int32")
-    inputs = {"token_ids": token_ids, "padding_mask": token_ids != 0}
     for sampler in ("greedy", keras_hub.samplers.BeamSampler(num_beams=4)):
         task.compile(sampler=sampler, jit_compile=False)
-        row = task.generate(dict(inputs), stop_token_ids=None)["token_ids"]
+        row = task.generate(prompts([[2, 6]], 6), stop_token_ids=None)["token_ids"]
         logs = numpy_of(keras.ops.log_softmax(network(row)))[0]
         scores.append(sum(logs[t - 1, row[0, t]] for t in range(2, 6)))
     assert scores[1] >= scores[0]

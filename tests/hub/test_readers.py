@@ -52,83 +52,43 @@ def converted(place) -> str:
     return str(out)
 
 
-def test_ctranslate2_continues_as_transformers_does(tmp_path):
-    ctranslate2 = pytest.importorskip("ctranslate2")
-    transformers = pytest.importorskip("transformers")
-    written(language_model(), tmp_path / "out")
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
-    generator = ctranslate2.Generator(converted(tmp_path / "out"))
-    barred = tokenizer.convert_ids_to_tokens(theirs.generation_config.suppress_tokens)
-    for text in TEXTS:
-        given = tokenizer(text, return_tensors="pt")
-        expected = theirs.generate(**given, max_new_tokens=10, do_sample=False)[0].tolist()
-        prompt = tokenizer.convert_ids_to_tokens(given["input_ids"][0])
-        [found] = generator.generate_batch(
-            [prompt],
-            max_length=10,
-            sampling_topk=1,
-            include_prompt_in_result=False,
-            suppress_sequences=[[piece] for piece in barred],
-        )
-        assert found.sequences_ids[0] == expected[len(prompt) :]
-
-
-@pytest.mark.parametrize("kind", ["denoiser", "t5", "pre-norm", "post-norm"])
+@pytest.mark.parametrize("kind", ["language model", "denoiser", "t5", "pre-norm", "post-norm"])
 def test_ctranslate2_answers_as_transformers_does(kind, tmp_path):
     ctranslate2 = pytest.importorskip("ctranslate2")
     transformers = pytest.importorskip("transformers")
-    written(sequence_model(kind), tmp_path / "out")
-    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
+    is_causal = kind == "language model"
+    written(language_model() if is_causal else sequence_model(kind), tmp_path / "out")
+    ending = "CausalLM" if is_causal else "Seq2SeqLM"
+    theirs = getattr(transformers, f"AutoModelFor{ending}").from_pretrained(tmp_path / "out")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
-    translator = ctranslate2.Translator(converted(tmp_path / "out"))
+    program = ctranslate2.Generator if is_causal else ctranslate2.Translator
+    program = program(converted(tmp_path / "out"))
     barred = tokenizer.convert_ids_to_tokens(theirs.generation_config.suppress_tokens)
     if kind == "post-norm":  # MarianMT has no padding there
         assert barred == ["<unused>", "<s>", "<pad>"]
         barred.remove("<pad>")
+    barred = [[piece] for piece in barred]
     for text in TEXTS:
         given = tokenizer(text, return_tensors="pt")
-        answer = theirs.generate(**given, max_new_tokens=10, do_sample=False)[0].tolist()[1:]
-        [found] = translator.translate_batch(
-            [tokenizer.convert_ids_to_tokens(given["input_ids"][0])],
-            beam_size=1,
-            max_decoding_length=10,
-            suppress_sequences=[[piece] for piece in barred],
-        )
-        ids = tokenizer.convert_tokens_to_ids(found.hypotheses[0])
-        assert ids == [number for number in answer if number != tokenizer.eos_token_id]
-
-
-def test_lm_evaluation_harness_gives_our_scores(tmp_path):
-    harness = pytest.importorskip("lm_eval")
-    tasks = pytest.importorskip("lm_eval.tasks")
-    made = language_model()
-    written(made, tmp_path / "out")
-    pairs = [("the cat sat on the", "mat"), ("a dog", "ran"), ("hello", "world")]
-    lines = [json.dumps({"text": text, "end": end}) for text, end in pairs]
-    (tmp_path / "data.jsonl").write_text("\n".join(lines) + "\n")
-    (tmp_path / "small.yaml").write_text(TASK.format(file=tmp_path / "data.jsonl"))
-    # The harness puts [CLS] before a prompt because of `add_bos_token`.
-    found = harness.simple_evaluate(
-        "hf",
-        model_args=f"pretrained={tmp_path / 'out'},add_bos_token=True,dtype=float32,max_length=64",
-        tasks=["small"],
-        task_manager=tasks.TaskManager(include_path=str(tmp_path), include_defaults=False),
-        device="cpu",
-        batch_size=1,
-        log_samples=True,
-    )
-    theirs = [sample["resps"][0][0][0] for sample in found["samples"]["small"]]
-    for model in (made, macaron_tf.load(f"hugging-face:{tmp_path / 'out'}")):
-        wholes = model.score([f"{text} {end}" for text, end in pairs])
-        parts = model.score([text for text, _ in pairs])
-        ours = [a["log_probs"] - b["log_probs"] for a, b in zip(wholes, parts, strict=True)]
-        np.testing.assert_allclose(ours, theirs, atol=1e-3)
+        answer = theirs.generate(**given, max_new_tokens=10, do_sample=False)[0].tolist()
+        prompt = tokenizer.convert_ids_to_tokens(given["input_ids"][0])
+        if is_causal:
+            greedy = {"sampling_topk": 1, "include_prompt_in_result": False, "max_length": 10}
+            [found] = program.generate_batch([prompt], suppress_sequences=barred, **greedy)
+            assert found.sequences_ids[0] == answer[len(prompt) :]
+        else:
+            greedy = {"beam_size": 1, "max_decoding_length": 10}
+            [found] = program.translate_batch([prompt], suppress_sequences=barred, **greedy)
+            ids = tokenizer.convert_tokens_to_ids(found.hypotheses[0])
+            assert ids == [number for number in answer[1:] if number != tokenizer.eos_token_id]
 
 
 @pytest.mark.parametrize("block", ["transformer", "macaron", "swish_rnn"])
 def test_lm_evaluation_harness_runs_our_models(block, tmp_path):
-    """The adapter's numbers are sums of log-softmax; for a GPT-2, also those of the model `hf`."""
+    """The adapter's numbers are sums of log-softmax; for a GPT-2, also those of the model `hf`.
+
+    The model's own scores are these numbers, too.
+    """
     harness = pytest.importorskip("lm_eval")
     tasks = pytest.importorskip("lm_eval.tasks")
     from macaron_tf.cli.lm_eval import Macaron
@@ -170,6 +130,11 @@ def test_lm_evaluation_harness_runs_our_models(block, tmp_path):
         theirs = responses("hf", model_args=args, device="cpu", batch_size=1)
         # `hf` cuts [CLS] off a long context.
         np.testing.assert_allclose(np.array(ours)[:2], np.array(theirs)[:2], atol=1e-3)
+        for model in (made, macaron_tf.load(f"hugging-face:{tmp_path / 'out'}")):
+            wholes = model.score([f"{text} {end}" for text, end in pairs[:2]])
+            parts = model.score([text for text, _ in pairs[:2]])
+            scores = [a["log_probs"] - b["log_probs"] for a, b in zip(wholes, parts, strict=True)]
+            np.testing.assert_allclose(scores, np.array(theirs)[:2, 0], atol=1e-3)
 
     model = Macaron(str(tmp_path / "own"), max_length=10)
 

@@ -1,7 +1,6 @@
 """Each step, field and flag of tokenizer.json gives the ids of its library, or is refused."""
 
 import copy
-import io
 import itertools
 import json
 import pathlib
@@ -71,12 +70,9 @@ def word_piece() -> Tokenizer:
 
 
 def unigram() -> Tokenizer:
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(filter(str.strip, LINES)), model_writer=model, vocab_size=500,
-        model_type="unigram", character_coverage=1.0, minloglevel=2, hard_vocab_limit=False,
-    )  # fmt: skip
-    proto = sentencepiece_model_pb2.ModelProto.FromString(model.getvalue())
+    options = {"vocab_size": 500, "character_coverage": 1.0, "hard_vocab_limit": False}
+    lines = filter(str.strip, LINES)
+    proto = sentencepiece_model_pb2.ModelProto.FromString(train_sentencepiece(lines, **options))
     pieces = [*((name, 0.0) for name in SPECIAL), *((p.piece, p.score) for p in proto.pieces[3:])]
     whole = Tokenizer(models.Unigram(pieces, 1))
     whole.normalizer = normalizers.Precompiled(proto.normalizer_spec.precompiled_charsmap)
@@ -249,21 +245,6 @@ def test_a_difference_is_an_error_with_the_text_and_both_ids(tmp_path, monkeypat
         [[7]] * len(lines), tf.int32
     ))  # fmt: skip
     refuses(r"'' has the ids \[7\] instead of \[\]: .*tokenizer=\"python\"", read, "qwen", tmp_path)
-
-
-REFUSED = {  # tokenizer_config.json of a folder with vocab.txt
-    "do_basic_tokenize=False": {"do_basic_tokenize": False},
-    "never_split=.*covid": {"never_split": ["covid19"]},
-    "word_tokenizer_type='mecab'": {"word_tokenizer_type": "mecab"},
-    "subword_tokenizer_type='character'": {"subword_tokenizer_type": "character"},
-    "tokenizer_class=BertJapaneseTokenizer": {"tokenizer_class": "BertJapaneseTokenizer"},
-}
-
-
-@pytest.mark.parametrize("reason", REFUSED)
-def test_options_of_words_are_refused_by_name(reason, tmp_path):
-    toys.write_bert(tmp_path, tokenizer_config=REFUSED[reason])
-    refuses(rf"tokenizer_config\.json has {reason}", read_vocabulary, tmp_path)
 
 
 def test_a_template_with_other_tokens_is_refused(tmp_path):
