@@ -82,9 +82,9 @@ MEAN = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
 
 def write_modules(directory: pathlib.Path, kinds=MODULES, pooling=MEAN, sentence=None) -> None:
     """Writes the sentence-transformers files that add modules to the model in `directory`."""
-    folders = ("", "1_Pooling", "2_Normalize")
+    package, folders = "sentence_transformers.models", ("", "1_Pooling", "2_Normalize")
     modules = [
-        {"idx": i, "path": folders[i], "type": f"sentence_transformers.models.{kind}"}
+        {"idx": i, "name": str(i), "path": folders[i], "type": f"{package}.{kind}"}
         for i, kind in enumerate(kinds)
     ]
     (directory / "modules.json").write_text(json.dumps(modules))
