@@ -1,7 +1,9 @@
 """The checks for every layer and model, and NumPy versions of softmax and GELU."""
 
+import contextlib
 import pathlib
 import re
+import resource
 
 import keras
 import numpy as np
@@ -24,6 +26,24 @@ def rejects(message: str, function, /, *args, **options) -> None:
     """Checks that a call raises a `ValueError` that matches `message`."""
     with pytest.raises(ValueError, match=message):
         function(*args, **options)
+
+
+@contextlib.contextmanager
+def file_limit(size: int | None = None):
+    """Limits the size of files, so that writing fails as on a full disk; yields a setter of it.
+
+    The limit ends with the block, before pytest writes its output, which may go to a file.
+    """
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(size: int | None) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before[0] if size is None else size, before[1]))
+
+    limit(size)
+    try:
+        yield limit
+    finally:
+        limit(None)
 
 
 def int8_error(matrices: int) -> float:

@@ -56,6 +56,16 @@ def toy_objective(network, batch, training):
     }
 
 
+def scaled(scale):
+    """Returns the toy objective with a loss that is multiplied by `scale(batch)`."""
+
+    def objective(network, batch, training):
+        sums = toy_objective(network, batch, training)
+        return {**sums, "loss_sum": sums["loss_sum"] * scale(batch)}
+
+    return objective
+
+
 def toy_batch(index: int) -> dict[str, np.ndarray]:
     """Returns the batch at `index`, which has random source tokens and targets.
 
@@ -76,6 +86,17 @@ def toy_dataset(start: int = 0, stop: int | None = None) -> tf.data.Dataset:
         return map(toy_batch, itertools.count(start) if stop is None else range(start, stop))
 
     return tf.data.Dataset.from_generator(batches, output_signature=SIGNATURE)
+
+
+def numbered(feature):
+    """Returns the toy data set of a run, whose batch i has the feature "number", `feature(i)`."""
+
+    def dataset(start):
+        numbers = tf.data.Dataset.counter(start).map(feature)
+        batches = tf.data.Dataset.zip(toy_dataset(start), numbers)
+        return batches.map(lambda batch, number: {**batch, "number": number})
+
+    return dataset
 
 
 def merged_batch(indices) -> dict[str, np.ndarray]:
@@ -101,9 +122,11 @@ def judge(model, step):
     return {"loss": metrics["loss"], "samples": [f"sample of step {step}"]}
 
 
-def run(run_dir, config=CONFIG, validate=judge, width=8, **kwargs):
+def run(
+    run_dir, config=CONFIG, validate=judge, width=8, dropout=0.2, build=build_fit_model, **kwargs
+):
     keras.utils.set_random_seed(config.seed)
-    model = build_fit_model(toy_network(dropout=0.2, width=width), toy_objective, config)
+    model = build(toy_network(dropout, width), toy_objective, config)
     return train(model, toy_dataset, run_dir, validate, **kwargs), model
 
 

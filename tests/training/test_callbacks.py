@@ -15,12 +15,11 @@ import keras
 
 
 class Tracker(keras.callbacks.Callback):
-    """Keeps what it is told, and the last of all trackers."""
+    """Keeps what it is told."""
 
     def __init__(self, every=1):
         super().__init__()
         self.every, self.steps, self.rounds, self.heard = every, {}, {}, []
-        Tracker.last = self
 
     def on_train_begin(self, logs=None):
         self.heard.append("begin")
@@ -43,11 +42,6 @@ class Tracker(keras.callbacks.Callback):
 
     def on_train_end(self, logs=None):
         self.heard.append("end")
-
-
-class Breaks(keras.callbacks.Callback):
-    def on_epoch_end(self, epoch, logs=None):
-        raise LookupError("no run to log to")
 
 
 class Other:

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import resource
 import shutil
 import signal
 import sys
@@ -16,7 +15,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.training import Diverged, Interrupted, build_fit_model, train
 from macaron_tf.training.checkpoints import (
@@ -30,7 +28,7 @@ from macaron_tf.training.checkpoints import (
 from macaron_tf.training.progress import JsonLines, read_lines
 from macaron_tf.training.state import load_network, write_checkpoint
 from tests import ram_paths
-from tests.harness import refuses
+from tests.harness import file_limit, refuses
 from tests.toys.marks import slow, thorough
 from tests.toys.training import (
     CONFIG,
@@ -39,7 +37,9 @@ from tests.toys.training import (
     flip_a_byte,
     judge,
     killed,
+    numbered,
     run,
+    scaled,
     toy_dataset,
     toy_network,
     toy_objective,
@@ -133,21 +133,27 @@ def test_a_signal_that_a_library_catches_stops_the_run(tmp_path, uninterrupted, 
     assert_same_run(tmp_path, model, uninterrupted)
 
 
+def signalled_save(patch, clock, *numbers) -> None:
+    """Raises signals in each save of a checkpoint; `clock` tells the time of each signal."""
+
+    def signalled(*given, **options):
+        for number in numbers:
+            signal.raise_signal(number)
+        return write_checkpoint(*given, **options)
+
+    patch.setattr("macaron_tf.io.signals.time", types.SimpleNamespace(monotonic=clock))
+    patch.setattr("macaron_tf.training.session.write_checkpoint", signalled)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "more", [[signal.SIGINT], *slow([signal.SIGTERM], [signal.SIGTERM, signal.SIGTERM])]
 )
 def test_signals_during_the_save_that_the_first_began(more, tmp_path, monkeypatch, uninterrupted):
-    def signalled(*given, **options):
-        for number in more:
-            signal.raise_signal(number)
-        return write_checkpoint(*given, **options)
-
-    monkeypatch.setattr("macaron_tf.io.signals.time", types.SimpleNamespace(monotonic=lambda: 3.0))
     earlier = signal.signal(signal.SIGTERM, signal.default_int_handler)  # not SIG_DFL, which kills
     try:
         with monkeypatch.context() as patch, pytest.raises(Interrupted) as error:
-            patch.setattr("macaron_tf.training.session.write_checkpoint", signalled)
+            signalled_save(patch, lambda: 3.0, *more)
             run(tmp_path, callbacks=[StopAt(3, lambda: signal.raise_signal(signal.SIGINT))])
     finally:
         signal.signal(signal.SIGTERM, earlier)
@@ -159,14 +165,7 @@ def test_signals_during_the_save_that_the_first_began(more, tmp_path, monkeypatc
 
 def test_a_signal_repeated_after_a_second_acts_at_once(tmp_path, monkeypatch):
     """A run that hangs in its save can be ended by a second Ctrl-C."""
-
-    def signalled(*given, **options):
-        signal.raise_signal(signal.SIGINT)
-        return write_checkpoint(*given, **options)
-
-    clock = types.SimpleNamespace(monotonic=iter([3.0, 4.0]).__next__)
-    monkeypatch.setattr("macaron_tf.io.signals.time", clock)
-    monkeypatch.setattr("macaron_tf.training.session.write_checkpoint", signalled)
+    signalled_save(monkeypatch, iter([3.0, 4.0]).__next__, signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, callbacks=[StopAt(3, lambda: signal.raise_signal(signal.SIGINT))])
     assert CheckpointDirectory(tmp_path).steps() == []
@@ -197,15 +196,14 @@ SHORT = dataclasses.replace(CONFIG, **SHORT)
 def test_refuses_what_does_not_belong_together(tmp_path):
     one, _ = run(tmp_path / "one", SHORT, vocabulary_hash="first")
     refuses("vocabulary mismatch", run, tmp_path / "one", SHORT, vocabulary_hash="second")
-    with pytest.raises(UserError, match="build the model with the settings"):
-        run(tmp_path / "one", SHORT, vocabulary_hash="first", width=12)
-    with pytest.raises(UserError, match="ema_decay"):
-        run(tmp_path / "one", dataclasses.replace(SHORT, ema_decay=0.9), vocabulary_hash="first")
+    first = {"vocabulary_hash": "first"}
+    refuses("build the model with the settings", run, tmp_path / "one", SHORT, **first, width=12)
+    refuses("ema_decay", run, tmp_path / "one", dataclasses.replace(SHORT, ema_decay=0.9), **first)
     other, _ = run(tmp_path / "two", SHORT, vocabulary_hash="second")
-    wide, _ = run(tmp_path / "three", SHORT, vocabulary_hash="first", width=12)
+    wide, _ = run(tmp_path / "three", SHORT, **first, width=12)
     for bad in (other, wide):
-        with pytest.raises(UserError):
-            average_checkpoints([one.checkpoint, bad.checkpoint], tmp_path / "averaged")
+        both = [one.checkpoint, bad.checkpoint]
+        refuses("", average_checkpoints, both, tmp_path / "averaged")
     assert not (tmp_path / "averaged").exists()
     assert weights_file(one.checkpoint).name == "model.weights.h5"
 
@@ -223,41 +221,35 @@ def test_early_stopping_and_the_best_checkpoint(tmp_path):
     assert (again.step, again.reason) == (8, "early_stopping")
 
 
-VALIDATIONS = {
-    "falling loss": ("loss", {2: {"loss": 3.0}, 4: {"loss": 2.0}, 6: {"loss": 2.5}}, 4),
-    "falling perplexity": ("perplexity", {n: {"perplexity": 9.0 - n} for n in (2, 4, 6)}, 6),
-    "rising bleu": ("bleu", {n: {"bleu": float(n), "loss": float(n)} for n in (2, 4, 6)}, 6),
-    "ties go to the lower loss": (
-        "accuracy",
-        {n: {"accuracy": 0.5, "loss": loss} for n, loss in ((2, 0.7), (4, 0.6), (6, 0.65))},
-        4,
-    ),
-    "ties of score and loss go to the later step": (
-        "accuracy",
-        {n: {"accuracy": 0.5, "loss": 0.7} for n in (2, 4, 6)},
-        6,
-    ),
-    "ties without a loss go to the later step": ("f1", {n: {"f1": 0.0} for n in (2, 4, 6)}, 6),
-    "a NaN is never best": (
-        "accuracy",
-        {n: {"accuracy": 0.5, "loss": loss} for n, loss in ((2, 0.7), (4, np.nan), (6, np.inf))},
-        2,
-    ),
-}
+# The best metric, the metrics at steps 2, 4 and 6, and the best step.
+VALIDATIONS = [
+    ("loss", {"loss": (3.0, 2.0, 2.5)}, 4),  # falls
+    ("perplexity", {"perplexity": (7.0, 5.0, 3.0)}, 6),
+    ("bleu", {"bleu": (2.0, 4.0, 6.0), "loss": (2.0, 4.0, 6.0)}, 6),  # rises
+    # Ties go to the lower loss, and then to the later step. A NaN is never best.
+    ("accuracy", {"accuracy": (0.5, 0.5, 0.5), "loss": (0.7, 0.6, 0.65)}, 4),
+    ("accuracy", {"accuracy": (0.5, 0.5, 0.5), "loss": (0.7, 0.7, 0.7)}, 6),
+    ("f1", {"f1": (0.0, 0.0, 0.0)}, 6),
+    ("accuracy", {"accuracy": (0.5, 0.5, 0.5), "loss": (0.7, np.nan, np.inf)}, 2),
+]
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("case", VALIDATIONS)
+@pytest.mark.parametrize(("metric", "metrics", "best"), VALIDATIONS)
 @pytest.mark.parametrize("is_resumed", [False, *slow(True)])
-def test_the_best_checkpoint_by_the_direction_of_its_metric(case, is_resumed, tmp_path):
-    metric, validations, best = VALIDATIONS[case]
+def test_the_best_checkpoint_by_the_direction_of_its_metric(
+    metric, metrics, best, is_resumed, tmp_path
+):
+    def validate(model, step):
+        return {name: values[step // 2 - 1] for name, values in metrics.items()}
+
     config = dataclasses.replace(SHORT, best_metric=metric)
     for max_steps in (4, 6) if is_resumed else (6,):
         part = dataclasses.replace(config, max_steps=max_steps)
-        result, _ = run(tmp_path, part, lambda model, step: {**validations[step]})
+        result, _ = run(tmp_path, part, validate)
     assert result.best_step == best
     record = CheckpointDirectory(tmp_path).best()
-    assert record == {"step": best, "metric": metric, "score": validations[best][metric]}
+    assert record == {"step": best, "metric": metric, "score": validate(None, best)[metric]}
 
 
 def test_an_equal_score_does_not_put_off_early_stopping(tmp_path):
@@ -272,23 +264,15 @@ def test_an_equal_score_does_not_put_off_early_stopping(tmp_path):
 def test_a_run_ends_at_its_last_skipped_update(limit, per_call, tmp_path):
     """The number of updates between two log lines is irrelevant."""
 
-    def objective(network, batch, training):
-        sums = toy_objective(network, batch, training)
-        return {**sums, "loss_sum": sums["loss_sum"] * tf.reduce_max(batch["scale"])}
-
-    def dataset(start):
-        count = tf.data.Dataset.counter(start)
-        scales = count.map(lambda i: tf.where((i == 2) | (i >= 5), np.nan, 1.0))
-        return tf.data.Dataset.zip(toy_dataset(start), scales).map(
-            lambda batch, scale: {**batch, "scale": scale}
-        )
-
+    objective = scaled(lambda batch: tf.reduce_max(batch["number"]))
+    dataset = numbered(lambda i: tf.where((i == 2) | (i >= 5), np.nan, 1.0))
     options = dict(max_skipped_updates=limit, steps_per_call=per_call, log_every=50)
     config = dataclasses.replace(SHORT, max_steps=100, validate_every=28, **options)
     keras.utils.set_random_seed(0)
     model = build_fit_model(toy_network(), objective, config)
     last = 3 if limit == 1 else 5 + limit
-    with pytest.raises(Diverged, match=f"^{limit} updates in a row up to step {last} had a NaN"):
+    said = f"^{limit} updates in a row up to step {last} had a NaN.*learning_rate"
+    with pytest.raises(Diverged, match=said):
         train(model, dataset, tmp_path, validate=None)
     assert model.step == last
 
@@ -297,10 +281,10 @@ def test_bad_input_is_one_clear_sentence(tmp_path):
     keras.utils.set_random_seed(0)
     model = build_fit_model(toy_network(), toy_objective, SHORT)
     refuses("ended after step 1", train, model, lambda start: toy_dataset(start, 1), tmp_path / "a")
-    with pytest.raises(UserError, match="best_metric='bleu'"):
-        run(tmp_path / "b", dataclasses.replace(SHORT, best_metric="bleu"))
-    with pytest.raises(UserError, match="early_stopping_patience"):
-        run(tmp_path / "c", dataclasses.replace(SHORT, early_stopping_patience=1), validate=None)
+    unknown = dataclasses.replace(SHORT, best_metric="bleu")
+    refuses("best_metric='bleu'", run, tmp_path / "b", unknown)
+    patient = dataclasses.replace(SHORT, early_stopping_patience=1)
+    refuses("early_stopping_patience", run, tmp_path / "c", patient, validate=None)
     (tmp_path / "file").write_text("")
     refuses("choose another path", run, tmp_path / "file" / "d", SHORT)
 
@@ -386,8 +370,8 @@ def test_damage_that_the_checksums_confirm_is_one_sentence(tmp_path, short, name
     (checkpoint / "manifest.json").unlink()
     _write_files(checkpoint, lambda _: None, manifest)
     assert find_damage(checkpoint) is None
-    with pytest.raises(UserError, match=rf"{name} .*restore the checkpoint from a copy"):
-        run(run_dir, dataclasses.replace(SHORT, max_steps=3))
+    said = rf"{name} .*restore the checkpoint from a copy"
+    refuses(said, run, run_dir, dataclasses.replace(SHORT, max_steps=3))
 
 
 @pytest.fixture(scope="module")
@@ -397,28 +381,10 @@ def short(tmp_path_factory):
     return run_dir
 
 
-def limit_files(size):
-    """Limits the size of files to `size` bytes, so that writing fails as on a full disk.
-
-    A `size` of `None` removes the limit.
-    """
-    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most if size is None else size, most))
-
-
-@contextlib.contextmanager
-def limits_lifted():
-    """Removes the file size limit before pytest writes its output, which may go to a file."""
-    try:
-        yield
-    finally:
-        limit_files(None)
-
-
 def test_a_disk_that_fills_up_costs_the_steps_since_the_last_checkpoint(tmp_path, uninterrupted):
     said = r"cannot write checkpoint .*step-00000015 \(.*are intact"
-    with limits_lifted(), pytest.raises(UserError, match=said):
-        run(tmp_path, callbacks=[StopAt(13, lambda: limit_files(12_000))])
+    with file_limit() as limit:
+        refuses(said, run, tmp_path, callbacks=[StopAt(13, lambda: limit(12_000))])
     directory = CheckpointDirectory(tmp_path)
     assert directory.steps() == [5, 8, 10]
     assert all(find_damage(directory.of_step(step)) is None for step in (5, 8, 10))
@@ -431,12 +397,10 @@ def test_a_line_that_cannot_be_written(tmp_path):
     log.start(0, 0)
     log.train(1, {"loss": 1.0}, {"seconds": 1.0})
     size = (tmp_path / "metrics.jsonl").stat().st_size
-    with limits_lifted():
-        limit_files(size + 10)
+    with file_limit(size + 10):
         said = r"cannot write .*metrics\.jsonl \(File too large\): check"
         refuses(said, log.train, 2, {"loss": 1.0}, {"seconds": 1.0})
-        with pytest.raises(UserError, match="cannot write .*metrics"):
-            log.finish()  # unwritten lines are tried again
+        refuses("cannot write .*metrics", log.finish)  # unwritten lines are tried again
 
 
 @pytest.mark.slow
