@@ -128,11 +128,7 @@ def test_every_subject_takes_its_options():
         ("decoding", "--model gpt2", "--size small must be one of tiny,"),
         ("train_step", "--dropout 1", "--dropout 1 is not valid: give a number from 0 to below 1"),
         ("serving", "--batch-sizes 4 0", "--batch-sizes 0"),
-        (
-            "__main__",
-            "--only speed",
-            "--only speed is not a benchmark of this command: choose from blocks,",
-        ),
+        ("__main__", "--only speed", "--only speed is not a benchmark of this command"),
     ],
 )
 def test_bad_options_are_one_sentence(name, arguments, sentence, capsys):

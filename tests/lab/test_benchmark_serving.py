@@ -50,12 +50,7 @@ def test_latencies_are_percentiles_of_the_timed_rounds_in_milliseconds(monkeypat
 
 def test_answers_that_differ_are_not_timed():
     answers = {"peer": lambda lines: np.zeros(2), "ours": lambda lines: np.full(2, 1e-3)}
-    refuses(
-        "the outputs of ours and peer differ by 1.0e-03",
-        serving.check_agreement,
-        answers,
-        [["a"]],
-    )
+    refuses("ours and peer differ by 1.0e-03", serving.check_agreement, answers, [["a"]])
     answers["ours, bfloat16"] = answers.pop("ours")
     serving.check_agreement(answers, [["a"]])
     texts = {name: lambda lines, name=name: np.array([name], object) for name in ("a", "b")}

@@ -1,7 +1,5 @@
 import dataclasses
 import json
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -10,10 +8,10 @@ import tf_keras
 
 from experiments.lab.benchmarks import encoder_step, keras_encoders, train_step
 from experiments.lab.benchmarks.workers import Worker
-from macaron_tf.errors import UserError
 from macaron_tf.hub.arrays import Raw, TorchArrays, assign_weights
 from macaron_tf.models import PretrainingEncoder
 from tests.harness import refuses
+from tests.toys.processes import in_new_process
 
 TINY = encoder_step.StepSetting(2, 32, 96, 4, 3, 16, vocab_size=50, dropout=0.0)
 
@@ -34,9 +32,7 @@ def test_a_worker_that_fails_is_one_sentence(capfd):
     assert worker.run("other", 3) == 0.0
     refuses("steps:others ended with exit status 1", worker.run, "other", 4)
     assert "RuntimeError: it fails" in capfd.readouterr().err
-    refuses(
-        "no_such_module.* ended with exit status 1", Worker, "no_such_module:contenders", {}, {}
-    )
+    refuses("no_such_module.* ended with exit", Worker, "no_such_module:contenders", {}, {})
 
 
 def test_the_batch_is_the_same_for_all_and_15_percent_masked():
@@ -66,8 +62,8 @@ def test_blocks_have_equal_matrices(name):
 
 def test_sizes_that_differ_are_refused():
     train_step.check_sizes({"ours": 1000, "a": 1010, "b": 990})
-    with pytest.raises(UserError, match="b has 1011 parameters, but ours 1000"):
-        train_step.check_sizes({"ours": 1000, "a": 1000, "b": 1011})
+    sizes = {"ours": 1000, "a": 1000, "b": 1011}
+    refuses("b has 1011 parameters, but ours 1000", train_step.check_sizes, sizes)
 
 
 def test_the_reference_is_the_fastest_peer():
@@ -179,8 +175,5 @@ def test_our_step_learns_on_jax():
 
 
 def test_pytorch_children_do_without_tensorflow():
-    code = (
-        "import sys; from experiments.lab.benchmarks import encoder_step, workers\n"
-        "sys.exit('tensorflow' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    imports = "from experiments.lab.benchmarks import encoder_step, workers"
+    in_new_process(imports, "assert 'tensorflow' not in sys.modules")

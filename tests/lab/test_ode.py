@@ -49,17 +49,13 @@ def test_what_cannot_be_read_or_written_is_said_before_minutes_are_spent(
     refused(ode.main, ["--seeds", "1", "--results", tmp_path / "file/out"], words, tmp_path)
     good = network(tmp_path / "good", "pre")
     mixed = network(tmp_path / "gmlp", "pre", block="gmlp", max_length=16)
+    after = network(tmp_path / "after", "post")
     cases = [
         (tmp_path / "nothing", "has no readable model.json"),
+        (after, f"{after} is post-norm"),
         (mixed, "has no layers of a token and a channel mixer"),
     ]
     for place, words in cases:
         refused(ode.main, ["--runs", good, place, "--results", tmp_path / "out"], words, tmp_path)
     words = "--seeds is for random operators, --runs"
     refused(ode.main, ["--runs", good, "--seeds", "1"], words, tmp_path)
-
-
-def test_norms_behind_the_sub_layers_are_no_step(tmp_path, refused):
-    place = network(tmp_path / "run", "post")
-    words = f"{place} is post-norm"
-    refused(ode.main, ["--runs", place, "--results", tmp_path / "out"], words, tmp_path)

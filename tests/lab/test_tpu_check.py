@@ -1,8 +1,5 @@
 """Tests of the TPU check: HLO parser, layouts, exit statuses, and real compilations with libtpu."""
 
-import subprocess
-import sys
-
 import keras
 import pytest
 import tensorflow as tf
@@ -12,6 +9,7 @@ from experiments.lab.tpu_check import collectives, cycles, main
 from macaron_tf.layers import SwishRNN
 from tests.toys.marks import slow
 from tests.toys.pretraining import flags, toy_settings
+from tests.toys.processes import python
 
 TINY = flags([*toy_settings("text:none"), "model.num_layers=1"])
 
@@ -197,10 +195,8 @@ def test_the_step_is_the_one_of_training(name, settings):
 )
 def test_a_tiny_recipe_passes(words, row):
     pytest.importorskip("libtpu")
-    command = [sys.executable, "-m", "experiments.lab.tpu_check", *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert row in done.stdout and ("all-reduce" in done.stdout) == ("--mesh" in words)
+    shown = python("-m", "experiments.lab.tpu_check", *words)
+    assert row in shown and ("all-reduce" in shown) == ("--mesh" in words)
 
 
 def compiled(function, *specs: tf.TensorSpec):
