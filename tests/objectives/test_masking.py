@@ -79,17 +79,15 @@ def test_positions_labels_and_the_rest_of_the_row():
     segments = tf.constant(np.arange(1200, dtype="int32").reshape(30, 40))
     batch = toy.masked(original, segment_ids=segments)
     np.testing.assert_array_equal(batch["segment_ids"], segments)
-    np.testing.assert_array_equal(
-        batch["token_ids"][~toy.masked_at(batch)], original[~toy.masked_at(batch)]
-    )
-    assert batch["masked_weights"].dtype == np.float32
-    for row in range(30):
-        count = int(batch["masked_weights"][row].sum())
-        positions, labels = batch["masked_positions"][row], batch["masked_labels"][row]
-        assert batch["masked_weights"][row].tolist() == [1] * count + [0] * (8 - count)
-        assert (np.diff(positions[:count]) > 0).all()
-        np.testing.assert_array_equal(labels[:count], original[row, positions[:count]])
-        assert not positions[count:].any() and not labels[count:].any()
+    where, weights = toy.masked_at(batch), batch["masked_weights"]
+    np.testing.assert_array_equal(batch["token_ids"][~where], original[~where])
+    assert weights.dtype == np.float32 and weights.shape == (30, 8)
+    assert np.isin(weights, [0, 1]).all() and (np.diff(weights) <= 0).all()
+    rows, positions, labels = toy.of_masks(batch, "masked_positions", "masked_labels")
+    np.testing.assert_array_equal((rows, positions), np.nonzero(where))
+    np.testing.assert_array_equal(labels, original[where])
+    for name in ("masked_positions", "masked_labels"):
+        assert not batch[name][weights == 0].any()
 
 
 @pytest.mark.parametrize("rate", [0.15, 0.4, 1.0])
@@ -131,10 +129,7 @@ def test_room_for_positions_is_a_static_multiple_of_8(length, room):
     config = MaskingConfig()
     assert config.positions(length) == room
     assert config.counts(length).max() <= room
-    dataset = tf.data.Dataset.from_tensor_slices({"token_ids": toy.full_rows(4, length)}).batch(
-        2, drop_remainder=True
-    )
-    spec = masked_by().dataset(dataset, toy.VOCABULARY, 0).element_spec
+    spec = masked_by().dataset(toy.rows([1, 1], length), toy.VOCABULARY, 0).element_spec
     assert spec["token_ids"].shape == (2, length)
     for name in ("masked_positions", "masked_labels", "masked_weights"):
         assert spec[name].shape == (2, room), name
@@ -157,26 +152,16 @@ def test_a_span_has_one_fate_and_random_pieces_of_its_own():
     original = toy.full_rows(1400, 512, pieces=30_000)
     config = MaskingConfig(choice="spans", fate="span", round_up=True)
     batch = toy.masked(original, config, vocabulary=vocabulary)
-    real = batch["masked_weights"] > 0
-    assert real.sum() > 100_000
-    rows, columns = np.nonzero(real)[0], batch["masked_positions"][real]
-    now, before = batch["token_ids"][rows, columns], original[rows, columns]
-    firsts = np.flatnonzero(batch["span_positions"][real] == 0)
-
-    def of_spans(tokens):
-        """Returns two bool arrays with one value for each span.
-
-        The first array tells whether all tokens of the span are True, and the second array tells
-        whether any token of the span is True.
-        """
-        counts = np.add.reduceat(tokens.astype(int), firsts)
-        return counts == np.diff([*firsts, len(tokens)]), counts > 0
-
-    hidden, any_hidden = of_spans(now == toy.MASK)
-    kept, _ = of_spans(now == before)
+    features = ("masked_positions", "span_positions")
+    rows, positions, places = toy.of_masks(batch, *features)
+    assert len(rows) > 100_000
+    now, before = batch["token_ids"][rows, positions], original[rows, positions]
+    firsts = np.flatnonzero(places == 0)
+    every, some = np.logical_and.reduceat, np.logical_or.reduceat  # of the tokens of each span
+    hidden, kept = every(now == toy.MASK, firsts), every(now == before, firsts)
+    np.testing.assert_array_equal(hidden, some(now == toy.MASK, firsts))
     other = ~hidden & ~kept
-    np.testing.assert_array_equal(hidden, any_hidden)
-    assert of_spans(now == before)[1][other].mean() < 0.005
+    assert some(now == before, firsts)[other].mean() < 0.005
     assert_share(hidden.sum(), len(firsts), 0.8, "[MASK]")
     assert_share(kept.sum(), len(firsts), 0.1, "kept")
     assert_share(other.sum(), len(firsts), 0.1, "random")
@@ -189,17 +174,13 @@ def test_spans_say_what_is_around_them():
     original[:, 30:33] = toy.SPECIAL[1]
     batch = toy.masked(original, MaskingConfig(rate=0.3, choice="spans"))
     where = toy.masked_at(batch)
-    for row in range(40):
-        count = int(batch["masked_weights"][row].sum())
-        for name in ("left_boundaries", "right_boundaries", "span_positions"):
-            assert batch[name].dtype == np.int32 and not batch[name][row, count:].any()
-        for place in range(count):
-            left, right = (batch[f"{side}_boundaries"][row, place] for side in ("left", "right"))
-            assert where[row, left + 1 : right].all() and not where[row, [left, right]].any()
-            assert (
-                batch["masked_positions"][row, place]
-                == left + 1 + batch["span_positions"][row, place]
-            )
+    names = ("left_boundaries", "right_boundaries", "span_positions")
+    for name in names:
+        assert batch[name].dtype == np.int32 and not batch[name][batch["masked_weights"] == 0].any()
+    masks = zip(*toy.of_masks(batch, "masked_positions", *names), strict=True)
+    for row, position, left, right, place in masks:
+        assert where[row, left + 1 : right].all() and not where[row, [left, right]].any()
+        assert position == left + 1 + place
 
 
 def test_a_dataset_keeps_its_number_of_batches():
