@@ -13,7 +13,7 @@ from macaron_tf.layers.blocks import BLOCKS
 from macaron_tf.models import Elmo
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
 from tests.harness import normal
-from tests.toys.objectives import VOCABULARY, V, ragged_rows, rows, tiny
+from tests.toys.objectives import VOCABULARY, V, ragged_rows, rows
 
 # Block types of successive layers: `ANY` lists all blocks, `DECODING` those that can decode step by
 # step, and `APART` those whose tokens interact only in attention.
@@ -52,9 +52,21 @@ SEGMENTS = np.cumsum(np.roll(IDS == 3, 1, axis=1), axis=1).clip(0, 1).astype("in
 WEIGHT = np.ones(ROWS, "float32")
 
 
-def layers(block) -> int:
-    """Returns the number of layers: 2 for one block name, and 3 for a tuple."""
-    return 2 if isinstance(block, str) else 3
+def config(family: str, block, **changes):
+    """Returns a configuration of the catalog in tiny sizes, without dropout.
+
+    A name of a block stands for 2 layers, and a tuple for 3. An encoder-decoder has one less.
+    """
+    depth = 2 if isinstance(block, str) else 3
+    if family in ("t5", "bart", "transformer"):
+        layers = dict.fromkeys(("num_encoder_layers", "num_decoder_layers"), depth - 1)
+    else:
+        layers = {"num_layers": depth}
+    sizes = {"vocab_size": V, "hidden_dim": 16, "feed_forward_dim": 32, "num_heads": 2}
+    drops = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
+    scale = {} if family in ("t5", "transformer") else {"initializer_range": 0.3}
+    given = {**sizes, **drops, **layers, **scale, **changes}
+    return models.catalog.config(f"{family}_tiny", block=block, max_length=LENGTH, **given)
 
 
 def encode(network, inputs):
@@ -63,33 +75,27 @@ def encode(network, inputs):
     return network.encoder(flat, training=False)
 
 
-def encoder(make, changes, objective, batches) -> System:
+def encoder(family, make, objective, batches, **changes) -> System:
     """Returns a system whose network is an encoder with a head, which `make` builds."""
-    return System(
-        lambda block: make(tiny(block=block, num_layers=layers(block), **changes)),
-        objective,
-        batches,
-        encode,
-    )
+    return System(lambda block: make(config(family, block, **changes)), objective, batches, encode)
 
 
-def pretrained(make, objective, changes=None, **more) -> System:
+def pretrained(family, make, objective, changes=None, **more) -> System:
     """Returns a pre-training system, whose batches the objective makes from token rows."""
 
     def batches():
         return objective.dataset(rows(LENGTHS, **more), VOCABULARY, seed=0)
 
-    return encoder(make, changes or {}, objective, batches)
+    return encoder(family, make, objective, batches, **(changes or {}))
 
 
-def fine_tuned(make, objective, changes=None, **batch) -> System:
+def fine_tuned(make, objective, family="bert", **batch) -> System:
     """Returns a system whose batches are token rows and their labels."""
     features = {"token_ids": IDS, "weight": WEIGHT, **batch}
-    batches = tf.data.Dataset.from_tensors(features).repeat
-    return encoder(make, changes or {}, objective, batches)
+    return encoder(family, make, objective, tf.data.Dataset.from_tensors(features).repeat)
 
 
-def remembering(make, objective, changes, outputs, blocks, names=("token_ids",)) -> System:
+def remembering(family, make, objective, outputs, blocks, names=("token_ids",)) -> System:
     """Returns a system with Transformer-XL memory.
 
     Each row continues the same row of the previous batch, except row 1, where a new text begins.
@@ -102,8 +108,7 @@ def remembering(make, objective, changes, outputs, blocks, names=("token_ids",))
     }
 
     def network(block):
-        options = {"positions": "transformer_xl", "embedding_norm": False, **changes}
-        model = make(tiny(block=block, num_layers=layers(block), **options), memory_length=10)
+        model = make(config(family, block), memory_length=10)
         model.build()
         model.create_memory(ROWS)
         return model
@@ -115,26 +120,22 @@ def remembering(make, objective, changes, outputs, blocks, names=("token_ids",))
     return System(network, objective, batches, outputs, names, blocks)
 
 
-def encoder_decoder(objective, batches, vocab_size=V, **options) -> System:
+def encoder_decoder(family, objective, batches, vocab_size=V) -> System:
     """Returns a system whose network is a tiny encoder-decoder."""
 
     def network(block):
-        drops = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
-        sizes = (vocab_size, 16, 32, 2, layers(block) - 1, layers(block) - 1)
-        return models.EncoderDecoder(
-            models.EncoderDecoderConfig(*sizes, block=block, **drops, **options)
-        )
+        return models.EncoderDecoder(config(family, block, vocab_size=vocab_size))
 
     return System(network, objective, batches, scores, ("source", "target"), DECODING)
 
 
-def corrupting(objective, sentinel_rows=0, **options) -> System:
+def corrupting(family, objective, sentinel_rows=0) -> System:
     """Returns a system whose encoder-decoder learns to restore corrupted text."""
 
     def batches():
         return objective.dataset(rows(LENGTHS), VOCABULARY, seed=0)
 
-    return encoder_decoder(objective, batches, V + sentinel_rows, **options)
+    return encoder_decoder(family, objective, batches, V + sentinel_rows)
 
 
 def without_blocks(make, objective, feature, mixers=(None,), **batch) -> System:
@@ -153,14 +154,6 @@ def without_blocks(make, objective, feature, mixers=(None,), **batch) -> System:
 def scores(network, inputs):
     """Returns a model's logits for all tokens."""
     return network(inputs, training=False)
-
-
-def albert(config):
-    return models.PretrainingEncoder(config, sentence_pair=True)
-
-
-def electra(config):
-    return models.GeneratorDiscriminator(config, models.generator_config(config, 0.5))
 
 
 ELMO = models.ElmoConfig(
@@ -193,85 +186,65 @@ PAIRS = {"segment_ids": SEGMENTS, "pair_label": np.array([0, 1, 1, 0], "int32")}
 MASKED, CAUSAL = objectives.MaskedLanguageObjective(), objectives.CausalLanguageObjective()
 NGRAMS = objectives.MaskingConfig(choice="ngrams")
 SPANS = objectives.MaskingConfig(choice="spans", fate="span")
-PLAIN = {"num_segments": 0}
-GPT = {**PLAIN, "causal": True, "embedding_norm": False}
 SYSTEMS = {
-    "roberta": pretrained(models.PretrainingEncoder, MASKED, changes=PLAIN),
+    "roberta": pretrained("roberta", models.PretrainingEncoder, MASKED),
     "modern_bert": pretrained(
+        "modern_bert",
         models.PretrainingEncoder,
         MASKED,
-        changes={
-            **PLAIN,
-            **{"norm": "pre", "norm_type": "unbiased", "first_norm": False, "use_bias": False},
-            **{"gated": True, "positions": "rotary", "local_rotary_base": 100.0},
-            "attention_windows": (0, 4),
-        },
+        {"local_rotary_base": 100.0, "attention_windows": (0, 4)},
     )._replace(blocks=DECODING),
     "albert": pretrained(
-        albert,
+        "albert",
+        lambda config: models.PretrainingEncoder(config, sentence_pair=True),
         objectives.MaskedLanguageObjective(masking=NGRAMS, sentence_pair=True),
-        {"sharing": "all", "embedding_dim": 8},
+        {"embedding_dim": 8},
         **PAIRS,
     ),
     "span_bert": pretrained(
+        "span_bert",
         lambda config: models.PretrainingEncoder(config, span_boundary=True),
         objectives.SpanBoundaryObjective(masking=SPANS),
-        PLAIN,
     ),
-    "xlm": pretrained(
-        models.PretrainingEncoder, MASKED, changes={**PLAIN, "num_languages": 2}, **LANGUAGES
-    ),
+    "xlm": pretrained("xlm", models.PretrainingEncoder, MASKED, **LANGUAGES),
     "xlm_causal": pretrained(
+        "xlm",
         models.LanguageModel,
         CAUSAL,
-        changes={**PLAIN, "num_languages": 2, "causal": True},
+        {"causal": True},
         language_ids=np.tile(np.arange(ROWS, dtype="int32")[:, None] % 2, (1, LENGTH)),
     ),
-    "gpt": pretrained(models.LanguageModel, CAUSAL, changes=GPT),
-    "gpt2": pretrained(
-        models.LanguageModel, CAUSAL, changes={**GPT, "norm": "pre", "scaled_outputs": True}
-    ),
+    "gpt": pretrained("gpt", models.LanguageModel, CAUSAL),
+    "gpt2": pretrained("gpt2", models.LanguageModel, CAUSAL),
     "gpt_classification": fine_tuned(
         lambda config: models.CausalClassifier(config, 3, 0.0, symmetric=True),
         objectives.AuxiliaryLanguageObjective(3),
-        GPT,
+        "gpt",
         segment_ids=SEGMENTS,
         label=np.array([0, 2, 1, 0], "int32"),
     ),
     "transformer_xl": remembering(
-        models.SegmentLanguageModel, objectives.SegmentLanguageObjective(), GPT, scores, DECODING
+        "transformer_xl",
+        models.SegmentLanguageModel,
+        objectives.SegmentLanguageObjective(),
+        scores,
+        DECODING,
     ),
     "xlnet": remembering(
+        "xlnet",
         models.TwoStreamModel,
         objectives.PermutationObjective(),
-        {},
         lambda network, inputs: scores(network, inputs)["masked_language"],
         APART,
         ("token_ids", "segment_ids", "order", "masked_positions"),
     ),
-    "t5": corrupting(
-        objectives.SpanCorruptionObjective(),
-        SENTINEL_ROWS,
-        positions="none",
-        relative_bias="shared",
-        norm_type="rms",
-        use_bias=False,
-        scaled=False,
-        embedding_scale=False,
-        scaled_logits=True,
-        initializer="lecun_normal",
+    "t5": corrupting("t5", objectives.SpanCorruptionObjective(), SENTINEL_ROWS),
+    "bart": corrupting("bart", objectives.DenoisingObjective()),
+    "electra": pretrained(
+        "electra",
+        lambda config: models.GeneratorDiscriminator(config, models.generator_config(config, 0.5)),
+        objectives.ReplacedTokenObjective(),
     ),
-    "bart": corrupting(
-        objectives.DenoisingObjective(),
-        positions="learned",
-        norm="post",
-        activation="gelu",
-        max_length=LENGTH,
-        embedding_norm=True,
-        embedding_scale=False,
-        initializer_range=0.3,
-    ),
-    "electra": pretrained(electra, objectives.ReplacedTokenObjective()),
     "classification": fine_tuned(
         lambda config: models.EncoderClassifier(config, 3, 0.0),
         objectives.ClassificationObjective(3),
@@ -312,6 +285,7 @@ SYSTEMS = {
         label=np.array([0.0, 2.0, 1.0, 0.5], "float32"),
     ),
     "translation": encoder_decoder(
+        "transformer",
         objectives.TranslationObjective(),
         tf.data.Dataset.from_tensors({"source": IDS, "target": IDS[::-1, 1:]}).repeat,
     ),
