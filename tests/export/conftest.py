@@ -4,9 +4,7 @@ import shutil
 
 import pytest
 
-from export.server.config import ServerConfig
-from export.server.model_server import ModelServer
-from tests.export.serving_toys import export_toy
+from tests.export.serving_toys import export_toy, toy_server
 
 
 @pytest.fixture(scope="session")
@@ -33,14 +31,6 @@ def live_server(tmp_path_factory, toy_versions):
     """Yields a server that runs version 1 of the toy model on a free port."""
     folder = tmp_path_factory.mktemp("live")
     shutil.copytree(toy_versions / "1", folder / "1")
-    config = ServerConfig(
-        str(folder),
-        "toy",
-        port=0,
-        max_request_rows=100,
-        max_body_bytes=1_000_000,
-        body_timeout=1.0,
-        poll_seconds=0.1,
-    )
-    with ModelServer(config) as server:
+    limits = {"max_request_rows": 100, "max_body_bytes": 1_000_000, "body_timeout": 1.0}
+    with toy_server(folder, **limits, poll_seconds=0.1) as server:
         yield server

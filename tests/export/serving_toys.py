@@ -1,5 +1,6 @@
 """A toy model with the signatures of an exported translator, and clients for tests."""
 
+import contextlib
 import http.client
 import json
 import pathlib
@@ -9,6 +10,8 @@ import sys
 
 import tensorflow as tf
 
+from export.server.config import ServerConfig
+from export.server.model_server import ModelServer
 from export.server.servable import Servable
 
 WORDS = tf.TensorSpec([None], tf.string)
@@ -60,10 +63,6 @@ class ToyTranslator(tf.Module):
     def scalar(self, x):
         return {"y": x + 1.0}
 
-    @tf.function(input_signature=[WORDS, WORDS])
-    def pair(self, source, target):
-        return {"joined": tf.strings.join([source, target])}
-
     @tf.function(input_signature=[WORDS])
     def motto(self, text):
         return {"motto": tf.strings.reduce_join([tf.strings.reduce_join(text), "g\u00fct\0"])}
@@ -94,7 +93,17 @@ def export_toy(folder: pathlib.Path, version: int, signatures=SIGNATURES) -> pat
     return path
 
 
-def call(port: int, method: str, path: str, body=None, headers=None) -> tuple[int, dict]:
+def toy_server(folder, **settings) -> ModelServer:
+    """Returns a server, not yet started, of the versions of the toy model in a folder."""
+    return ModelServer(ServerConfig(str(folder), "toy", port=0, **settings))
+
+
+def http_client(port: int):
+    """Returns a context manager of an HTTP connection to a local server."""
+    return contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60))
+
+
+def call(port: int, method: str, path: str, body=None) -> tuple[int, dict]:
     """Sends an HTTP request on a new connection; returns (status, JSON response).
 
     Args:
@@ -102,17 +111,13 @@ def call(port: int, method: str, path: str, body=None, headers=None) -> tuple[in
         method: HTTP method.
         path: path of the URL.
         body: bytes to send unchanged, or a value to send as JSON.
-        headers: request headers.
     """
     if body is not None and not isinstance(body, bytes):
         body = json.dumps(body).encode()
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    try:
-        connection.request(method, path, body=body, headers=headers or {})
+    with http_client(port) as connection:
+        connection.request(method, path, body=body)
         response = connection.getresponse()
         return response.status, json.loads(response.read())
-    finally:
-        connection.close()
 
 
 def raw_exchange(port: int, data: bytes) -> bytes:

@@ -1,7 +1,6 @@
 """Tests of TensorFlow Serving's REST API on a live server."""
 
 import concurrent.futures
-import http.client
 import itertools
 import json
 import re
@@ -10,11 +9,9 @@ import time
 
 import pytest
 
-from export.server.config import ServerConfig
-from export.server.model_server import ModelServer
 from export.server.servable import Servable
 from macaron_tf.errors import UserError
-from tests.export.serving_toys import call, raw_exchange
+from tests.export.serving_toys import call, http_client, raw_exchange, toy_server
 
 pytestmark = pytest.mark.quick
 
@@ -50,7 +47,7 @@ def test_a_server_that_loads_is_not_ready(model_folder, monkeypatch):
             seen.append(call(server.port, "GET", path))
 
     monkeypatch.setattr(Servable, "warm_up", warm_up)
-    server = ModelServer(ServerConfig(str(model_folder), "toy", port=0))
+    server = toy_server(model_folder)
     with server:
         assert seen[0] == (503, {"ready": False})
         assert seen[1] == (503, {"error": "the model is not loaded yet: try again later"})
@@ -65,19 +62,6 @@ def metrics(port) -> dict[str, float]:
         assert response.headers["Content-Type"].startswith("text/plain; version=")
         lines = [line for line in response.read().decode().splitlines() if line[0] != "#"]
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
-
-
-class http_client(http.client.HTTPConnection):
-    """A connection to a local server that a `with` statement closes."""
-
-    def __init__(self, port: int):
-        super().__init__("127.0.0.1", port, timeout=20)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
 
 
 def test_metrics_count_predictions_by_status_and_time(port):
@@ -212,8 +196,7 @@ def test_a_body_has_a_limit_also_in_pieces(port):
 
 
 def test_all_bodies_together_have_a_limit(model_folder):
-    config = ServerConfig(str(model_folder), "toy", port=0, max_body_bytes=100_000)
-    with ModelServer(config) as server:
+    with toy_server(model_folder, max_body_bytes=100_000) as server:
         place, slow = ("127.0.0.1", server.port), []
         for _ in range(17):
             slow.append(socket.create_connection(place))
@@ -269,8 +252,7 @@ def test_100_idle_connections_block_nobody(port):
 
 
 def test_a_request_that_takes_too_long_is_504(model_folder):
-    config = ServerConfig(str(model_folder), "toy", port=0, request_timeout=0.2, grace_seconds=0.1)
-    with ModelServer(config) as server:
+    with toy_server(model_folder, request_timeout=0.2, grace_seconds=0.1) as server:
         body = {"signature_name": "slow", "inputs": [200_000]}
         status, answer = call(server.port, "POST", PREDICT, body)
     assert (status, answer["error"]) == (504, "the request took longer than 0.2 s: send fewer rows")
@@ -316,10 +298,9 @@ def test_streams_have_a_limit_and_end_with_their_clients_and_the_server(model_fo
             yield "on"
 
     monkeypatch.setattr(Servable, "stream", stream)
-    config = ServerConfig(str(model_folder), "toy", port=0, grace_seconds=1.0)
     body = b'{"instances": ["a"]}'
     head = f"POST {STREAM} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-    with ModelServer(config) as server:
+    with toy_server(model_folder, grace_seconds=1.0) as server:
         clients = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(32)]
         for client in clients:
             client.sendall(head + body)

@@ -6,7 +6,6 @@ Broken versions are skipped.
 import concurrent.futures
 import itertools
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -19,65 +18,36 @@ import pytest
 import tensorflow as tf
 
 from export.server import versions
-from export.server.config import ServerConfig
 from export.server.errors import ServingError, from_exception
-from export.server.model_server import ModelServer
 from export.server.versions import Versions, find_versions
 from macaron_tf.engines.saved_model import write_version
-from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from tests import ram_paths
-from tests.export.serving_toys import call
-from tests.harness import refuses
+from tests.export.serving_toys import call, toy_server
+from tests.harness import file_limit, refuses
 
 pytestmark = pytest.mark.quick
 PREDICT = "/v1/models/toy:predict"
 
 
-class Doubled(tf.Module):
-    """A fake object that replaces a graph and a task; its signature doubles a number.
+def write(out, version=None):
+    """Writes a version of a graph that doubles a number, with weights of 400 KB."""
+    module = tf.Module()
+    module.table = tf.Variable(tf.random.stateless_uniform([100_000], (1, 2)))
 
-    The weights take 400 KB.
-    """
+    @tf.function(input_signature=[tf.TensorSpec([], tf.float32, "x")])
+    def double(x):
+        return {"y": 2 * x + 0 * module.table[0]}
 
-    texts = ()
-    network = types.SimpleNamespace(compute_dtype="float32")
-
-    def __init__(self):
-        super().__init__()
-        self.vocabulary = NoVocabulary()
-        self.table = tf.Variable(tf.random.stateless_uniform([100_000], (1, 2)))
-
-    @property
-    def task(self):
-        return self
-
-    def typical_texts(self):
-        return [""]
-
-    def saved_module(self):
-        return self
-
-    @property
-    def signatures(self):
-        @tf.function(input_signature=[tf.TensorSpec([], tf.float32, "x")])
-        def double(x):
-            return {"y": 2 * x + 0 * self.table[0]}
-
-        return {"serving_default": double.get_concrete_function()}
-
-
-class NoVocabulary:
-    """A fake vocabulary with the attributes that `write_version` uses."""
-
-    hash = "0"
-
-    def save(self, folder):
+    def save(folder):
         storage.write_atomic(storage.as_path(folder) / "vocabulary.json", b"{}")
 
-
-def write(out, version=None):
-    return write_version(Doubled(), {"run": "toy"}, out, version)
+    task = types.SimpleNamespace(name="double", texts=(), typical_texts=lambda: [""])
+    task.network = types.SimpleNamespace(compute_dtype="float32")
+    task.vocabulary = types.SimpleNamespace(hash="0", save=save)
+    graph = types.SimpleNamespace(task=task, saved_module=lambda: module)
+    graph.signatures = {"serving_default": double.get_concrete_function()}
+    return write_version(graph, {"run": "toy"}, out, version)
 
 
 def test_a_version_is_whole(disk_or_bucket):
@@ -144,19 +114,10 @@ def test_in_a_bucket_the_model_file_comes_last(tmp_path, monkeypatch):
 
 def test_a_full_disk_leaves_the_older_version(tmp_path):
     write(tmp_path)
-    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, most))
-    try:
+    with file_limit(100_000):
         refuses(r"cannot be written \(.*\): choose another path", write, tmp_path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
     assert [entry.name for entry in tmp_path.iterdir()] == ["1"]
     assert tf.saved_model.load(str(tmp_path / "1")).signatures
-
-
-def wait_for(condition) -> None:
-    while not condition():
-        time.sleep(0.02)
 
 
 class FakeServable:
@@ -279,8 +240,7 @@ def test_a_failed_load_is_reported_by_its_cause_alone(tmp_path):
 
 def test_a_folder_of_which_no_version_loads_is_one_sentence(tmp_path):
     publish(tmp_path, 1)
-    with pytest.raises(UserError, match=r"no version in .* loads \(version 1: "):
-        ModelServer(ServerConfig(str(tmp_path), "toy", port=0)).start()
+    refuses(r"no version in .* loads \(version 1: ", toy_server(tmp_path).start)
 
 
 def change_versions(folder, toy_versions, stop) -> None:
@@ -298,9 +258,11 @@ def change_versions(folder, toy_versions, stop) -> None:
 
 def test_no_answer_is_lost_or_wrong_while_versions_change_under_load(model_folder, toy_versions):
     """800 requests of 8 clients, garbage of a ninth, and a new version every 0.3 s."""
-    config = ServerConfig(str(model_folder), "toy", port=0, poll_seconds=0.05)
     garbage = [b"{", b"[]", b"\xff", b'{"instances": [NaN]}', b'{"instances": ' + b"[" * 5000, b""]
-    with ModelServer(config) as server, concurrent.futures.ThreadPoolExecutor(10) as pool:
+    with (
+        toy_server(model_folder, poll_seconds=0.05) as server,
+        concurrent.futures.ThreadPoolExecutor(10) as pool,
+    ):
         stop = threading.Event()
 
         def converse(number: int) -> set[str]:
@@ -329,4 +291,5 @@ def test_no_answer_is_lost_or_wrong_while_versions_change_under_load(model_folde
             stop.set()
         assert set.union(*seen) == {"v1", "v2"}
         assert others[1].result() == {400} and others[0].result() is None
-        wait_for(lambda: server.versions.current.version > 2)
+        while server.versions.current.version <= 2:
+            time.sleep(0.02)

@@ -180,6 +180,8 @@ def test_rotation_keeps_the_last_and_the_best(anywhere):
     anywhere.mark_best(40, "bleu", 31.0)
     anywhere.rotate(keep_last=2)
     assert anywhere.steps() == [30, 40]
+    (anywhere.path / "best.json").write_text("{")
+    assert anywhere.best() is None
 
 
 def test_a_damaged_one_takes_no_whole_ones_place(anywhere):
@@ -194,15 +196,6 @@ def test_a_damaged_one_takes_no_whole_ones_place(anywhere):
     anywhere.rotate(keep_last=1)
     assert anywhere.steps() == [20]
     assert anywhere.latest() == anywhere.of_step(20)
-
-
-def test_best_of_nothing(tmp_path):
-    directory = CheckpointDirectory(tmp_path)
-    assert directory.best() is None
-    assert directory.latest() is None
-    directory.save(1, write_two_files)
-    (directory.path / "best.json").write_text("{")
-    assert directory.best() is None
 
 
 def test_refuses_a_later_format(directory, monkeypatch):
