@@ -31,20 +31,22 @@ from macaron_tf.errors import UserError
 from macaron_tf.evaluation.verdict import judge
 from tests.toys.numbers import number_settings
 from tests.toys.pretraining import flags, prepare, toy_settings
-from tests.toys.studies import is_figure, rows_of, write_scores
+from tests.toys.studies import is_figure, write_scores
+
+
+def git(folder: pathlib.Path, *lines: str) -> None:
+    """Runs git commands in a folder."""
+    for line in lines:
+        words = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *line.split()]
+        subprocess.run(words, check=True, capture_output=True, cwd=folder)
 
 
 def test_a_commit_says_whether_files_were_edited_since(tmp_path, monkeypatch):
-    def git(*words):
-        line = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words]
-        subprocess.run(line, check=True, capture_output=True, cwd=tmp_path)
-
     result = tmp_path / "experiments" / "results" / "table.md"
     result.parent.mkdir(parents=True)
     (tmp_path / "a").write_text("1")
     result.write_text("1")
-    for words in (["init"], ["add", "."], ["commit", "-m", "a"], ["tag", "-a", "v1", "-m", "1"]):
-        git(*words)
+    git(tmp_path, "init", "add .", "commit -m a", "tag -a v1 -m 1")
     clean = versions.commit(tmp_path)
     assert re.fullmatch("[0-9a-f]{7,}", clean)
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "another"))  # as in a hook of another repository
@@ -61,24 +63,33 @@ STRANG = "strang=bert_rab_tiny:model.scheme=channels/2, tokens, channels/2,model
 
 
 @pytest.fixture
-def compared(study, study_corpus, tmp_path, capsys, monkeypatch):
-    """Returns `compared(*words)`, which runs the comparison of two encoders in tmp_path.
+def comparing(tmp_path, capsys):
+    """Returns `comparing(*words)`, which runs a comparison in tmp_path or in the folder `out`.
 
-    `compared` returns the JSON record, the Markdown page and the printed output. If the command
-    fails as expected, `compared` returns the printed error.
+    `comparing` returns the JSON record, the Markdown page and the printed output. If the command
+    fails as expected, `comparing` returns the printed error.
     """
-    monkeypatch.setattr(Pretraining, "chance_level", lambda self, rows: (5.0, "nothing is learnt"))
 
-    def call(*words, arms=("bert_rab_tiny", STRANG), status=0):
-        chosen = ("training.learning_rate=", "model.hidden_dim=")
-        small = flags([one for one in study[0] if not one.startswith(chosen)])
-        given = [str(tmp_path), *arms, "--corpus", study_corpus, "--jobs", "1", *small]
-        assert compare([*given, *words]) == status
+    def call(*words, out=tmp_path, status=0):
+        assert compare([str(out), *words, "--jobs", "1"]) == status
         said = capsys.readouterr()
         if status:
             return said.err
-        record = json.loads((tmp_path / "compare.json").read_text())
-        return record, (tmp_path / "compare.md").read_text(), said.out
+        record = json.loads((out / "compare.json").read_text())
+        return record, (out / "compare.md").read_text(), said.out
+
+    return call
+
+
+@pytest.fixture
+def compared(study, study_corpus, comparing, monkeypatch):
+    """Returns `compared(*words)`, which compares two encoders as `comparing` does."""
+    monkeypatch.setattr(Pretraining, "chance_level", lambda self, rows: (5.0, "nothing is learnt"))
+    chosen = ("training.learning_rate=", "model.hidden_dim=")
+    small = flags([one for one in study[0] if not one.startswith(chosen)])
+
+    def call(*words, arms=("bert_rab_tiny", STRANG), status=0):
+        return comparing(*arms, "--corpus", study_corpus, *small, *words, status=status)
 
     return call
 
@@ -221,9 +232,7 @@ def test_a_report_needs_no_git_and_names_the_user_s_commit(calls, compared, tmp_
     monkeypatch.undo()
     (tmp_path / "own").mkdir()
     monkeypatch.chdir(tmp_path / "own")
-    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
-    for words in (["init"], ["commit", "--allow-empty", "-m", "a"]):
-        subprocess.run([*git, *words], check=True, capture_output=True)
+    git(tmp_path / "own", "init", "commit --allow-empty -m a")
     record, text, said = compared("--seeds", "1", "2")
     assert record["your_commit"] == versions.commit(tmp_path / "own") != record["commit"]
     assert f"; your own files at commit {record['your_commit']}.\n" in text
@@ -248,12 +257,11 @@ def test_the_chance_level_counts_rows_of_the_whole_corpus(tmp_path, monkeypatch)
 
 
 def test_arms_are_compared_seed_by_seed_and_are_not_trained_twice(
-    calls, study, study_corpus, tmp_path
+    calls, study, study_corpus, comparing, tmp_path
 ):
-    arguments = [str(tmp_path), "--corpus", study_corpus, "--seeds", "1", "2", "--jobs", "1"]
-    arguments += ["bert_rab_tiny", STRANG, *flags(study[0])]
-    assert compare(arguments) == 0
-    record = json.loads((tmp_path / "compare.json").read_text())
+    arguments = ["--corpus", study_corpus, "--seeds", "1", "2", *flags(study[0])]
+    arguments += ["bert_rab_tiny", STRANG]
+    record, text, _ = comparing(*arguments)
     rows = record["rows"]
     both = itertools.product(("bert_rab_tiny", "strang"), (1, 2))
     assert [(row["arm"], row["seed"]) for row in rows] == list(both)
@@ -261,51 +269,45 @@ def test_arms_are_compared_seed_by_seed_and_are_not_trained_twice(
     assert all(row["parameters"] > 1000 and row["memory_mib"] > 1 for row in rows)
     losses = [row["loss"] for row in rows[:2]]
     assert losses[0] != losses[1]
-    text = (tmp_path / "compare.md").read_text()
     assert f"{sum(losses) / 2:.3f} ± {abs(losses[0] - losses[1]) / 2**0.5:.3f}" in text
     difference = sum(row["loss"] for row in rows[2:]) / 2 - sum(losses) / 2
     assert f"| {difference:+.3f} |" in text
-    assert (
-        "- strang: bert_rab_tiny, model.scheme=channels/2, tokens, channels/2, model.norm=pre"
-        in text
-    )
+    assert "strang: bert_rab_tiny, model.scheme=channels/2, tokens, channels/2, model.norm" in text
     # There are ten letters and a full stop; a sentence has 3 to 8 letters.
     assert 1.5 < record["guessing"] < 2.7
     assert f"| chance level |  |  |  | {record['guessing']:.3f} |" in text
     assert is_figure(tmp_path / "compare.png")
+    comparing(*arguments)
     assert len(calls) == 4
-    assert compare(arguments) == 0 and len(calls) == 4
     # An interrupted comparison resumes with the missing run.
     shutil.rmtree(tmp_path / "strang-2")
-    assert compare(arguments) == 0
+    comparing(*arguments)
     assert [call[2] for call in calls[4:]] == [str(tmp_path / "strang-2")]
 
 
-@pytest.mark.parametrize("calls", ["pretended"], indirect=True)
-def test_a_comparison_makes_its_corpus_and_says_who_learnt_little(calls, study, tmp_path, capsys):
-    arguments = [str(tmp_path), "bert_tiny", "b=bert_tiny:model.norm=pre", "--seeds", "1"]
-    arguments += flags(study[0])
-    assert compare(arguments) == 0
+@pretended
+def test_a_comparison_makes_its_corpus_and_says_who_learnt_little(
+    calls, study, comparing, tmp_path
+):
+    arguments = ["bert_tiny", "b=bert_tiny:model.norm=pre", "--seeds", "1", *flags(study[0])]
+    _, text, said = comparing(*arguments)
     assert {call[4] for call in calls} == {str(tmp_path / "corpus")}
-    said = capsys.readouterr().out
     same = "next: the same command in another folder with --set training.max_steps=8"
     assert said.endswith(f"{same}  # to leave the chance level\n")
-    text = (tmp_path / "compare.md").read_text()
     assert "**bert_tiny, b: at chance level, raise training.max_steps" in text
     assert "Arms of one seed read the same batches" in text
     assert "| b |" in text and "| +0.000 |  |  | no verdict: fewer than 3 seeds |" in text
     settings = [*study[0], "corpus.validation_every=9"]
     prepare_corpus(registry.load("bert_tiny", settings=settings), str(tmp_path / "other"), None)
-    assert compare([*arguments, "--corpus", str(tmp_path / "other")]) == 2
-    assert "bert_tiny-1 was trained on: restore the data" in capsys.readouterr().err
+    error = comparing(*arguments, "--corpus", str(tmp_path / "other"), status=2)
+    assert "bert_tiny-1 was trained on: restore the data" in error
     # The comparison is between corpora.
-    calls_before, arms = len(calls), ["bert_tiny", "b=bert_tiny:corpus.validation_every=10"]
-    arms[1] += ",training.max_steps=6"
-    words = ["--differ", "corpus.validation_every", "--seeds", "1"]
-    assert compare([str(tmp_path / "sizes"), *arms, *words, *flags(study[0])]) == 0
-    assert {pathlib.Path(call[4]).name for call in calls[calls_before:]} == {"corpus", "corpus-b"}
-    budgets = "**Budgets differ**: b has training.max_steps=6, bert_tiny 4."
-    assert budgets in (tmp_path / "sizes" / "compare.md").read_text()
+    calls.clear()
+    arguments[1] = "b=bert_tiny:corpus.validation_every=10,training.max_steps=6"
+    words = [*arguments, "--differ", "corpus.validation_every"]
+    _, text, _ = comparing(*words, out=tmp_path / "sizes")
+    assert {pathlib.Path(call[4]).name for call in calls} == {"corpus", "corpus-b"}
+    assert "**Budgets differ**: b has training.max_steps=6, bert_tiny 4." in text
 
 
 CHILD = """
@@ -367,45 +369,37 @@ def sizeless(monkeypatch):
 
 
 @pretended
-def test_fine_tunings_are_compared(calls, sizeless, tmp_path):
-    swish = "init=runs/b,training.learning_rate=1e-3,epochs=2"
-    arms = ["bert=finetune_bert:sst2:init=runs/a", f"swish=finetune_bert:sst2:{swish}"]
-    arguments = [str(tmp_path), *arms, "--seeds", "1", "--set", "max_length=64", "--data-dir", "D"]
-    assert compare(arguments) == 0
-    [swish] = [call for call in calls if call[2] == str(tmp_path / "swish-1")]
-    assert swish[:2] == ("train", "finetune_bert:sst2")
-    words = " ".join(swish[3:])
-    for given in ("init=runs/b", "training.learning_rate=1e-3", "epochs=2"):
-        assert f"--set {given}" in words
-    assert "--data-dir D" in words and "--set max_length=64" in words
-    assert "--set training.seed=1" in words
-    text = (tmp_path / "compare.md").read_text()
+def test_fine_tunings_are_compared(calls, sizeless, comparing):
+    own = ["init=runs/b", "training.learning_rate=1e-3", "epochs=2"]
+    arms = ["bert=finetune_bert:sst2:init=runs/a", f"swish=finetune_bert:sst2:{','.join(own)}"]
+    words = [*arms, "--seeds", "1", "--set", "max_length=64", "--data-dir", "D"]
+    _, text, _ = comparing(*words)
+    _, swish = calls
+    assert swish[:2] == ("train", "finetune_bert:sst2") and swish[2].endswith("/swish-1")
+    for setting in (*own, "max_length=64", "training.seed=1"):
+        assert f"--set {setting}" in " ".join(swish)
+    assert "--data-dir D" in " ".join(swish)
     assert "| bert | " in text and "Scores are of 872 examples of validation data." in text
-    calls.clear()
-    arms = [arm.partition(",")[0] for arm in arms]
-    arguments = [str(tmp_path), *arms, "--seeds", "1", "--rates", "1e-3", "3e-3"]
-    assert compare(arguments) == 0
-    runs = {(pathlib.Path(call[2]).name, *call[5:]) for call in calls}
-    rate, seed = "training.learning_rate=0.003", "training.seed=0"
-    assert ("swish-lr0.003-0", "--set", rate, "--set", seed) in runs and len(runs) == 2 * 2 + 2
-    calls.clear()
-    assert compare(arguments) == 0 and not calls  # no run is trained twice
 
 
 @pretended
-def test_each_seed_is_fine_tuned_from_a_pre_training_of_its_own(calls, sizeless, tmp_path):
+def test_each_seed_is_fine_tuned_from_a_pre_training_of_its_own(calls, sizeless, comparing):
     arms = ["one=finetune:sst2:init=runs/one-{seed}", "two=finetune:sst2:init=runs/two"]
-    assert compare([str(tmp_path), *arms, "--seeds", "4", "5", "--rates", "1e-3", "3e-3"]) == 0
+    words = [*arms, "--seeds", "4", "5", "--rates", "1e-3", "3e-3"]
+    comparing(*words)
     assert sizeless == ["runs/one-4", "runs/one-5", "runs/two"]
-    inits = {pathlib.Path(call[2]).name: call[4].removeprefix("init=") for call in calls}
+    runs = {pathlib.Path(call[2]).name: call[3:] for call in calls}
+    inits = {name: call[1].removeprefix("init=") for name, call in runs.items()}
     assert {inits["one-lr0.001-4"], inits["one-lr0.001-5"]} == {"runs/one-4", "runs/one-5"}
     assert inits["one-lr0.001-0"] == "runs/one-0" and inits["two-lr0.001-5"] == "runs/two"
+    rate = ("--set", "training.learning_rate=0.003", "--set", "training.seed=0")
+    assert runs["two-lr0.003-0"][2:] == rate and len(calls) == 2 * 2 + 2 * 2
+    comparing(*words)
+    assert len(calls) == 2 * 2 + 2 * 2  # no run is trained twice
 
 
 @pretended
-def test_pre_trained_models_are_compared_on_several_tasks(
-    calls, sizeless, tmp_path, monkeypatch, refused
-):
+def test_pre_trained_models_are_compared_on_several_tasks(calls, sizeless, comparing, monkeypatch):
     # Scores of seeds 1 to 3 on both tasks, and CoLA's accuracy, which has a column of its own.
     scores = {
         ("base", "cola"): (0.10, 0.12, 0.14),
@@ -425,32 +419,24 @@ def test_pre_trained_models_are_compared_on_several_tasks(
     levels = {"cola": (0.0, "one answer"), "rte": (0.5, "one answer")}
     monkeypatch.setattr(Finetuning, "chance_level", lambda self, rows: levels[rows[0]["task"]])
     arms = ["base=runs/a", "own=hugging-face:b:training.weight_decay=0.1"]
-    words = [*arms, "--tasks", "cola", "rte", "--jobs", "1"]
-    assert compare([str(tmp_path), *words, "--seeds", "1", "2", "3"]) == 0
+    record, text, _ = comparing(*arms, "--tasks", "cola", "rte", "--seeds", "1", "2", "3")
     assert {call[1] for call in calls} == {"finetune:cola", "finetune:rte"}
     assert len(calls) == 2 * 2 * 3
     [own] = [call for call in calls if call[2].endswith("own-rte-3")]
     assert {"init=hugging-face:b", "training.weight_decay=0.1"} < {*own}
     assert sizeless == ["runs/a", "hugging-face:b"]
-    text = (tmp_path / "compare.md").read_text()
     assert "| arm | cola | rte | cola accuracy | average | - base |" in text
-    average = [np.mean([scores["own", task] for task in levels], axis=0)]
-    average.append(np.mean([scores["base", task] for task in levels], axis=0))
+    average = [np.mean([scores[arm, task] for task in levels], axis=0) for arm in ("own", "base")]
     test = scipy.stats.ttest_rel(*average)
     low, high = (f"{100 * end:+.1f}" for end in test.confidence_interval())
     row = f"| own | 22.0 ± 1.7 | 62.0 ± 3.5 | 72.0 ± 1.7 | **{100 * average[0].mean():.1f} ± "
     assert row in text and f"| {low} to {high} | {test.pvalue:.3f} |" in text
     assert "## cola" in text and "## rte" in text and "Chance level of rte, 50.0" in text
-    record = json.loads((tmp_path / "compare.json").read_text())
     verdicts = {(one["arm"], one["task"]): one for one in record["verdicts"]}
     # Holm's method counts the two tasks.
     cola = scipy.stats.ttest_rel(scores["own", "cola"], scores["base", "cola"]).pvalue
     assert verdicts["own", "cola"]["corrected"] == pytest.approx(2 * cola)
     assert verdicts["own", "cola"]["word"] == "better" and record["guessing"]["rte"] == 0.5
-    for more, message in (
-        (["--tasks", "rte", "--finetune-set", "epochs=1"], "--finetune-set does not apply to"),
-    ):
-        refused(compare, [str(tmp_path / "other"), *arms, *more], message, tmp_path)
 
 
 def translator_flags(source: str) -> list[str]:
@@ -458,32 +444,32 @@ def translator_flags(source: str) -> list[str]:
     return flags([*number_settings(source, 40), *(f"training.{step}" for step in steps)])
 
 
-def test_two_blocks_are_compared(calls, number_text, tmp_path, capsys):
-    arguments = [str(tmp_path), "--seeds", "1", "--jobs", "1", *translator_flags(number_text)]
-    arguments += [f"{one}=multi30k_{one}_tiny" for one in ("macaron", "transformer")]
-    assert compare(arguments) == 0
-    assert rows_of(tmp_path / "compare.json", "arm") == [("macaron",), ("transformer",)]
-    [test] = json.loads((tmp_path / "compare.json").read_text())["bootstrap"]
+BLOCKS = [f"{one}=multi30k_{one}_tiny" for one in ("macaron", "transformer")]
+
+
+def test_two_blocks_are_compared(calls, number_text, comparing, tmp_path):
+    arguments = [*BLOCKS, "--seeds", "1", *translator_flags(number_text)]
+    record, _, table = comparing(*arguments)
+    assert [row["arm"] for row in record["rows"]] == ["macaron", "transformer"]
+    [test] = record["bootstrap"]
     assert test["arm"] == "transformer" and 0 < test["p_value"] <= 1
-    table = capsys.readouterr().out
     assert "| macaron |" in table and "| transformer | 1 | " in table and "Signatures: " in table
     assert (tmp_path / "compare.png").stat().st_size > 10_000
     assert [call[0] for call in calls] == ["train", "average", "evaluate"] * 2
-    assert compare(arguments) == 0 and len(calls) == 6
+    comparing(*arguments)
+    assert len(calls) == 6
 
 
 @pretended
 def test_commands_of_an_arm_may_run_the_block_that_it_names(
-    calls, number_text, tmp_path, monkeypatch
+    calls, number_text, comparing, tmp_path, monkeypatch
 ):
     block = "from macaron_tf.layers import MacaronBlock\nclass Mine(MacaronBlock):\n    pass\n"
     (tmp_path / "my_arm.py").write_text(block)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    own = "multi30k_macaron_tiny:model.block=my_arm:Mine"
-    arms = ["macaron=multi30k_macaron_tiny", f"own={own}"]
-    words = ["--seeds", "1", "--jobs", "1", *translator_flags(number_text)]
-    assert compare(["out", *arms, *words]) == 0
+    own = "own=multi30k_macaron_tiny:model.block=my_arm:Mine"
+    comparing(BLOCKS[0], own, "--seeds", "1", *translator_flags(number_text))
     trusting = [(call[0], "own" in call[1]) for call in calls if "--trust-code" in call]
     assert trusting == [("average", True), ("evaluate", True)]
     del sys.modules["my_arm"]
@@ -491,75 +477,59 @@ def test_commands_of_an_arm_may_run_the_block_that_it_names(
 
 @pytest.mark.slow
 @pretended
-def test_arms_have_equal_parameters(calls, tmp_path, capsys):
-    out = tmp_path / "out"
-
-    def compared(*arms: str) -> int:
-        words = [str(out), *arms, "--seeds", "1", "--equal", "parameters"]
-        small = ["data.vocabulary_size=40", "model.hidden_dim=64", "training.max_steps=500"]
-        small += ["model.num_encoder_layers=1", "model.num_decoder_layers=1"]
-        return compare([*words, *flags(small)])
-
-    one = "one=multi30k_macaron_tiny"
+def test_arms_have_equal_parameters(calls, comparing, tmp_path):
+    small = ["data.vocabulary_size=40", "model.hidden_dim=64", "training.max_steps=500"]
+    small += ["model.num_encoder_layers=1", "model.num_decoder_layers=1"]
+    words = ["--seeds", "1", "--equal", "parameters", *flags(small)]
+    one, other = "one=multi30k_macaron_tiny", "other=multi30k_macaron_tiny"
     for number, scheme in enumerate(
         ("tokens, channels width 1/3", "channels width 1, tokens, channels width 1")
     ):
-        out = tmp_path / str(number)
-        assert compared(one, f"other=multi30k_macaron_tiny:model.scheme={scheme}") == 0
-        [[a], [b]] = rows_of(out / "compare.json", "parameters")
+        place = tmp_path / str(number)
+        record, _, said = comparing(one, f"{other}:model.scheme={scheme}", *words, out=place)
+        a, b = (row["parameters"] for row in record["rows"])
         assert abs(a - b) < 0.005 * a
-        assert "other: multi30k_macaron_tiny, model.scheme=" in capsys.readouterr().out
-    out, calls[:] = tmp_path / "refused", []
-    tokens, same = "tokens", "channels step 1/2 width 1/2, tokens, channels/2"
+        assert "other: multi30k_macaron_tiny, model.scheme=" in said
+    calls.clear()
+    same = "channels step 1/2 width 1/2, tokens, channels/2"
     for arm, message in (
-        (f"model.scheme={tokens}", "other (53,120 parameters) as many parameters as one (119,936)"),
+        ("model.scheme=tokens", "other (53,120 parameters) as many parameters as one (119,936)"),
         (f"model.scheme={same}", "other has the same model and settings as one"),
         ("model.feed_forward_dim=9", "other sets model.feed_forward_dim, but --equal parameters"),
     ):
-        assert compared(one, f"other=multi30k_macaron_tiny:{arm}") == 2 and not calls
-        assert message in capsys.readouterr().err
+        assert message in comparing(one, f"{other}:{arm}", *words, status=2) and not calls
 
 
-@pytest.fixture
-def blocks(tmp_path):
-    """Returns a function that compares a Macaron and a Transformer translator.
-
-    The function returns the exit status of the command.
-    """
-    arguments = [str(tmp_path), "--seeds", "1", "--set", "training.max_steps=500"]
-    arms = ["macaron=multi30k_macaron_tiny", "transformer=multi30k_transformer_tiny"]
-    return lambda *more: compare([*arguments, *(more or arms)])
+STEPS = ["--seeds", "1", "--set", "training.max_steps=500"]
 
 
 @pytest.mark.slow
 @pretended
-def test_the_comparison_takes_its_own_evaluations_alone(calls, blocks, tmp_path):
+def test_the_comparison_takes_its_own_evaluations_alone(calls, comparing, tmp_path):
     # Evaluations by a user before the comparison are ignored.
     write_scores(tmp_path / "macaron-1" / "scores" / "0.json", "average", [500], 99.0)
-    assert blocks() == 0
-    assert rows_of(tmp_path / "compare.json", "bleu") == [(30.0,), (30.0,)]
-    own = tmp_path / "macaron-1" / "comparison"
+    record, *_ = comparing(*BLOCKS, *STEPS)
+    assert [row["bleu"] for row in record["rows"]] == [30.0] * 2
     calls.clear()
-    assert blocks() == 0 and not calls
+    comparing(*BLOCKS, *STEPS)
+    assert not calls
     # An evaluation that was interrupted leaves a file.
     (tmp_path / "macaron-1.json").unlink()
-    write_scores(own / "older.json", "average", [250], 99.0)
-    assert blocks() == 0 and len(calls) == 3
-    assert rows_of(tmp_path / "compare.json", "bleu") == [(30.0,), (30.0,)]
+    write_scores(tmp_path / "macaron-1" / "comparison" / "older.json", "average", [250], 99.0)
+    record, *_ = comparing(*BLOCKS, *STEPS)
+    assert len(calls) == 3 and [row["bleu"] for row in record["rows"]] == [30.0] * 2
 
 
 @pretended
-def test_the_comparison_refuses_a_run_of_other_settings(calls, blocks, capsys):
-    assert blocks() == 0
+def test_the_comparison_refuses_a_run_of_other_settings(calls, comparing):
+    comparing(*BLOCKS, *STEPS)
     calls.clear()
-    arms = ["macaron=multi30k_macaron_tiny", "transformer=multi30k_transformer_tiny"]
-    for words, message in (
-        (["--set", "training.max_steps=1000"], "with training.max_steps=500, not 1000"),
-        (["--set", "label_smoothing=0.2"], "was trained with label_smoothing=0.1, not 0.2"),
-        (["--set", "training.seed=7"], "seed=7 is not allowed in this command: give --seeds"),
+    for setting, message in (
+        ("training.max_steps=1000", "with training.max_steps=500, not 1000"),
+        ("label_smoothing=0.2", "was trained with label_smoothing=0.1, not 0.2"),
+        ("training.seed=7", "seed=7 is not allowed in this command: give --seeds"),
     ):
-        assert blocks(*arms, *words) == 2 and not calls
-        assert message in capsys.readouterr().err
+        assert message in comparing(*BLOCKS, *STEPS, "--set", setting, status=2) and not calls
 
 
 def test_bad_arms_are_one_sentence(study_corpus, tmp_path, refused):
@@ -583,6 +553,10 @@ def test_bad_arms_are_one_sentence(study_corpus, tmp_path, refused):
         ([*tuned, "--tasks", "rte"], "a names a task, as well as --tasks"),
         ([*tuned, "--learning-rates", "1e-3"], "--learning-rates does not apply to arms that"),
         ([*pair, "--set", "batch_size=8", "--learning-rates", "1"], "no effect without --tasks"),
+        (
+            ["a=runs/a", "b=runs/b", "--tasks", "rte", "--finetune-set", "epochs=1"],
+            "--finetune-set does not apply to",
+        ),
         ([*pair, "--tasks", "b=bert"], "no task is called 'b=bert'"),
     ):
         refused(compare, [str(tmp_path / "out"), *words], message, tmp_path)

@@ -10,19 +10,9 @@ import types
 import numpy as np
 import pytest
 
+from experiments.few_shot import tasks
 from experiments.few_shot.commands import main
 from experiments.few_shot.evaluate import Asker, evaluate
-from experiments.few_shot.tasks import (
-    TEMPLATES,
-    Prompt,
-    PromptTask,
-    Template,
-    baselines,
-    classification_prompts,
-    draw_shots,
-    read_last_words,
-    read_task,
-)
 from macaron_tf.data.sources.names import Source
 from macaron_tf.data.tasks.definitions import TASKS
 from macaron_tf.data.tasks.examples import Examples
@@ -34,39 +24,39 @@ from tests.toys.pretraining import LETTERS
 
 def test_every_classification_task_has_a_template_of_its_texts_and_classes():
     asked = {t.name: t for t in TASKS.values() if t.kind == "classification" and t.labels}
-    assert set(TEMPLATES) == set(asked)
-    for name, template in TEMPLATES.items():
+    assert set(tasks.TEMPLATES) == set(asked)
+    for name, template in tasks.TEMPLATES.items():
         assert len(template.words) == len(asked[name].labels) == len(set(template.words))
         assert ("{second}" in template.text) == bool(asked[name].second)
 
 
 def test_examples_become_prompts():
     examples = Examples((["a film", "a bore"],), np.array([1, 0]))
-    one, two = classification_prompts(examples, TEMPLATES["sst2"])
-    assert one == Prompt("Review: a film\nSentiment:", "positive", 1)
+    one, two = tasks.classification_prompts(examples, tasks.TEMPLATES["sst2"])
+    assert one == tasks.Prompt("Review: a film\nSentiment:", "positive", 1)
     assert two.answer == "negative"
 
 
 def test_passages_whose_last_word_is_asked(tmp_path):
     file = tmp_path / "dev.txt.gz"
     file.write_bytes(gzip.compress(b"he ate the apple\n\nshe saw him\n"))
-    prompts = read_last_words(Source("lambada", str(file)), "all")
+    prompts = tasks.read_last_words(Source("lambada", str(file)), "all")
     assert [prompt.answer for prompt in prompts] == ["apple", "him"]
     assert prompts[0].bare_query == "he ate the" and prompts[0].query == "he ate the ____ . ->"
     file.write_bytes(gzip.compress(b"he\n"))
-    refuses("has a single word", read_last_words, Source("lambada", str(file)), "all")
+    refuses("has a single word", tasks.read_last_words, Source("lambada", str(file)), "all")
     file.write_bytes(gzip.compress(b"he ate\n"))
-    refuses("has a single passage", read_task, f"lambada:{file}")
+    refuses("has a single passage", tasks.read_task, f"lambada:{file}")
 
 
-def words_task() -> PromptTask:
+def words_task() -> tasks.PromptTask:
     """Returns a task that asks which letter a prompt repeats, with all letters as choices."""
 
     def prompts(count, seed):
         labels = np.random.default_rng(seed).integers(len(LETTERS), size=count).tolist()
-        return [Prompt(" ".join(LETTERS[n] * 4), LETTERS[n], n) for n in labels]
+        return [tasks.Prompt(" ".join(LETTERS[n] * 4), LETTERS[n], n) for n in labels]
 
-    return PromptTask("letters", prompts(40, 1), prompts(20, 2), tuple(LETTERS))
+    return tasks.PromptTask("letters", prompts(40, 1), prompts(20, 2), tuple(LETTERS))
 
 
 def test_the_model_answers_better_than_chance(language_run):
@@ -75,7 +65,7 @@ def test_the_model_answers_better_than_chance(language_run):
     assert [(one["shots"], one["seed"]) for one in records] == [(0, None), (2, 1), (2, 2)]
     assert records[0]["score"] > 0.8
     assert records[0]["shown"] == 0 and 0 < records[1]["shown"] <= 2
-    guess = baselines(task)
+    guess = tasks.baselines(task)
     assert abs(guess["chance"] - 1 / len(LETTERS)) < 0.1 and guess["majority"] < 0.5
     asker, answers = Asker(opened), [[9], [9, 8]]
     sums = asker.scorer.score([([9], answer) for answer in answers]).log_probs
@@ -84,8 +74,8 @@ def test_the_model_answers_better_than_chance(language_run):
 
 def test_shots_are_drawn_by_seed_and_go_on():
     task = words_task()
-    assert draw_shots(task, 3, 1) == draw_shots(task, 8, 1)[:3]
-    assert draw_shots(task, 8, 1) != draw_shots(task, 8, 2)
+    assert tasks.draw_shots(task, 3, 1) == tasks.draw_shots(task, 8, 1)[:3]
+    assert tasks.draw_shots(task, 8, 1) != tasks.draw_shots(task, 8, 2)
 
 
 def test_passages_become_a_table_and_figures(language_run, tmp_path, ran, refused):
@@ -120,8 +110,8 @@ def test_a_prompt_and_its_answer_have_the_ids_of_the_whole_text():
     scorer = types.SimpleNamespace(score=score)
     task = types.SimpleNamespace(window=500, scorer=lambda window: scorer)
     asker = Asker(types.SimpleNamespace(vocabulary=vocabulary, task=task))
-    prompts = [Prompt("Question: o o\nAnswer:", "Paris", 0)]
-    asked = PromptTask("places", prompts, prompts, ("Paris", "a cat"))
+    prompts = [tasks.Prompt("Question: o o\nAnswer:", "Paris", 0)]
+    asked = tasks.PromptTask("places", prompts, prompts, ("Paris", "a cat"))
     prompt = "Question: o o Answer:"
     for shown in ("", f"{prompt} Paris "):
         pairs.clear()
@@ -147,6 +137,6 @@ def test_classes_are_asked_by_their_words(
         ([*rte, "--shots", "-1"], "--shots -1"),
     ):
         refused(main, [language_run, *common, *more], words, tmp_path)
-    template = Template(TEMPLATES["rte"].text, ("a", "o " * 99))
-    monkeypatch.setitem(TEMPLATES, "rte", template)
+    template = tasks.Template(tasks.TEMPLATES["rte"].text, ("a", "o " * 99))
+    monkeypatch.setitem(tasks.TEMPLATES, "rte", template)
     refused(main, [language_run, *common, *rte], "--task rte: answer 2 must have 1 to ", tmp_path)

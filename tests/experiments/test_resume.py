@@ -12,35 +12,32 @@ from experiments.versions import versions
 from macaron_tf.distribution import Workers
 from macaron_tf.training import build_fit_model
 from tests.toys.marks import slow
-from tests.toys.pretraining import flags
-from tests.toys.runs import elmo, embeddings, text_to_text, translation
+from tests.toys.runs import check_resumed, elmo, embeddings, fine_tuning, text_to_text, translation
 from tests.toys.tasks import toy_flags, validations
 
-SHORT = ["schedule=constant", "warmup_steps=0", "validate_every=1", "save_every_steps=1"]
-SHORT = flags([f"training.{one}" for one in [*SHORT, "log_every=1", "max_minutes=None"]])
 
-
-# translate/test_commands.py resumes translations by the same command.
-@pytest.mark.parametrize("make", [embeddings, *slow(translation, elmo, text_to_text)])
+@pytest.mark.parametrize("make", [embeddings, fine_tuning, *slow(translation, elmo, text_to_text)])
 def test_a_run_goes_on_by_its_own_recipe(make, request, tmp_path, ran, refused):
     words = make(request.getfixturevalue)
-    run = tmp_path / "run"
-    own = [word.replace("RUN", str(run)) for word in words]
-    ran(main, *own, *SHORT, "--set", "training.max_steps=1")
-    before = json.loads((run / "recipe.json").read_text())
-    model = json.loads((run / "model.json").read_text())
+    run = check_resumed(words, tmp_path)
+    before, model, data = (
+        json.loads((run / f"{name}.json").read_text()) for name in ("recipe", "model", "data")
+    )
     assert model["versions"] == versions()
     model["versions"]["commit"] = "abc1234"  # another commit started the run
     (run / "model.json").write_text(json.dumps(model))
-    ran(main, "train", "--resume", run, "--set", "training.max_steps=2")
+    resume = ["train", "--resume", run]
+    ran(main, *resume, "--set", "training.max_steps=4")
     assert json.loads((run / "model.json").read_text()) == model
-    assert [line["step"] for line in validations(run)] == [1, 2]
-    before["training"]["max_steps"] = 2
+    assert [line["step"] for line in validations(run)] == [1, 2, 3, 4]
+    before["training"]["max_steps"] = 4
     assert json.loads((run / "recipe.json").read_text()) == before
-    resume = ["--resume", run]
-    refused(main, ["train", *resume, "--set", "training.seed=7"], "training.seed=", run)
-    refused(main, [*words[:2], *resume], "--resume cannot be combined with ", run)
+    for setting in ("training.seed=7", "model.dropout=0.7"):
+        refused(main, [*resume, "--set", setting], f"{run} was trained with ", run)
+    refused(main, [*words[:2], *resume[1:]], "--resume cannot be combined with ", run)
     refused(main, ["train", "--resume", tmp_path / "none"], "is not a run", tmp_path)
+    (run / "data.json").write_text(json.dumps({**data, "sha256": "another"}))
+    refused(main, resume, "the training data differ from", run)
 
 
 def test_a_worker_lost_while_the_model_is_built_is_one_sentence(

@@ -53,6 +53,8 @@ def test_it_encodes_what_the_encoder_encodes(options):
     )
     other = encoder({"token_ids": source, "language_ids": np.full_like(source, 1)})
     assert np.abs(np.asarray(network.encode(source)) - np.asarray(other)).max() > 0.01
+    languages = network.target_embeddings.languages
+    np.testing.assert_array_equal(languages[0], encoder.embeddings.languages[1])
 
 
 def test_a_segment_of_bert_is_added_and_its_bias_is_the_encoders():

@@ -1,12 +1,39 @@
-"""Commands of `macaron train` that train one tiny run of each kind.
+"""Commands of `macaron train` that train one tiny run of each kind, and the check of resumption.
 
-Each function takes `value`, a function from a fixture's name to its value, and returns the words of
-a command, in which RUN stands for the folder of the run.
+Each function of a kind takes `value`, a function from a fixture's name to its value, and returns
+the words of a command, in which RUN stands for the folder of the run.
 """
 
+import pathlib
+
+from experiments.commands import main
 from tests.toys.numbers import number_settings
 from tests.toys.pretraining import flags, t5_settings, toy_settings
+from tests.toys.processes import assert_same_run
 from tests.toys.tasks import toy_flags
+
+SHORT = ["schedule=constant", "warmup_steps=0", "validate_every=1", "save_every_steps=1"]
+SHORT = flags([f"training.{one}" for one in [*SHORT, "log_every=1", "max_minutes=None"]])
+
+
+def check_resumed(words: list[str], folder: pathlib.Path) -> pathlib.Path:
+    """Checks that a run resumed after one update is bit-identical to an uninterrupted run.
+
+    Both have three updates, and the same command resumes the run. The metrics, the weights and the
+    whole training state must be equal.
+
+    Args:
+        words: words of a training command, in which RUN stands for the folder of the run.
+        folder: folder for the two runs.
+
+    Returns:
+        The folder of the resumed run.
+    """
+    for name, steps in (("whole", 3), ("parts", 1), ("parts", 3)):
+        command = [word.replace("RUN", str(folder / name)) for word in words]
+        assert main([*command, *SHORT, "--set", f"training.max_steps={steps}"]) == 0
+    assert_same_run(folder / "whole", folder / "parts")
+    return folder / "parts"
 
 
 def pretraining(recipe: str, *more: str):

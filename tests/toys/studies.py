@@ -146,10 +146,6 @@ def study(tmp_path_factory):
     return settings, ["--tasks", "sst2", *tuning]
 
 
-def rows_of(path, *keys: str) -> list[tuple]:
-    return [tuple(row[key] for key in keys) for row in json.loads(path.read_text())["rows"]]
-
-
 def is_figure(*paths) -> bool:
     return all(path.stat().st_size > 1000 for path in paths)
 

@@ -11,11 +11,24 @@ from experiments.commands import main
 from experiments.elmo.run import ElmoRun, embed
 from experiments.lab.elmo_tags import main as tag
 from macaron_tf.engines import certificate
+from macaron_tf.loading import load
 from macaron_tf.training.progress import read_lines
 from tests.toys.pretraining import flags
-from tests.toys.tasks import validations
+from tests.toys.runs import elmo
+from tests.toys.tasks import validations, write_table
 
 COLOURS = ("red", "blue", "green")
+TAGS = {"red": "B-PER", "blue": "B-LOC", "green": "B-ORG"}
+
+
+def drawn(count: int, seed: int) -> list[tuple[int, str]]:
+    """Returns random pairs of a number and its colour."""
+    return [(n, COLOURS[n]) for n in np.random.default_rng(seed).integers(0, 3, count)]
+
+
+def conll(pairs: list[tuple[int, str]]) -> str:
+    """Returns sentences in which colours are entities."""
+    return "".join(f"{n} O\n{colour} {TAGS[colour]}\n\n" for n, colour in pairs)
 
 
 @pytest.fixture(autouse=True)
@@ -31,11 +44,10 @@ def no_long_text(monkeypatch):
 @pytest.fixture(scope="module")
 def text(tmp_path_factory) -> str:
     """Returns a source of documents in which each number is followed by its colour."""
-    rng = np.random.default_rng(0)
-    lines = []
-    for _ in range(120):
-        pairs = [f"{n} {COLOURS[n]}" for n in rng.integers(0, 3, 4)]
-        lines.append(" and ".join(pairs) + " .")
+    lines = [
+        " and ".join(f"{n} {colour}" for n, colour in drawn(4, number)) + " ."
+        for number in range(120)
+    ]
     file = tmp_path_factory.mktemp("text") / "colours.txt"
     file.write_text("\n".join(lines) + "\n")
     return f"text-lines:{file}"
@@ -43,24 +55,12 @@ def text(tmp_path_factory) -> str:
 
 @pytest.fixture(scope="module")
 def command(text, tmp_path_factory) -> list[str]:
-    settings = {
-        "sources": text,
-        "batch_size": 8,
-        "row_length": 10,
-        "held_out": 6,
-        "vocabulary_size": 7,
-        "model.lstm_dim": 12,
-        "model.projection_dim": 8,
-        "model.filters": ((1, 4), (2, 4)),
-        "model.max_characters": 7,
-        "training.max_steps": 60,
-        "training.warmup_steps": 5,
-        "training.learning_rate": 0.02,
-        "training.validate_every": 30,
-        "training.log_every": 30,
-    }
+    train, recipe, _, *small = elmo(lambda _: text)
+    settings = ["model.lstm_dim=12", "model.projection_dim=8", "model.max_characters=7"]
+    training = ["max_steps=60", "warmup_steps=5", "learning_rate=0.02", "validate_every=30"]
+    settings += [f"training.{setting}" for setting in (*training, "log_every=30")]
     run = str(tmp_path_factory.mktemp("runs") / "elmo")
-    return ["train", "elmo_tiny", run, *flags([f"{n}={value}" for n, value in settings.items()])]
+    return [train, recipe, run, *small, *flags(settings)]
 
 
 @pytest.fixture(scope="module")
@@ -102,39 +102,23 @@ def test_lines_of_any_length_are_embedded_alike(run):
         np.testing.assert_allclose(vectors, expected, atol=1e-5)
 
 
-@pytest.mark.slow
-def test_words_are_embedded_by_command_and_by_what_is_exported(run, tmp_path):
-    from export.saved_model import main as export
-
+@pytest.mark.slow  # tests/export/test_every_text.py compares exports
+def test_words_are_embedded_by_command(run, tmp_path, ran):
     lines, out = ["0 red and 1 blue.", "2"], tmp_path / "v.npz"
     (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
-    words = ["predict", run, "--input", str(tmp_path / "lines.txt"), "--output", str(out)]
-    assert main(words) == 0
+    ran(main, "predict", run, "--input", tmp_path / "lines.txt", "--output", out)
     found = np.load(out)
-    assert found["words_0"].tolist() == ["0", "red", "and", "1", "blue", "."]
-    assert found["line_0"].shape == (6, 3, 16) and found["line_1"].shape == (1, 3, 16)
-    assert export([run, str(tmp_path / "served")]) == 0
-    serve = tf.saved_model.load(str(tmp_path / "served" / "1")).signatures["serving_default"]
-    served = serve(text=tf.constant(lines))
-    assert served["lengths"].numpy().tolist() == [6, 1]
-    assert served["words"].numpy()[0].tolist() == [w.encode() for w in found["words_0"]]
-    np.testing.assert_allclose(served["vectors"][0], found["line_0"], atol=1e-5)
-    np.testing.assert_allclose(served["vectors"][1, :1], found["line_1"], atol=1e-5)
-    assert not served["vectors"][1, 1:].numpy().any()
-    with pytest.raises(tf.errors.InvalidArgumentError, match="not UTF-8"):
-        serve(text=tf.constant([b"\xff"]))
+    for number, (words, vectors) in enumerate(embed(ElmoRun.open(run).load_network(), lines)):
+        assert found[f"words_{number}"].tolist() == words
+        np.testing.assert_allclose(found[f"line_{number}"], vectors, atol=1e-5)
+    assert [*found["words_0"]] == ["0", "red", "and", "1", "blue", "."]
+    assert words == ["2"] and vectors.shape == (1, 3, 16)
 
 
 @pytest.mark.slow
 def test_a_tagger_with_and_one_without(run, tmp_path, capsys):
-    def sentences(count: int, seed: int) -> str:
-        rng = np.random.default_rng(seed)
-        tags = {"red": "B-PER", "blue": "B-LOC", "green": "B-ORG"}
-        rows = ((n, COLOURS[n]) for n in rng.integers(0, 3, count))
-        return "".join(f"{n} O\n{c} {tags[c]}\n\n" for n, c in rows)
-
     for split, count in (("train", 640), ("dev", 20)):
-        (tmp_path / f"{split}.conll").write_text(sentences(count, count))
+        (tmp_path / f"{split}.conll").write_text(conll(drawn(count, count)))
     words = [run, str(tmp_path / "out"), "--source", f"conll:{tmp_path}/{{split}}.conll"]
     words += ["--places", "input", "both"]
     assert tag([*words, "--epochs", "5"]) == 0
@@ -152,7 +136,7 @@ def test_a_tagger_with_and_one_without(run, tmp_path, capsys):
     assert tag([*words, "--epochs", "4"]) == 2
     assert "with --epochs=5, but this command has --epochs=4" in capsys.readouterr().err
     # Another split is scored with the epoch chosen on "dev". Its sentences have other tags here.
-    (tmp_path / "test.conll").write_text(sentences(20, 20).replace("B-PER", "B-MISC"))
+    (tmp_path / "test.conll").write_text(conll(drawn(20, 20)).replace("B-PER", "B-MISC"))
     words[1] = str(tmp_path / "test")
     assert tag([*words[:-3], "--epochs", "5", "--split", "test"]) == 0
     (row, _) = json.loads((tmp_path / "test" / "tagging.json").read_text())["rows"]
@@ -176,22 +160,16 @@ def test_neighbours_by_letters_and_by_context(run, text, capsys):
 
 def colour_tables(folder) -> dict[str, list[str]]:
     """Writes task files about colours; returns a dict mapping task names to settings."""
-    rng = np.random.default_rng(1)
-    for split, count in (("train", 160), ("validation", 24), ("dev", 24)):
-        rows = [(n, COLOURS[n]) for n in rng.integers(0, 3, count)]
-        texts = [f"{n} {colour} and 1 blue ." for n, colour in rows]
-        lines = [f"{text}\t{colour}" for text, (_, colour) in zip(texts, rows, strict=True)]
-        (folder / f"{split}.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
-        tags = {"red": "B-PER", "blue": "B-LOC", "green": "B-ORG"}
-        lines = [f"{n} O\n{colour} {tags[colour]}\n" for n, colour in rows]
-        (folder / f"{split}.conll").write_text("\n".join(lines))
-        paragraphs = []
-        for number, (text, (n, colour)) in enumerate(zip(texts, rows, strict=True)):
-            question = {"id": f"{number}", "question": f"{n} ?"}
-            question["answers"] = [{"text": colour, "answer_start": 2}]
+    for split, count in (("train", 160), ("validation", 24), ("dev", 25)):
+        pairs, paragraphs, rows = drawn(count, count), [], []
+        for number, (n, colour) in enumerate(pairs):
+            text, answers = f"{n} {colour} and 1 blue .", [{"text": colour, "answer_start": 2}]
+            rows.append((text, colour))
+            question = {"id": f"{number}", "question": f"{n} ?", "answers": answers}
             paragraphs.append({"context": text, "qas": [question]})
-        document = json.dumps({"data": [{"paragraphs": paragraphs}]})
-        (folder / f"{split}.json").write_text(document)
+        write_table(folder / f"{split}.tsv", rows, "text\tlabel")
+        (folder / f"{split}.conll").write_text(conll(pairs))
+        (folder / f"{split}.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
     return {
         "classify": [f"source=tsv:{folder}/{{split}}.tsv"],
         "conll2003": [f"source=conll:{folder}/{{split}}.conll"],
@@ -201,43 +179,34 @@ def colour_tables(folder) -> dict[str, list[str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["classify", "conll2003", "squad"])
-def test_tasks_are_learnt_over_its_vectors(run, task, tmp_path, capsys):
-    out, tables = str(tmp_path / "out"), colour_tables(tmp_path)[task]
+def test_tasks_are_learnt_over_its_vectors(run, task, tmp_path, ran, answered):
+    out, tables = tmp_path / "run", colour_tables(tmp_path)[task]
     small = ["epochs=4", "batch_size=8", "words.lstm_dim=12", "words.word_dim=6", "max_length=20"]
     small += ["training.learning_rate=0.02", "words.dropout=0.0"]
-    words = ["train", f"finetune_elmo:{task}", out, "--init", run]
-    assert main([*words, *flags([*small, *tables])]) == 0
-    assert "best validation" in capsys.readouterr().out
+    words = ["train", f"finetune_elmo:{task}", out, "--init", run, *flags([*small, *tables])]
+    assert "best validation" in ran(main, *words).out
     line = "0 red and 1 blue . zz"
-    lines = {"classify": line, "conll2003": line, "squad": f"0 ?\t{line}"}
-    (tmp_path / "lines.txt").write_text(lines[task] + "\n")
-    assert main(["predict", out, "--input", str(tmp_path / "lines.txt")]) == 0
+    text = f"0 ?\t{line}" if task == "squad" else line
     expected = "0\tO\nred\tB-PER\n" if task == "conll2003" else "red\t"
-    assert capsys.readouterr().out.startswith(expected)
+    assert answered(main, "predict", out, text=text).startswith(expected)
     if task == "classify":
-        from export.saved_model import main as export
-
-        assert export([out, str(tmp_path / "served")]) == 0
-        served = tf.saved_model.load(str(tmp_path / "served" / "1"))
+        served = tf.saved_model.load(str(load(out).export(tmp_path / "served")))
         answer = served.signatures["serving_default"](text=tf.constant([line, "1 zz", ""]))
         assert answer["label"].numpy().tolist()[:1] == [b"red"]
 
 
 def test_bad_input_is_named(run, tmp_path, refused):
     (tmp_path / "one.txt").write_text("a few words\n")
-    new = str(tmp_path / "new")
+    new, own = tmp_path / "new", ["--set", "words.max_characters=9"]
+    one = ["--set", f"sources=text:{tmp_path}/one.txt"]
     for words, message in (
-        (
-            ["train", "elmo_tiny", new, "--set", f"sources=text:{tmp_path}/one.txt"],
-            "the only document is held out",
-        ),
+        (["train", "elmo_tiny", new, *one], "the only document is held out"),
         (["neighbours", run, "cat", "--in", "a dog"], "'a dog' does not contain the word 'cat'"),
+        (["train", "finetune:copa", new, "--init", run], "has choices, which ELMo does not supp"),
+        (["train", "finetune:rte", new, "--init", run, *own], "give --init instead"),
+        (
+            ["train", "finetune:rte", new, "--set", "model=elmo_tiny", "--vocabulary", run],
+            "--init RUN",
+        ),
     ):
         refused(main, words, message, tmp_path)
-    own = ["--set", "words.max_characters=9"]
-    for words, message in (
-        (["finetune:copa", new, "--init", run], "copa has choices, which ELMo does not support"),
-        (["finetune:rte", new, "--init", run, *own], "give --init instead"),
-        (["finetune:rte", new, "--set", "model=elmo_tiny", "--vocabulary", run], "--init RUN"),
-    ):
-        refused(main, ["train", *words], message, tmp_path)

@@ -1,7 +1,6 @@
 """Tests of the pre-training commands on a toy language."""
 
 import collections
-import contextlib
 import resource
 import shutil
 
@@ -33,20 +32,16 @@ def corpus(source, tmp_path_factory) -> str:
     return prepare("bert_tiny", folder, toy_settings(source))
 
 
-def long_run(steps: int = 90, sources: str = "text:/nowhere/*") -> list[str]:
-    """Returns the settings of a run with dropout and three validations.
-
-    Without `sources`, the corpus must already exist.
-    """
-    changes = [f"training.validate_every={steps // 3}", f"training.save_every_steps={steps // 3}"]
-    changes += ["training.schedule=inverse_sqrt", "model.dropout=0.1", "vocabulary.size=999"]
-    return [*toy_settings(sources, steps), *changes, "model.num_layers=2"]
+# A run with dropout and three validations, whose corpus must already exist.
+LONG = [*toy_settings("text:/nowhere/*", 90), "training.validate_every=30", "model.num_layers=2"]
+LONG += ["training.save_every_steps=30", "training.schedule=inverse_sqrt", "model.dropout=0.1"]
+LONG.append("vocabulary.size=999")
 
 
 @pytest.fixture(scope="module")
 def trained(corpus, tmp_path_factory):
     run = tmp_path_factory.mktemp("runs") / "bert"
-    assert train("bert_tiny", run, corpus, long_run()) == 0
+    assert train("bert_tiny", run, corpus, LONG) == 0
     return run
 
 
@@ -64,7 +59,7 @@ def test_it_learns_which_letter_a_document_says(trained, corpus):
     assert opened.recipe.corpus == PretrainingCorpus.open(corpus).config
     assert opened.recipe.vocabulary.size == 27
     # So the same command resumes the run.
-    assert train("bert_tiny", trained, corpus, long_run()) == 0
+    assert train("bert_tiny", trained, corpus, LONG) == 0
 
 
 def test_evaluate_repeats_the_validation_and_predict_fills_masks(trained, corpus, ran):
@@ -126,6 +121,20 @@ def test_nothing_is_traced_again_and_memory_stays_flat(source, corpus, tmp_path,
     assert memory[2_000] - memory[500] < 20_000
 
 
+@pytest.mark.slow
+def test_a_shard_that_is_damaged_since_the_corpus_was_opened(source, corpus, tmp_path):
+    """The run stops with an error that names the shard, and resumes once the shard is restored."""
+    opened = PretrainingCorpus.open(shutil.copytree(corpus, tmp_path / "corpus"))
+    [shard] = (tmp_path / "corpus").glob("train*")
+    content = shard.read_bytes()
+    recipe = registry.load("bert_tiny", settings=toy_settings(source, 20))
+    run = PretrainingRun(tmp_path / "run", recipe, None)
+    shard.write_bytes(content[: len(content) // 2])
+    refuses(f"{shard} is missing or damaged", loop.fit, run.plan_of_corpus(opened))
+    shard.write_bytes(content)
+    assert loop.fit(run.plan_of_corpus(opened)).step == 20
+
+
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
@@ -151,6 +160,7 @@ def test_bad_recipes_corpora_and_texts_are_one_sentence(source, corpus, trained,
         shutil.copy(path, words)
     with open(f"{words}/vocabulary.txt", "a") as file:
         file.write("more\n")
+    second = ["--init", trained, *flags([f"corpus.sources={source}", "corpus.sequence_length=32"])]
     for arguments, message in (
         (["train", "t5_tiny", run, "--set", "model=bert_tiny"], "is not an encoder-decoder"),
         (["train", "demo", run, "--corpus", corpus], "--corpus"),
@@ -161,6 +171,10 @@ def test_bad_recipes_corpora_and_texts_are_one_sentence(source, corpus, trained,
         ),
         (["evaluate", trained, "--corpus", longer], "sequence_length=24"),
         (["predict", trained, "a " * 600 + "[MASK]"], "more than the 16 tokens that the model"),
+        # A second phase.
+        (["train", "gpt2_tiny", run, *second], "does not support model.causal=False"),
+        (["train", "bert_tiny", run, *second, "--vocabulary", "x"], "already has a vocabulary"),
+        (["train", "bert_tiny", run, *second, "--resume", trained], "recipe, run, --init: the run"),
     ):
         refused(main, arguments, message, tmp_path)
 
@@ -177,11 +191,6 @@ def test_blocks_that_cannot_keep_documents_apart_are_refused_before_a_corpus_is_
         *(config, "gpt_tiny", "model.block=('transformer', 'gmlp')"),
     )
     refuses("which treats each row as one text: leave it out", config, "t5_tiny")
-
-
-def test_static_shapes_score_padding_too():
-    recipe = registry.load("bert_tiny", settings=["objective.skip_padding=False"])
-    assert not recipe.make_objective().skip_padding
 
 
 TEXT = "the quick brown fox jumped over the lazy dog, and the Café was full of 12 dogs.\n" * 30
@@ -284,10 +293,8 @@ def test_a_second_phase_starts_from_the_first_ones_weights(trained, source, tmp_
     changes += ["corpus.pairs=next_sentence", "training.save_every_steps=1", "model.dropout=0"]
     run = tmp_path / "second"
     command = ["train", "bert_tiny", run, "--init", trained, *flags(changes)]
-    assert (
-        "parts that start from random weights, " in (out := ran(main, *command).out)
-        and "pooler, sentence_pair" in out
-    )
+    out = ran(main, *command).out
+    assert "parts that start from random weights, " in out and "pooler, sentence_pair" in out
     opened, before = PretrainingRun.open(run), PretrainingRun.open(trained)
     assert opened.recipe.init == str(trained) and opened.vocabulary.hash == before.vocabulary.hash
     assert opened.recipe.model_config().hidden_dim == 32  # from the first run
@@ -297,16 +304,3 @@ def test_a_second_phase_starts_from_the_first_ones_weights(trained, source, tmp_
     assert found["words"] == [["c"]]
     assert "stopped after step 1: " in ran(main, "train", "--resume", run).out
     assert "stopped after step 1: " in ran(main, *command).out  # the same command again
-
-
-def test_a_second_phase_of_another_kind_of_model_is_refused(trained, source, tmp_path, capsys):
-    settings = [f"corpus.sources={source}", "corpus.sequence_length=32"]
-    for recipe, words, message in (
-        ("gpt2_tiny", [], "'causal_language' does not support model.causal=False"),
-        ("bert_tiny", ["--vocabulary", "x"], "the model of --init already has a vocabulary"),
-        ("bert_tiny", ["--resume", str(trained)], "be combined with recipe, run, --init: the run"),
-    ):
-        words += ["--init", str(trained), *flags(settings)]
-        with contextlib.suppress(SystemExit):
-            assert main(["train", recipe, str(tmp_path / "run"), *words]) == 2
-        assert message in capsys.readouterr().err
