@@ -113,7 +113,7 @@ def test_the_quick_start_from_an_empty_folder(scripts, number_text, tmp_path):
     ]
     train = ["train", "multi30k_macaron_tiny", "run", *settings]
     shown = run(macaron, *train, cwd=tmp_path)
-    assert "next: macaron average run" in shown
+    assert "next: macaron evaluate run" in shown
     answer = run(macaron, "predict", "run", stdin="one two three\n", cwd=tmp_path)
     shown = run(macaron, "export", "run", "served", cwd=tmp_path)
     assert "serve it with: macaron serve served" in shown
