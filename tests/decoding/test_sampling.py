@@ -54,10 +54,9 @@ SETTINGS = [(1.0, 0, 1.0), (0.5, 3, 1.0), (2.0, 0, 0.6), (0.9, 10, 0.5), (1.0, 6
 
 def test_each_row_follows_its_own_controls():
     logits = rows()
-    columns = np.array(SETTINGS, np.float32).T
-    together = Controls(
-        tf.constant(columns[0]), tf.constant(columns[1].astype(np.int32)), tf.constant(columns[2])
-    )
+    columns = zip(*SETTINGS, strict=True)
+    kinds = (tf.float32, tf.int32, tf.float32)
+    together = Controls(*(tf.constant(c, kind) for c, kind in zip(columns, kinds, strict=True)))
     filtered = sampling.filter_logits(logits[:5], Controls(*(c[:5] for c in together))).numpy()
     for row, setting in enumerate(SETTINGS[:5]):
         alone = sampling.filter_logits(logits[row : row + 1], Controls(*setting)).numpy()
@@ -95,13 +94,13 @@ def test_extreme_settings_draw_nothing_that_is_ruled_out(settings, scale):
     logits[[0, 5]] = -np.inf
     logits = tf.tile(tf.constant(logits)[None, None], [1, 4, 1])  # `(1, K, V)`
     uniform = tf.constant([[0.0, 0.3, 0.6, 0.99]])
-    best = [int(np.argmax(logits[0, 0]))] * 4
-    expected = [1, 2, 3, 4] if settings.get("temperature") == 3e38 and scale != 3e37 else best
+    hot = settings.get("temperature") == 3e38
+    expected = [1, 2, 3, 4] if hot else [int(np.argmax(logits[0, 0]))] * 4
     config = SamplingConfig(**settings)
     rows = [np.array([getattr(config, n)], t) for n, t in zip(Controls._fields, "fif", strict=True)]
     for controls in (config, Controls(*map(tf.constant, rows))):
         drawn = sampling.draw(logits, uniform, controls).numpy()[0].tolist()
-        if settings.get("temperature") == 3e38 and scale == 3e37:
+        if hot and scale == 3e37:
             assert set(drawn) <= {1, 2, 3, 4}
         else:
             assert drawn == expected
@@ -273,11 +272,7 @@ def test_any_of_several_ends_ends_a_text(min_tokens):
     found = run(model, asked(), rules._replace(end_id=ends, min_tokens=min_tokens))
     next_logits = without_cache(model)
     for b, prompt in enumerate(ROWS):
-        row, new = [*prompt], []
-        while len(new) < N and not (new and new[-1] in ends):
-            early = np.isin(np.arange(V), ends) & (len(new) < min_tokens)
-            new.append(int(np.where(barred(np.arange(V)) | early, -9e9, next_logits(row)).argmax()))
-            row.append(new[-1])
+        new, _ = greedy(next_logits, prompt, N, barred(np.arange(V)), ends, min_tokens)
         assert found["ids"][b, 0].tolist() == new + [0] * (N - len(new))
         assert found["lengths"][b, 0] == len(new)
         assert len(new) > min_tokens and (min_tokens or len(new) == 1)

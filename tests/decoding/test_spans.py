@@ -65,18 +65,14 @@ def places():
     )
 
 
-def spans(start, end, score, null, log_total):
-    integers, floats = tf.int64, tf.float32
-    kinds = (integers, integers, floats, floats, floats)
-    names = ("start", "end", "score", "null", "log_total")
-    values = (start, end, score, null, log_total)
-    return {n: tf.constant(v, k) for n, v, k in zip(names, values, kinds, strict=True)}
-
-
 def test_the_best_window_decides():
-    given = spans(
-        [3, 4, 0, 2], [4, 6, 0, 4], [1.0, 2.0, -2e9, 0.5], [0.0, -1.0, 3.0, 1.5], [1, 2, -2e9, 1]
-    )
+    given = {
+        "start": tf.constant([3, 4, 0, 2], tf.int64),
+        "end": tf.constant([4, 6, 0, 4], tf.int64),
+        "score": tf.constant([1.0, 2.0, -2e9, 0.5]),
+        "null": tf.constant([0.0, -1.0, 3.0, 1.5]),
+        "log_total": tf.constant([1.0, 2.0, -2e9, 1.0]),
+    }
     found = {name: value.numpy() for name, value in best_answers(given, places()).items()}
     # Question 0: window 1, pieces 4 to 6 of the context.
     assert found["start"].tolist() == [8, 0, 1] and found["end"].tolist() == [13, 0, 10]

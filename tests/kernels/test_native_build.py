@@ -3,7 +3,6 @@ import logging
 import pathlib
 import re
 import subprocess
-import threading
 
 import pytest
 
@@ -42,14 +41,9 @@ def compiler(tmp_path, monkeypatch):
 
 
 def test_it_is_built_once_however_many_ask(compiler, caplog):
-    runs, found = compiler(), []
-    threads = [
-        threading.Thread(target=lambda: found.append(native.library_path())) for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    runs = compiler()
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        found = [*pool.map(lambda _: native.library_path(), range(4))]
     assert len(set(found)) == 1 and found[0].read_text() == "library\n"
     assert native.library_path() == found[0]
     assert runs.read_text() == "run\n"
@@ -121,21 +115,21 @@ def test_no_kernel_is_compiled_with_float16_arithmetic():
     assert "__AVX512FP16__" not in found and "__AVX512BW__" in found
 
 
-def test_no_compiler_is_one_line(monkeypatch, caplog, tmp_path):
-    monkeypatch.setenv("CXX", "/no/such/compiler")
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        ("CXX", "/no/such/compiler", "CXX=/no/such/compiler is not on the path"),
+        ("CXX", "g++ 'x", "CXX=g++ 'x has an unclosed quote"),
+        ("CXX", "g++ \\", "CXX=g++ \\ has an unclosed quote or a final backslash"),
+        ("PATH", "/nowhere", "none of g++, clang++, c++ is on the path"),
+    ],
+)
+def test_no_compiler_is_one_line(variable, value, words, monkeypatch, caplog):
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv(variable, value)
     assert native.library_path() is None
-    monkeypatch.setenv("CXX", "g++ 'x")
-    assert native.library_path() is None
-    monkeypatch.setenv("CXX", "g++ \\")
-    assert native.library_path() is None
-    monkeypatch.delenv("CXX")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert native.library_path() is None
-    first, quoted, escaped, second = (record.message for record in caplog.records)
-    assert "CXX=/no/such/compiler is not on the path: install a C++ compiler" in first
-    assert "CXX=g++ 'x has an unclosed quote" in quoted
-    assert "CXX=g++ \\ has an unclosed quote or a final backslash" in escaped
-    assert "none of g++, clang++, c++ is on the path" in second
+    [record] = caplog.records
+    assert words in record.message
 
 
 @pytest.mark.parametrize("cache", ["gs://bucket/cache", "/proc/none"])

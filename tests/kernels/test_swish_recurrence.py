@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.kernels import NAMES, implementation_scope, swish_gate
+from macaron_tf.kernels import NAMES, implementation_scope, native, swish_gate
 from macaron_tf.kernels import swish_recurrence as _swish_recurrence
 from macaron_tf.kernels.choice import select_implementation
 from tests.harness import numpy_of
@@ -21,23 +21,11 @@ from tests.toys.swish import (
 
 def as_it_runs(kernel, *arguments, implementation="auto", **options):
     """Runs a kernel with the given implementation; "xla" compiles the call with XLA."""
-    if implementation == "native":
-        native = pytest.importorskip("macaron_tf.kernels.native")
-        if not native.available():
-            pytest.skip("no C++ compiler built the native op")
-    options = {**options, "implementation": implementation}
-    if implementation != "xla":
-        return kernel(*arguments, **options)
-    # Numbers and `None` are constants of the program, and arrays are its inputs.
-    names = [name for name, value in options.items() if hasattr(value, "shape")]
-    arrays = [a for a in arguments if hasattr(a, "shape")]
-    rest = arguments[len(arrays) :]
-
-    @tf.function(jit_compile=True, autograph=False)
-    def compiled(given, named):
-        return kernel(*given, *rest, **{**options, **named})
-
-    return compiled(arrays, {name: options[name] for name in names})
+    if implementation == "native" and not native.available():
+        pytest.skip("no C++ compiler built the native op")
+    if implementation == "xla":  # arrays are inputs of the program, and all else is constant
+        kernel = tf.function(kernel, jit_compile=True, autograph=False)
+    return kernel(*arguments, **options, implementation=implementation)
 
 
 def swish_recurrence(*arguments, **options):
@@ -134,24 +122,18 @@ def test_the_state_is_float32_in_mixed_precision():
     np.testing.assert_allclose(numpy_of(c), expected, rtol=2**-8, atol=1e-5)
 
 
-def test_it_takes_any_length_in_one_graph():
-    graph = tf.function(
-        lambda x: swish_recurrence(x, alpha, beta, 2),
-        input_signature=[tf.TensorSpec((None, None, 5))],
-    )
-    for length in (1, 4, 7):
-        x, alpha, beta = plain(length)
-        np.testing.assert_allclose(graph(x), exact(x, alpha, beta, 2), atol=1e-5)
-
-
 @pytest.mark.parametrize("implementation", ["scan", "loop", "native"])
-def test_a_graph_of_any_length_takes_none(implementation):
-    @tf.function(input_signature=[tf.TensorSpec((None, None, 4))])
-    def run(x):
-        vector = tf.ones(4)
-        return swish_recurrence(x, vector, vector, implementation=implementation)
+def test_one_graph_takes_any_length_and_none(implementation):
+    _, *vectors = plain(1)
 
-    for shape in [(0, 3, 4), (2, 0, 4), (0, 0, 4)]:
+    @tf.function(input_signature=[tf.TensorSpec((None, None, 5))])
+    def run(x):
+        return swish_recurrence(x, *vectors, 2, implementation=implementation)
+
+    for length in (1, 4, 7):
+        x, *_ = plain(length)
+        np.testing.assert_allclose(run(x), exact(x, *vectors, 2), atol=1e-5)
+    for shape in [(0, 3, 5), (2, 0, 5), (0, 0, 5)]:
         assert run(tf.ones(shape)).shape == shape
 
 

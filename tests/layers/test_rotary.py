@@ -6,16 +6,15 @@ from keras import ops
 
 from macaron_tf.layers import MultiHeadAttention, RotaryAttention, TransformerBlock
 from macaron_tf.layers.mixer import Context
-from tests.harness import check_layer, normal, numpy_of, randomized, rejects
+from tests.harness import check_layer, normal, numpy_of, randomized, rejects, softmax
 
 H, K, D, T = 4, 2, 6, 5  # heads, key heads, head width, tokens
 BASE = 50.0
 
 
 def by_the_equations(layer, x, positions):
-    """Computes causal rotary attention (Su et al. 2021, eq. 14 to 16) in float64, head by head."""
-    weights = [np.asarray(w, "float64") for w in layer.get_weights()]
-    query, key_value, output = weights
+    """Computes causal rotary attention (Su et al. 2021, eq. 14 to 16) in float64."""
+    query, key_value, output = (np.asarray(w, "float64") for w in layer.get_weights())
     query = (x @ query).reshape(*x.shape[:2], H, D)
     key, value = np.moveaxis((x @ key_value).reshape(*x.shape[:2], 2, K, D), 2, 0)
 
@@ -23,15 +22,10 @@ def by_the_equations(layer, x, positions):
         pairs = vectors[..., : D // 2] + 1j * vectors[..., D // 2 :]
         return pairs * np.exp(1j * positions[..., None, None] * BASE ** (-np.arange(0, D, 2) / D))
 
-    query, key = turned(query), turned(key)
-    y = np.zeros((*x.shape[:2], H, D))
-    for b, h, t in np.ndindex(len(x), H, x.shape[1]):
-        seen = slice(t + 1)
-        own = h // (H // K)
-        scores = (query[b, t, h] * key[b, seen, own].conj()).sum(-1).real / np.sqrt(D)
-        weights = np.exp(scores - scores.max())
-        y[b, t, h] = weights / weights.sum() @ value[b, seen, own]
-    return y.reshape(*x.shape[:2], H * D) @ output
+    key, value = (np.repeat(part, H // K, axis=2) for part in (turned(key), value))
+    scores = np.einsum("bthd,bshd->bhts", turned(query), key.conj()).real / np.sqrt(D)
+    weights = softmax(np.where(np.tri(T, dtype=bool), scores, -np.inf))
+    return np.einsum("bhts,bshd->bthd", weights, value).reshape(*x.shape[:2], H * D) @ output
 
 
 def rotary(**options):

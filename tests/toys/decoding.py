@@ -71,19 +71,24 @@ class Toy:
         return [ids for _, ids in sorted(ended, reverse=True)]
 
 
-def greedy(next_logits, start: list[int], most: int, barred: np.ndarray) -> tuple[list, float]:
+def greedy(
+    next_logits, start: list[int], most: int, barred: np.ndarray, ends=(EOS,), least: int = 0
+) -> tuple[list, float]:
     """Returns the greedy continuation of `start` and its log-probability.
 
     Args:
         next_logits: function from a list of ids to the logits `(V,)` of the next token.
         start: ids of the prompt.
-        most: maximum number of new tokens; EOS ends the continuation earlier.
+        most: maximum number of new tokens; an id in `ends` ends the continuation earlier.
         barred: `(V,)` bool, True for suppressed ids.
+        ends: ids that end the continuation.
+        least: minimum number of new tokens before an end.
     """
     new, log_prob = [], 0.0
-    while len(new) < most and EOS not in new:
+    while len(new) < most and not {*ends} & {*new}:
         logits = next_logits([*start, *new])
-        new.append(int(np.where(barred, -np.inf, logits).argmax()))
+        early = np.isin(np.arange(len(logits)), ends) & (len(new) < least)
+        new.append(int(np.where(barred | early, -np.inf, logits).argmax()))
         log_prob += logits[new[-1]] - scipy.special.logsumexp(logits)
     return new, log_prob
 

@@ -50,16 +50,13 @@ def by_the_equations(x, vectors, step_size, gate, mask=None, start=None):
 
 def with_gradients(function, dtype, x, vectors, step_size, gate, mask, start):
     """Returns a value and its gradients for x, the vectors and the initial state, as float64."""
-    tensors = [tf.cast(x, dtype), *(tf.cast(vector, "float32") for vector in vectors)]
-    if start is not None:
-        tensors.append(tf.cast(start, "float32"))
-    if dtype == "float64":
-        tensors = [tf.cast(tensor, dtype) for tensor in tensors]
+    wide = "float64" if dtype == "float64" else "float32"  # all but x are float32 under bfloat16
+    x, vectors = tf.cast(x, dtype), [tf.cast(vector, wide) for vector in vectors]
+    start = None if start is None else tf.cast(start, wide)
+    tensors = [x, *vectors] if start is None else [x, *vectors, start]
     with tf.GradientTape() as tape:
         tape.watch(tensors)
-        vectors = tensors[1 : 1 + len(vectors)]
-        start = None if start is None else tensors[-1]
-        value = function(tensors[0], vectors, step_size, gate, mask, start)
+        value = function(x, vectors, step_size, gate, mask, start)
         weight = tf.cast(normal(*value.shape, seed=7), value.dtype)
         loss = tf.reduce_sum(tf.cast(value * weight, "float64"))
     return [tf.cast(tensor, "float64") for tensor in (value, *tape.gradient(loss, tensors))]
