@@ -8,7 +8,6 @@ import scipy.special
 import tensorflow as tf
 
 from macaron_tf import decoding
-from macaron_tf.decoding.beam_search import loop_shapes
 from macaron_tf.decoding.translator import target_limits
 from macaron_tf.models import catalog
 from macaron_tf.special import Special
@@ -219,12 +218,6 @@ def test_searches_agree_with_fixed_and_growing_caches(model, config):
     for other in (fixed, compiled):
         np.testing.assert_array_equal(growing["ids"], other["ids"])
         np.testing.assert_allclose(growing["log_probs"], other["log_probs"], atol=1e-4)
-
-
-def test_only_an_axis_that_starts_empty_may_vary():
-    shapes = loop_shapes({"grows": tf.zeros((2, 3, 0, 4)), "stays": tf.zeros((2,))})
-    assert shapes["grows"].as_list() == [2, 3, None, 4]
-    assert shapes["stays"].as_list() == [2]
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
