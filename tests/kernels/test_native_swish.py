@@ -1,6 +1,5 @@
 """Tests of the native SwishRNN kernels: their values, and their use as TensorFlow operations."""
 
-import math
 import platform
 import re
 import shutil
@@ -76,35 +75,22 @@ def test_nan_and_infinity_pass_as_in_the_reference(dtype):
 def test_gates_over_all_magnitudes(gate):
     z = np.concatenate([np.linspace(-16, 16, 4001), 10.0 ** np.arange(-30, 30)])
     z = np.concatenate([z, -z, [np.nan, np.inf, -np.inf]]).astype("float32")
-    width = len(z)
-    x = tf.concat([tf.zeros((1, 1, width)), z[None, None]], axis=-1)
-    vectors = [tf.zeros(width), tf.zeros(width), tf.ones(width), tf.zeros(width)]
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = native.gated(x, *vectors, 1, gate)
-    slope = tape.gradient(y, x)[0, 0, width:]
-    exact = [gate_in_float64(gate, float(value)) for value in z]
-    # `where`: 0.7 * 1e38 overflows only in the cube of tanh GELU, where the gate is 0 or z.
-    np.testing.assert_allclose(y[0, 0], [value for value, _ in exact], rtol=1e-6, atol=3e-7)
+    x = np.concatenate([np.zeros_like(z), z])[None, None]
+    vectors = [np.full_like(z, number) for number in (0, 0, 1, 0)]  # the state is 0, plus 1
+
+    def value_and_slope(function, dtype):
+        given = tf.constant(x, dtype)
+        with tf.GradientTape() as tape:
+            tape.watch(given)
+            y = function(given, [tf.constant(vector, dtype) for vector in vectors], 1, gate)
+        return y[0, 0].numpy(), tape.gradient(y, given)[0, 0, len(z) :].numpy()
+
+    value, slope = value_and_slope(run_native, "float32")
+    exact, exact_slope = value_and_slope(by_the_equations, "float64")
+    np.testing.assert_allclose(value, exact, rtol=1e-6, atol=3e-7)
+    # 0.7 * 1e38 overflows only in the cube of tanh GELU, where the gate is 0 or z.
     finite = np.abs(z) < 1e9
-    np.testing.assert_allclose(
-        slope.numpy()[finite], np.array([s for _, s in exact])[finite], rtol=1e-6, atol=1e-6
-    )
-
-
-def gate_in_float64(gate: str, z: float) -> tuple[float, float]:
-    """Returns a gate's value and derivative; as in TensorFlow, -inf * 0 is NaN."""
-    if gate == "sigmoid":
-        s = math.nan if math.isnan(z) else 1 / (1 + math.exp(min(-z, 700.0)))
-        return s, s * (1 - s)
-    if gate == "gelu":
-        phi = math.erfc(-z / math.sqrt(2)) / 2
-        return z * phi, phi + z * math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
-    root, inner = math.sqrt(2 / math.pi), min(max(z, -1e9), 1e9)
-    w = root * (inner + 0.044715 * inner**3)
-    s = math.nan if math.isnan(z) else 1 / (1 + math.exp(min(-2 * w, 700.0)))
-    s = 0.0 if w < -350 else s
-    return z * s, s + z * s * (1 - s) * 2 * root * (1 + 3 * 0.044715 * inner**2)
+    np.testing.assert_allclose(slope[finite], exact_slope[finite], rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("gate", [None, "gelu"])
@@ -148,41 +134,25 @@ def test_sequences_do_not_mix_and_runs_repeat_bit_for_bit():
 
 @pytest.mark.parametrize("gate", [None, "gelu"])
 def test_graphs_of_unknown_shapes_and_loops(gate):
+    """Three kernel runs in a loop of a graph have the sum and the gradient of three eager runs."""
     x, vectors, mask, start = inputs(9, 5, 2, gate, masked=True)
-    width = x.shape[-1]
+    shapes = [tf.TensorSpec((None, None, x.shape[-1])), tf.TensorSpec((None, None), tf.bool)]
 
-    @tf.function(
-        input_signature=[tf.TensorSpec((None, None, width)), tf.TensorSpec((None, None), tf.bool)]
-    )
-    def doubled(x, mask):
-        """Sums the outputs of three kernel runs in a graph loop, for the inputs 0, x and 2 x.
-
-        Returns the sum and its gradient with respect to x.
-        """
+    def summed(x, mask):
+        total = 0.0
         with tf.GradientTape() as tape:
             tape.watch(x)
-            _, total = tf.while_loop(
-                lambda i, _: i < 3,
-                lambda i, total: (
-                    i + 1,
-                    total
-                    + tf.reduce_sum(
-                        run_native(tf.cast(i, x.dtype) * x, vectors, 2, gate, mask, start)
-                    ),
-                ),
-                (tf.constant(0), tf.constant(0.0)),
-            )
+            for i in tf.range(3.0):
+                total += tf.reduce_sum(run_native(i * x, vectors, 2, gate, mask, start))
         return total, tape.gradient(total, x)
 
-    x, mask = tf.constant(x), tf.constant(mask)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        total = tf.add_n(
-            [tf.reduce_sum(run_native(i * x, vectors, 2, gate, mask, start)) for i in range(3)]
-        )
-    actual, gradient = doubled(x, mask)
-    np.testing.assert_allclose(actual, total, rtol=1e-5)
-    np.testing.assert_allclose(gradient, tape.gradient(total, x), rtol=1e-5, atol=1e-6)
+    given = tf.constant(x), tf.constant(mask)
+    graph = tf.function(summed, input_signature=shapes)
+    operations = graph.get_concrete_function().graph.get_operations()
+    assert any("While" in operation.type for operation in operations)
+    (total, gradient), (expected, slope) = graph(*given), summed(*given)
+    np.testing.assert_allclose(total, expected, rtol=1e-5)
+    np.testing.assert_allclose(gradient, slope, rtol=1e-5, atol=1e-6)
 
 
 def test_bad_arguments_are_named():

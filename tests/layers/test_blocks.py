@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from macaron_tf import layers
-from tests.harness import normal, randomized, rejects
+from macaron_tf.models import Encoder, EncoderConfig
+from tests.harness import built, check_saved, ids, normal, randomized, rejects
 
 
 def layer_norm(x, epsilon=1e-5):
@@ -24,16 +25,6 @@ def test_a_residual_is_one_euler_step(norm, step_size):
     np.testing.assert_allclose(y, expected, atol=1e-6 if norm == "pre" else 1e-5)
 
 
-def test_the_half_step_is_exactly_a_half():
-    """A step size of 0.5 adds exactly half of the sub-layer's output, without a rounding error."""
-    x = normal(2, 3, 8)
-    full = layers.Residual(layers.FeedForward(16), norm="pre")
-    full(x)
-    half = layers.Residual(full.sublayer, step_size=0.5, norm="pre")
-    change = np.asarray(full.sublayer(full.layer_norm(x)))
-    np.testing.assert_array_equal(np.asarray(half(x)), x + np.float32(0.5) * change)
-
-
 def test_dropout_comes_before_the_step_size_and_spares_the_skip():
     x = normal(4, 50, 8)
     identity = layers.Residual(keras.layers.Identity(), step_size=0.5, dropout=0.25, norm="pre")
@@ -43,12 +34,6 @@ def test_dropout_comes_before_the_step_size_and_spares_the_skip():
     np.testing.assert_allclose(scale[kept], 0.5 / 0.75, rtol=1e-2)
     assert 0.70 < kept.mean() < 0.80
     np.testing.assert_allclose(np.asarray(identity(x)) - x, 0.5 * layer_norm(x), atol=1e-5)
-
-
-def test_without_affine_parameters_only_the_sublayer_has_weights():
-    layer = layers.Residual(layers.FeedForward(16), affine=False)
-    layer(normal(2, 3, 8))
-    assert len(layer.weights) == 4
 
 
 OPTIONS = {"num_heads": 2, "feed_forward_dim": 16}
@@ -89,15 +74,6 @@ def test_a_block_is_its_euler_steps(kind, options, steps):
     np.testing.assert_allclose(y, np.asarray(h), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ATTENTIVE)
-def test_padding_mask_of_keras_counts(name):
-    x, block = normal(2, 4, 8), layers.block_class(name)(**OPTIONS)
-    mask = np.array([[1, 1, 0, 0], [1, 1, 1, 1]], bool)
-    given = np.asarray(block(x, attention_mask=mask))
-    # A recurrence skips padding, so only real positions are compared.
-    np.testing.assert_array_equal(np.asarray(block(x, mask=mask))[mask], given[mask])
-
-
 @pytest.mark.parametrize("name", sorted(layers.BLOCKS))
 def test_no_real_position_sees_padding(name):
     mask = np.array([[1, 1, 0, 0], [1, 1, 1, 1]], bool)
@@ -106,6 +82,9 @@ def test_no_real_position_sees_padding(name):
     y, changed = np.asarray(block(x, mask=mask)), x.copy()
     changed[~mask] -= 2.0
     np.testing.assert_array_equal(np.asarray(block(changed, mask=mask))[mask], y[mask])
+    if name in ATTENTIVE:  # a mask of attention says the same
+        given = np.asarray(block(x, attention_mask=mask))
+        np.testing.assert_array_equal(given[mask], y[mask])
     assert np.abs(np.asarray(block(changed))[0, 0] - y[0, 0]).max() > 1e-3
 
 
@@ -136,62 +115,38 @@ def test_a_memory_is_attended_but_for_its_padding(name):
     assert np.abs(np.asarray(block(x, memory=seen, memory_mask=mask))[0] - y[0]).max() > 1e-3
 
 
-class Pair(keras.Model):
-    """A model of two blocks, whose second block shares sub-layers with the first block."""
-
-    def __init__(self, name, operators, options):
-        super().__init__()
-        self.first = layers.block_class(name)(**options, name="first")
-        self.second = layers.block_class(name)(**options, name="second")
-        self.second.share(self.first, operators)
-
-    def build(self, x_shape):
-        self.first.build(x_shape)
-        self.second.build(x_shape)
-        self.built = True
-
-    def call(self, x, mask=None, training=None):
-        x = self.first(x, mask=mask, training=training)
-        return self.second(x, mask=mask, training=training)
+SHARED = {"attention": ("tokens",), "feed_forward": ("channels",), "all": ("tokens", "channels")}
 
 
-@pytest.mark.parametrize("operators", [["tokens"], ["channels"], ["tokens", "channels"]])
+@pytest.mark.parametrize("sharing", SHARED)
 @pytest.mark.parametrize("name", sorted(layers.BLOCKS))
-def test_shared_sublayers_are_one(name, operators, tmp_path):
-    options = {**OPTIONS, "dropout": 0.1, "activation_dropout": 0.1}
-    x, pair = normal(2, 5, 8), Pair(name, operators, options)
-    pair.build(x.shape)
-    sizes = {"tokens": 0, "channels": 0}
-    both = zip(pair.second.sublayers, pair.first.sublayers, strict=True)
-    for (operator, ours), (_, theirs) in both:
-        assert (ours is theirs) == (operator in operators)
-        sizes[operator] += ours.count_params()
-    own = sum(size for operator, size in sizes.items() if operator not in operators)
-    assert pair.count_params() == sum(sizes.values()) + own
+def test_shared_sublayers_are_one(name, sharing, tmp_path):
+    dropouts = {"dropout": 0.1, "activation_dropout": 0.1}
+    config = EncoderConfig(20, 8, 16, 2, 2, block=name, sharing=sharing, **dropouts)
+    encoder = built(Encoder, config, noise=0.5)
+    stack, [first, second] = encoder.stack, encoder.stack.blocks
+    kept = []
+    for (operator, ours), (_, theirs) in zip(second.sublayers, first.sublayers, strict=True):
+        assert (ours is theirs) == (operator in SHARED[sharing])
+        if ours is not theirs:
+            kept.append(ours)
+    own = sum(residual.count_params() for residual in kept)
+    assert stack.count_params() == first.count_params() + own
     # Dropout seeds are counted once too, so no replaced sub-layer is left.
-    copies = len({id(v) for v in pair.variables})
-    alone = layers.block_class(name)(**options)
-    alone.build(x.shape)
-    kept = sum(len(r.variables) for o, r in alone.sublayers if o not in operators)
-    assert len(pair.variables) == copies == len(alone.variables) + kept
-
-    pair.set_weights([0.5 * normal(*w.shape, seed=i) for i, w in enumerate(pair.get_weights())])
-    y = np.asarray(pair(x))
-    np.testing.assert_array_equal(y, pair.second(pair.first(x)))
-    if kept == 0:
-        np.testing.assert_array_equal(y, pair.first(pair.first(x)))
-    pair.save_weights(tmp_path / "pair.weights.h5")
-    loaded = Pair(name, operators, options)
-    loaded.build(x.shape)
-    loaded.load_weights(tmp_path / "pair.weights.h5")
-    np.testing.assert_array_equal(loaded(x), y)
+    count = len(first.variables) + sum(len(residual.variables) for residual in kept)
+    assert len(stack.variables) == len({id(variable) for variable in stack.variables}) == count
+    x = normal(2, 5, 8)
+    y = np.asarray(stack(x))
+    np.testing.assert_array_equal(y, second(first(x)))
+    if sharing == "all":
+        np.testing.assert_array_equal(y, first(first(x)))
+    check_saved(encoder, {"token_ids": ids(2, 5)}, tmp_path)
 
 
 def test_what_cannot_be_shared_is_refused():
     block = layers.TransformerBlock(**OPTIONS)
-    with pytest.raises(ValueError, match="differs between"):
-        block.share(layers.TransformerBlock(num_heads=2, feed_forward_dim=32), ("channels",))
-    block.share(layers.TransformerBlock(num_heads=2, feed_forward_dim=32), ("tokens",))
+    wider = layers.TransformerBlock(num_heads=2, feed_forward_dim=32)
+    rejects("differs between", block.share, wider, ("channels",))
+    block.share(wider, ("tokens",))
     rejects("differs between", block.share, layers.block_class("gmlp")(**OPTIONS))
-    with pytest.raises(ValueError, match="operators='attention'"):
-        block.share(layers.TransformerBlock(**OPTIONS), ("attention",))
+    rejects("operators='attention'", block.share, wider, ("attention",))

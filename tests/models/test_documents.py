@@ -53,6 +53,10 @@ def batches(cross_documents: bool) -> dict:
     return next(iter(made))
 
 
+def padded(rows) -> np.ndarray:
+    return np.array([np.pad(row, (0, LENGTH - len(row))) for row in rows], "int32")
+
+
 def equal(found, expected):
     """Asserts that arrays agree within 1e-6 plus 1e-5 times the largest absolute expected value.
 
@@ -85,27 +89,19 @@ def test_an_encoder_sees_a_document_alone(system):
     options = {**SYSTEMS[system], "attention_windows": (0,)}
     network = built(models.PretrainingEncoder, tiny(**options), noise=0.1)
     alone = [[CLS] * (n % 3 == 0) + one + [SEP] for n, one in enumerate(DOCUMENTS)]
-    ends = np.cumsum([len(row) for row in alone]).reshape(2, 3)
-    ends[1] -= ends[0, -1]
-    packed = np.zeros((2, LENGTH), "int32")
-    unpacked = np.zeros((6, LENGTH), "int32")
-    for number, row in enumerate(alone):
-        end = ends.flat[number]
-        packed[number // 3, end - len(row) : end] = row
-        unpacked[number, : len(row)] = row
+    packed = padded([np.concatenate(alone[:3]), np.concatenate(alone[3:])])
     [batch] = with_documents(tf.data.Dataset.from_tensors({"token_ids": packed}), SEP)
-    last = [len(row) - 2 for row in alone]  # each document's last id
-    batch |= {"masked_positions": ends - 2, "masked_weights": np.ones((2, 3), "float32")}
-    batch["masked_labels"] = np.arange(6, 12).reshape(2, 3)
-    apart = {"token_ids": unpacked, "masked_positions": np.array(last)[:, None]}
-    apart["masked_weights"] = np.ones((6, 1), "float32")
-    apart["masked_labels"] = np.arange(6, 12)[:, None]
-    hidden, rows = (numpy_of(network.hidden_states(given)) for given in (batch, apart))
-    for number, row in enumerate(alone):
-        end = ends.flat[number]
-        np.testing.assert_allclose(
-            hidden[number // 3, end - len(row) : end], rows[number, : len(row)], atol=1e-5
-        )
+    apart = {"token_ids": padded(alone)}
+    hidden = []
+    for given in (batch, apart):
+        token_ids = np.asarray(given["token_ids"])
+        # Each document's last id is guessed.
+        places = np.nonzero(token_ids == SEP)[1].reshape(len(token_ids), -1) - 1
+        given["masked_positions"] = places
+        given["masked_weights"] = np.ones(places.shape, "float32")
+        given["masked_labels"] = np.arange(6, 12).reshape(places.shape)
+        hidden.append(numpy_of(network.hidden_states(given))[token_ids != 0])
+    np.testing.assert_allclose(*hidden, atol=1e-5)
     objective = MaskedLanguageObjective(skip_padding=False)
     equal(*(loss_and_gradients(objective, network, given) for given in (batch, apart)))
 

@@ -14,7 +14,7 @@ from experiments import registry
 from macaron_tf.layers.blocks import BLOCKS, MacaronBlock
 from macaron_tf.layers.heads import Pooling
 from macaron_tf.models import Encoder, EncoderConfig, EncoderTokenClassifier
-from tests.harness import built, check_saved, ids, numpy_of, rejects
+from tests.harness import built, check_saved, gelu, ids, numpy_of, rejects, weights_of
 from tests.toys.marks import slow
 
 PARTS = {
@@ -79,30 +79,6 @@ def test_dynamic_lengths_need_no_new_trace(block):
     assert len(traces) == 1
 
 
-@pytest.mark.parametrize("block", slow(*BLOCKS, but=("macaron", "gmlp")))
-def test_shared_layers_count_once(block):
-    def count(**changes):
-        return built(Encoder, tiny(block=block, **changes)).stack.count_params()
-
-    one, three = count(num_layers=1), count()
-    assert count(sharing="all") == one < three
-    # One shares exactly what the other does not.
-    assert count(sharing="attention") + count(sharing="feed_forward") == one + three
-
-
-class Behind(keras.Model):
-    """A user's model that applies layers in sequence."""
-
-    def __init__(self, *parts):
-        super().__init__()
-        self.parts = parts
-
-    def call(self, x):
-        for part in self.parts:
-            x = part(x)
-        return x
-
-
 @pytest.mark.parametrize(
     "make",
     [
@@ -115,17 +91,22 @@ class Behind(keras.Model):
 )
 def test_layers_behind_an_encoder_ignore_its_padding(make, tmp_path):
     parts = [built(Encoder, tiny(num_layers=1)), *make()]
+
+    def applied(x):
+        for part in parts:
+            x = part(x)
+        return x
+
     given = keras.Input((None,), dtype="int32")
-    functional = keras.Model(given, Behind(*parts).call(given))
+    functional = keras.Model(given, applied(given))
     functional.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     expected = [numpy_of(functional(row[row > 0][None]))[0] for row in IDS]
-    for model in (functional, keras.Sequential(parts), Behind(*parts), loaded):
+    for model in (functional, keras.Sequential(parts), applied, loaded):
         np.testing.assert_allclose(numpy_of(model(IDS)), expected, atol=1e-5)
     other = np.where(IDS > 0, IDS, 9)
     inputs = {"input_ids": other, "attention_mask": (IDS > 0).astype("int32")}
-    found = numpy_of(Behind(*parts).call(inputs))
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(numpy_of(applied(inputs)), expected, atol=1e-5)
 
 
 def test_keras_s_loss_leaves_out_the_padding_of_tags():
@@ -179,23 +160,6 @@ def test_shared_embeddings_are_one_table():
     rejects("embedding_dim=8 must be 6", Encoder, tiny(), first.embeddings)
 
 
-def test_without_what_only_bert_has():
-    """An encoder without BERT's parts has the expected weights.
-
-    It has RMSNorm, wide heads and gated layers, but neither biases nor an embedding LayerNorm.
-    """
-    encoder = built(Encoder, 
-        EncoderConfig(
-            20, 8, 16, 2, 2, norm="pre", norm_type="rms", embedding_norm=False, use_bias=False,
-            head_dim=6, gated=True, scaled=False, causal=True, num_segments=0,
-        )
-    )  # fmt: skip
-    names = {weight.path.split("/", 1)[1].split("/")[-1] for weight in encoder.weights}
-    assert names == {"table", "scale", "kernel"}
-    # Tables of 20 tokens and 512 positions; norms; Q, K, V and output of 2 x 6; gated 3 x 8 x 16.
-    assert encoder.count_params() == 532 * 8 + 5 * 8 + 2 * (4 * 8 * 12 + 3 * 8 * 16)
-
-
 def test_scaled_outputs_start_narrower_by_the_root_of_the_sublayers():
     config = EncoderConfig(20, 64, 256, 2, 4, scaled_outputs=True)
     block = built(Encoder, config).stack.blocks[0]
@@ -210,8 +174,7 @@ def test_scaled_outputs_start_narrower_by_the_root_of_the_sublayers():
 
 def standardized(x):
     """Computes a LayerNorm without scale and offset."""
-    variance = x.var(-1, keepdims=True)
-    return (x - x.mean(-1, keepdims=True)) / np.sqrt(variance + 1e-5)
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
 
 
 def test_the_released_macaron_bert_is_the_one_of_its_code(tmp_path):
@@ -229,7 +192,7 @@ def test_the_released_macaron_bert_is_the_one_of_its_code(tmp_path):
     assert encoder.embeddings.layer_norm is None and config.norm == "pre"
 
     tokens = ids(2, 5)
-    weights = {w.path.partition("/")[2]: numpy_of(w) for w in encoder.weights}
+    weights = weights_of(encoder)
     angles = np.arange(5)[:, None] * 10_000.0 ** (-np.arange(8) / 8)
     table = np.stack([np.sin(angles), np.cos(angles)], -1).reshape(5, 16)
     x = weights["embeddings/tokens/table"][tokens] * 4 + table + weights["embeddings/segments"][0]
@@ -237,17 +200,14 @@ def test_the_released_macaron_bert_is_the_one_of_its_code(tmp_path):
     np.testing.assert_allclose(numpy_of(embedded), x, atol=1e-5)
 
     def feed_forward(x, number, function):
-        name = f"stack/block_0/feed_forward_{number}/feed_forward/"
-        inner, outer = (
-            [weights[f"{name}{part}/{kind}"] for kind in ("kernel", "bias")]
-            for part in ("inner", "outer")
-        )
-        y = function(standardized(x) @ inner[0] + inner[1])
-        return x + 0.5 * (y @ outer[0] + outer[1])
+        name = f"stack/block_0/feed_forward_{number}/feed_forward"
+        y = standardized(x) @ weights[f"{name}/inner/kernel"] + weights[f"{name}/inner/bias"]
+        y = function(y) @ weights[f"{name}/outer/kernel"] + weights[f"{name}/outer/bias"]
+        return x + 0.5 * y
 
     block = encoder.stack.blocks[0]
     x = feed_forward(x, 0, lambda y: np.maximum(y, 0))
     x = x + numpy_of(block.attention_1.sublayer(standardized(x).astype("float32")))
-    x = feed_forward(x, 2, lambda y: y * scipy.special.ndtr(y))
+    x = feed_forward(x, 2, gelu)
     np.testing.assert_allclose(numpy_of(block(embedded)), x, atol=1e-4)
     check_saved(encoder, {"token_ids": tokens}, tmp_path)

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from macaron_tf.layers import RotaryAttention
 from macaron_tf.layers.packing import packing_scope
@@ -81,12 +80,9 @@ def test_padding_packing_and_documents_change_nothing(block):
 
 
 @pytest.mark.slow
-def test_exports_and_int8_answer_alike(tmp_path):
+def test_int8_answers_nearly_alike():
     model, given = built(Encoder, config(), noise=0.2), rows()
     expected, real = numpy_of(model(given)), rows() != 0
-    model.export(tmp_path / "served", verbose=False)
-    served = tf.saved_model.load(tmp_path / "served")
-    np.testing.assert_allclose(served.serve(given), expected, atol=1e-5)
     model.quantize("int8")
     rounded = numpy_of(model(given))
     # Queries, keys, values, outputs and three of the feed-forward network; embeddings.
@@ -94,11 +90,11 @@ def test_exports_and_int8_answer_alike(tmp_path):
     assert 0 < np.abs(rounded - expected)[real].max() < bound
 
 
-def test_layers_that_share_their_weights_leave_the_first_out():
+def test_layers_with_the_same_window_share_their_weights_but_for_the_first():
     model = Encoder(config(num_layers=5, sharing="all"))
     blocks = model.stack.blocks
     kinds = [[*map(id, block.mixers())] for block in blocks]
-    assert kinds[1] == kinds[3] and kinds[2] == kinds[4]
+    assert kinds[1] == kinds[3] != kinds[2] == kinds[4]
     assert kinds[0] not in kinds[1:]
 
 
