@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from macaron_tf.decoding import BeamSearchConfig, beam_search
 from macaron_tf.decoding.beam_search import top_k
-from tests.toys.decoding import REAL_SIZE, Toy, searched, trimmed
+from tests.toys.decoding import Toy, searched, trimmed
 from tests.toys.marks import slow
 
 PENALTIES = {
@@ -146,33 +146,6 @@ def test_fewer_outputs_than_asked_for():
     np.testing.assert_array_equal(np.isfinite(found["scores"]).sum(axis=1), [4, 4])
     assert not found["ids"][:, 4:].any()
     assert not found["lengths"][:, 4:].any()
-
-
-@pytest.mark.thorough
-def test_saved_model_with_unknown_shapes(tmp_path):
-    toy = Toy(4)
-
-    class Module(tf.Module):
-        @tf.function(
-            input_signature=[
-                tf.TensorSpec((None, toy.width), tf.float32),
-                tf.TensorSpec((None,), tf.int32),
-            ]
-        )
-        def translate(self, sources, limits):
-            batch, config = tf.shape(sources)[0], BeamSearchConfig(n_best=2)
-            given = (toy.decode_step, {"rows": sources}, toy.empty_cache(batch, 4), batch, config)
-            options = {"limits": limits, "vocabulary_size": REAL_SIZE}
-            return beam_search(*given, tf.reduce_max(limits), **options)
-
-    tf.saved_model.save(Module(), str(tmp_path))
-    loaded = tf.saved_model.load(str(tmp_path))
-    for batch, limit in ((3, 6), (1, 9)):
-        sources = toy.sources(batch)
-        limits = tf.fill([batch], limit)
-        found = loaded.translate(tf.constant(sources), limits)
-        expected = search(toy, sources, limit, n_best=2)
-        np.testing.assert_array_equal(found["ids"], expected["ids"])
 
 
 @pytest.mark.parametrize("jit", [False, True])
