@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from macaron_tf.layers import SwishRNN
 from macaron_tf.models import EncoderConfig, LanguageModel
-from tests.harness import bfloat16_error, built, check_saved, ids, numpy_of, refuses, rejects
+from tests.harness import bfloat16_error, built, ids, numpy_of, refuses, rejects
 from tests.toys.marks import slow, thorough
 
 V, L = 24, 7
@@ -146,29 +146,6 @@ def test_prompts_of_any_length_go_on_as_the_whole_model_with_banded_layers(max_l
         assert [block[0][0].shape[3] for block in blocks] == [12, 3]
 
 
-def test_a_banded_layer_sees_its_window_alone_and_is_saved_with_it(tmp_path):
-    plain = {**PLAIN, "max_length": 12, "causal": True}
-    config = EncoderConfig(V, 16, 32, 2, 1, attention_windows=3, **plain)
-    model, token_ids = built(LanguageModel, config, noise=0.2), rows(length=10)
-    whole = numpy_of(model({"token_ids": token_ids}))
-    for t in range(10):
-        changed = token_ids.copy()
-        changed[:, t] = 4 + (changed[:, t] - 3) % (V - 4)
-        differs = np.abs(numpy_of(model({"token_ids": changed})) - whole).max(axis=(0, 2))
-        distance = np.arange(10) - t
-        np.testing.assert_array_equal(differs > 0, (distance >= 0) & (distance < 3))
-    loaded = check_saved(model, {"token_ids": token_ids}, tmp_path)
-    assert loaded.config.attention_windows == (3,)
-
-
-def test_layers_with_the_same_window_share_their_weights():
-    plain = {**PLAIN, "causal": True, "sharing": "all"}
-    config = EncoderConfig(V, 16, 32, 2, 4, attention_windows=(0, 3), **plain)
-    blocks = built(LanguageModel, config).encoder.stack.blocks
-    kernels = [block.mixers("tokens")[0].query_key_value for block in blocks]
-    assert kernels[0] is kernels[2] and kernels[1] is kernels[3] and kernels[0] is not kernels[1]
-
-
 def test_a_mixer_that_cannot_prefill_is_told(monkeypatch):
     model = small(**BLOCKS["swish_rnn"])
     monkeypatch.setattr(SwishRNN, "can_prefill", False)
@@ -188,14 +165,6 @@ def test_cached_steps_compile_with_xla_under_bfloat16():
     whole = tf.cast(model({"token_ids": token_ids}), tf.float32)[:, :1]
     bound = bfloat16_error(2 * 2 * 24) * np.abs(whole).max()  # twice two layers
     np.testing.assert_allclose(found, whole, rtol=0, atol=bound)
-
-
-def test_padding_at_the_end_changes_nothing():
-    model, token_ids = small(), rows()
-    wide = np.pad(token_ids, ((0, 0), (0, 3)))
-    found = np.asarray(model({"token_ids": wide}))
-    np.testing.assert_allclose(found[:, :L], np.asarray(model({"token_ids": token_ids})), atol=1e-5)
-    assert np.isfinite(found).all()
 
 
 def test_logits_are_products_with_the_table_of_tokens():

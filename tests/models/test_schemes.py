@@ -1,9 +1,7 @@
 """Tests of splitting schemes as a setting of encoders, language models and translators."""
 
-import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from macaron_tf.models import (
     Encoder,
@@ -71,29 +69,6 @@ def test_a_scheme_is_kept_with_a_model(make, inputs, options, scheme, tmp_path):
     model = make(scheme=scheme, **options)
     assert model.get_config()["config"]["config"]["scheme"] == scheme
     check_model(model, inputs, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scheme", SCHEMES[1:])
-@pytest.mark.parametrize(
-    ("make", "inputs", "options"), [SYSTEMS[0], (language_model, TEXT, {}), SYSTEMS[2]]
-)
-def test_an_export_and_cached_decoding_answer_as_the_model(make, inputs, options, scheme, tmp_path):
-    model = make(scheme=scheme, **options)
-    expected = numpy_of(model(inputs))
-    model.export(tmp_path / model.name, verbose=False)
-    exported = tf.saved_model.load(tmp_path / model.name)
-    np.testing.assert_allclose(exported.serve(inputs), expected, atol=1e-5)
-    if make is encoder:
-        return
-    tokens = inputs.get("target", inputs["token_ids"] if make is language_model else None)
-    start = [inputs["source"]] if make is translator else [len(tokens)]
-    for room in (None, tokens.shape[1]):
-        context, cache = model.init_decode(*start, 1, room)
-        for index in range(tokens.shape[1]):
-            step = tokens[:, index : index + 1], keras.ops.convert_to_tensor(index)
-            logits, cache = model.decode_step(*step, context, cache)
-            np.testing.assert_allclose(numpy_of(logits)[:, 0], expected[:, index], atol=1e-4)
 
 
 def test_a_scheme_in_other_words_is_the_same():
