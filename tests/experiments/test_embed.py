@@ -80,8 +80,7 @@ def test_classes_and_triplets_are_learnt_too(toy, tmp_path, ran, refused, task, 
 
 def test_several_sets_are_scored_by_one_command(toy, run, encoder, tmp_path, ran):
     rows = task_toys.related("stsb", 40, seed=7)
-    table = "".join(f"{one}\t{other}\t{score}\n" for one, other, score in rows)
-    (tmp_path / "sts12.tsv").write_text(f"sentence1\tsentence2\tlabel\n{table}")
+    task_toys.write_table(tmp_path / "sts12.tsv", rows, task_toys.PAIR_HEADER)
     given = [f"STS12=tsv:{tmp_path}/sts12.tsv", f"own=tsv:{toy}/stsb-{{split}}.tsv"]
     given.append(f"train=tsv:{toy}/stsb-train.tsv")
     output = ran(main, "sts", run, *given, "--output", tmp_path / "scores").out
@@ -194,16 +193,11 @@ def test_the_papers_numbers():
     def paper_recipe(task):
         return registry.load(f"sentence_bert:{task}")
 
-    recipe = paper_recipe("mnli").resolved(942_069)  # SNLI and MNLI
-    assert (recipe.objective, recipe.concatenation) == ("softmax", "u,v,|u-v|")
-    assert (recipe.pooling, recipe.num_classes) == ("mean", 3)
-    training = recipe.training
+    training = paper_recipe("mnli").resolved(942_069).training  # SNLI and MNLI
     assert (training.max_steps, training.warmup_steps) == (58_880, 5_888)
-    assert (training.learning_rate, training.schedule) == (2e-5, "linear")
-    recipe = paper_recipe("stsb").resolved(5_749)
-    assert (recipe.objective, recipe.batch_size, recipe.epochs) == ("cosine", 16, 4)
-    assert (recipe.training.max_steps, recipe.training.validate_every) == (1_440, 360)
-    assert paper_recipe("triplets").make_objective().margin == 1.0
+    training = paper_recipe("stsb").resolved(5_749).training
+    assert (training.max_steps, training.validate_every) == (1_440, 360)
+    assert paper_recipe("mnli").num_classes == 3
     learnt = {"stsb": "cosine", **dict.fromkeys(PAIRS, "softmax")}
     for name in {*TASKS} - {*learnt}:
         refuses(f"{name} is not a task with sentence pairs", paper_recipe, name)

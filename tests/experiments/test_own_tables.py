@@ -17,17 +17,7 @@ from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.data.tasks.tags import TaggedSentences
 from macaron_tf.tasks import labelled
 from tests.harness import refuses
-from tests.toys.tasks import (
-    TAGGING_SETTINGS,
-    result_in,
-    scores_in,
-    sentences,
-    toy_flags,
-    write_reading,
-    write_run,
-    write_table,
-)
-from tests.toys.tasks import write_tfds as prepare
+from tests.toys import tasks as toys
 
 NAMES = {"negative": "1 star", "positive": "5 stars"}
 
@@ -39,9 +29,9 @@ def own(toy, tmp_path_factory):
     The folder holds the table and the run.
     """
     folder = tmp_path_factory.mktemp("own")
-    rows = [(text, NAMES[label], "x") for text, label in sentences(240, 1)]
-    write_table(folder / "own.tsv", rows, "review\tstars\tmore")
-    flags = toy_flags(toy, "classify", source=f"tsv:{folder}/own.tsv")
+    rows = [(text, NAMES[label], "x") for text, label in toys.sentences(240, 1)]
+    toys.write_table(folder / "own.tsv", rows, "review\tstars\tmore")
+    flags = toys.toy_flags(toy, "classify", source=f"tsv:{folder}/own.tsv")
     flags += ["--set", "table.text=review", "--set", "table.label=stars"]
     assert main(["train", "finetune:classify", str(folder / "run"), *flags]) == 0
     return folder, flags
@@ -50,31 +40,16 @@ def own(toy, tmp_path_factory):
 def test_the_classes_of_a_table_go_with_the_run(own, tmp_path, ran, answered):
     folder, _ = own
     run = FinetuningRun.open(folder / "run")
-    assert run.task.labels == ("1 star", "5 stars") and result_in(run.path)["best_score"] > 0.9
+    best = toys.result_in(run.path)["best_score"]
+    assert run.task.labels == ("1 star", "5 stars") and best > 0.9
     found = ran(main, "evaluate", folder / "run", "--output", tmp_path / "scores")
     assert "24 examples of validation" in found.out and "24 of 240 examples" in found.err
-    assert scores_in(tmp_path / "scores")["metrics"]["score"] == result_in(run.path)["best_score"]
+    assert toys.scores_in(tmp_path / "scores")["metrics"]["score"] == best
     macaron_tf.load(folder / "run").save_pretrained(tmp_path / "saved")
     assert macaron_tf.load(tmp_path / "saved").labels == ("1 star", "5 stars")
     for place in (folder / "run", tmp_path / "saved"):
         lines = answered(main, "predict", place, text="the plot was great\nvery dull\n")
         assert [line.split("\t")[0] for line in lines.splitlines()] == ["5 stars", "1 star"]
-        answer = macaron_tf.load(place).task.serve(["the plot was great"])
-        assert answer["label"].numpy().tolist() == [b"5 stars"]
-        assert answer["classes"].numpy().tolist() == [[b"1 star", b"5 stars"]]
-
-
-@pytest.fixture
-def table(own):
-    """Yields the table of `own`, and restores it after a test has changed it."""
-    file = own[0] / "own.tsv"
-    text = file.read_text()
-    yield file
-    file.write_text(text)
-
-
-def change(table, old: str, new: str) -> None:
-    table.write_text(table.read_text().replace(old, new))
 
 
 def test_a_run_goes_on_with_its_table(own, ran):
@@ -83,66 +58,55 @@ def test_a_run_goes_on_with_its_table(own, ran):
 
 
 def test_another_table_needs_the_same_classes(own, tmp_path, refused):
-    write_table(tmp_path / "new.tsv", [("fun", "1 star"), ("dull", "2")], "review\tstars")
+    toys.write_table(tmp_path / "new.tsv", [("fun", "1 star"), ("dull", "2")], "review\tstars")
     other = ["evaluate", own[0] / "run", "--source", f"tsv:{tmp_path}/new.tsv"]
     words = "new.tsv, line 3: '2' in column 'stars' is not one of the classes 1 star, 5 stars:"
     refused(main, other, words, own[0])
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "words"),
+    ("command", "old", "new", "words"),
     [
-        ("review", "text", "line 1 has no columns named 'review'"),
-        ("1 star", "2 stars", "'2 stars' in column 'stars' is not one of the classes"),
+        ("train --resume RUN", "review", "text", "line 1 has no columns named 'review'"),
+        ("train --resume RUN", "1 star", "2 stars", "'2 stars' in column 'stars' is not one of"),
+        # The same command as before keeps the classes.
+        ("train finetune:classify RUN", "1 star", "2 stars", "with table.classes=('1 star', '5 st"),
+        # Added lines would change the held-out part.
+        ("evaluate RUN", "more\n", "more\n" + "fun\t5 stars\tx\n" * 20, "restore the table, becau"),
     ],
 )
-def test_a_changed_table_is_refused(own, table, old, new, words, refused):
-    change(table, old, new)
-    refused(main, ["train", "--resume", own[0] / "run"], words, own[0])
-
-
-def test_added_lines_would_change_the_held_out_part(own, table, capsys):
-    lines = table.read_text().splitlines(keepends=True)
-    table.write_text("".join([*lines, *lines[1:21]]))
-    assert main(["evaluate", str(own[0] / "run")]) == 2
-    assert "restore the table, because a changed table" in capsys.readouterr().err
-
-
-def test_a_run_keeps_its_classes(own, table, capsys):
+def test_a_changed_table_is_refused(own, command, old, new, words, capsys):
     folder, flags = own
-    change(table, "1 star", "2 stars")
-    assert main(["train", "finetune:classify", str(folder / "run"), *flags]) == 2
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert "run was trained with table.classes=('1 star', '5 stars'), not ('2 stars'" in said
+    table, more = folder / "own.tsv", flags if "finetune" in command else []
+    text = table.read_text()
+    table.write_text(text.replace(old, new))
+    assert main([*command.replace("RUN", str(folder / "run")).split(), *more]) == 2
+    assert words in capsys.readouterr().err.splitlines()[-1]
+    table.write_text(text)
 
 
 @pytest.mark.slow
 def test_scores_are_of_the_tables_size(toy, tmp_path, answered):
-    rows = [(text, 1000 + 50 * (label == "positive")) for text, label in sentences(240, 1)]
-    write_table(tmp_path / "own.tsv", rows, "text\tlabel")
-    flags = toy_flags(toy, "regress", source=f"tsv:{tmp_path}/own.tsv")
+    rows = [(text, 1000 + 50 * (label == "positive")) for text, label in toys.sentences(240, 1)]
+    toys.write_table(tmp_path / "own.tsv", rows, "text\tlabel")
+    flags = toys.toy_flags(toy, "regress", source=f"tsv:{tmp_path}/own.tsv")
     assert main(["train", "finetune:regress", str(tmp_path / "run"), *flags]) == 0
-    assert result_in(tmp_path / "run")["best_score"] > 0.9
+    assert toys.result_in(tmp_path / "run")["best_score"] > 0.9
     text = "the plot was great\nvery dull film\n"
     good, bad = map(float, answered(main, "predict", tmp_path / "run", text=text).split())
     assert 1030 < good < 1070 and 980 < bad < 1020
-    task = macaron_tf.load(tmp_path / "run").task
-    assert task.serve(text.splitlines())["score"].numpy() == pytest.approx([good, bad], rel=1e-5)
 
 
 @pytest.mark.slow
 def test_tags_are_those_of_the_file(tmp_path, ran):
-    write_reading(tmp_path)
-    source, settings = (
-        f"conll:{tmp_path}/train.txt",
-        {n.replace(".", "__"): v for n, v in TAGGING_SETTINGS.items()},
-    )
-    flags = toy_flags(tmp_path, "tag", source=source, **settings)
+    toys.write_reading(tmp_path)
+    source = f"conll:{tmp_path}/train.txt"
+    flags = toys.toy_flags(tmp_path, "tag", source=source, **toys.TAGGING_SETTINGS)
     trained = ran(main, "train", "finetune:tag", tmp_path / "run", *flags)
     assert "words -> label: 5 classes, O, B-ORG, I-ORG, B-PER, I-PER" in trained.err
     run = FinetuningRun.open(tmp_path / "run")
     assert run.task.labels == ("O", "B-ORG", "I-ORG", "B-PER", "I-PER")
-    assert result_in(run.path)["best_score"] > 0.5
+    assert toys.result_in(run.path)["best_score"] > 0.5
 
 
 @pytest.mark.parametrize(
@@ -154,9 +118,9 @@ def test_tags_are_those_of_the_file(tmp_path, ran):
 )
 def test_a_word_without_a_piece_has_the_usual_tag(table, usual, tmp_path, answered):
     """A word without tokens gets the usual tag from the command, the export and the baseline."""
-    write_reading(tmp_path)
+    toys.write_reading(tmp_path)
     recipe = registry.load("finetune_bert:tag", settings=table)
-    write_run(tmp_path / "run", FinetuningRun, recipe, tmp_path)
+    toys.write_run(tmp_path / "run", FinetuningRun, recipe, tmp_path)
     run = FinetuningRun.open(tmp_path / "run")
     words = ["ann", "\u200b", "saw", "\xad", "️"]
     found = answered(main, "predict", run.path, text=" ".join(words)).splitlines()
@@ -177,7 +141,7 @@ def test_a_function_of_ones_own_is_a_table(toy, tmp_path, monkeypatch, ran, refu
     )
     (tmp_path / "my_rows.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
-    flags = toy_flags(toy, "classify", source="python:my_rows:rows")
+    flags = toys.toy_flags(toy, "classify", source="python:my_rows:rows")
     ran(main, "train", "finetune:classify", tmp_path / "run", *flags)
     assert "40 examples of validation" in ran(main, "evaluate", tmp_path / "run").out
     broken = ["evaluate", tmp_path / "run", "--split", "dev"]
@@ -201,8 +165,8 @@ def test_a_set_of_tensorflow_datasets_is_a_table(tmp_path):
         for text, stars, score in [("good", 1, 0.5), ("bad", 0, 4.0), ("", -1, 0.0)]
     )
     train = [one, two] * 20
-    prepare(tmp_path / "held", features, train=train, test=[other])
-    prepare(tmp_path / "split", features, train=train, dev=[two])
+    toys.write_tfds(tmp_path / "held", features, train=train, test=[other])
+    toys.write_tfds(tmp_path / "split", features, train=train, dev=[two])
     stars = TableSettings(text=("story",), label="stars")
 
     def read(name, table, folder="held"):
