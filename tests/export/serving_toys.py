@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from export.server.config import ServerConfig
 from export.server.model_server import ModelServer
-from export.server.servable import Servable
 
 WORDS = tf.TensorSpec([None], tf.string)
 
@@ -129,18 +128,6 @@ def raw_exchange(port: int, data: bytes) -> bytes:
         while chunk := connection.recv(65536):
             received += chunk
         return received
-
-
-def count_calls(monkeypatch) -> list[str]:
-    """Returns a list to which each later model call appends the name of its signature."""
-    calls, run = [], Servable.run
-
-    def counted(servable, signature, inputs):
-        calls.append(signature.name)
-        return run(servable, signature, inputs)
-
-    monkeypatch.setattr(Servable, "run", counted)
-    return calls
 
 
 READER = """

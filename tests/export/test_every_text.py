@@ -5,6 +5,7 @@ Weights are random and large, so that answers differ from text to text without n
 
 import dataclasses
 import functools
+import itertools
 import json
 from collections.abc import Callable
 
@@ -301,17 +302,15 @@ KINDS = {
 NAMES = slow(*KINDS, but=("classes",))
 
 
-def asked_of(kind: Kind, texts: list[str]) -> list[list[str]]:
-    """Returns the texts as one column; for pairs, a second column holds the texts rotated by 37."""
-    columns = [texts]
-    if len(kind.columns) == 2:
-        columns.append(texts[37:] + texts[:37])
-    return columns
+def columns_of(kind: Kind, rows) -> list[list[str]]:
+    """Returns texts of rows as columns; for pairs, a second column has the texts rotated by 37."""
+    columns = [TEXTS, TEXTS[37:] + TEXTS[:37]][: len(kind.columns)]
+    return [[column[row] for row in rows] for column in columns]
 
 
-def inputs_of(kind: Kind, columns: list[list[str]]) -> dict[str, list]:
-    repeated = {name: [value] * len(columns[0]) for name, value in kind.inputs.items()}
-    return {**dict(zip(kind.columns, columns, strict=True)), **repeated}
+def inputs_of(kind: Kind, rows: list[int]) -> dict[str, list]:
+    repeated = {name: [value] * len(rows) for name, value in kind.inputs.items()}
+    return {**dict(zip(kind.columns, columns_of(kind, rows), strict=True)), **repeated}
 
 
 def parts_of(expected: list) -> list[list[int]]:
@@ -321,11 +320,20 @@ def parts_of(expected: list) -> list[list[int]]:
     return [others[i : i + ROWS] for i in range(0, len(others), ROWS)] + [[i] for i in alone]
 
 
-def export(folder, name: str, kind: Kind) -> None:
-    """Writes a run of the given export type, and exports its SavedModel."""
-    vocabulary, out = folder / kind.vocabulary / "vocabulary", str(folder / "served" / name)
+def write(folder, name: str) -> None:
+    """Writes a run of an export type, and its vocabulary if the folder has none."""
+    kind = KINDS[name]
+    vocabulary = folder / kind.vocabulary / "vocabulary"
     if not vocabulary.exists():
         vocabulary_of(kind.vocabulary).save(vocabulary)
+    if kind.write:
+        kind.write(folder / name, vocabulary)
+
+
+def export(folder, name: str) -> None:
+    """Writes a run of an export type, and exports its SavedModel."""
+    write(folder, name)
+    kind, out = KINDS[name], str(folder / "served" / name)
     if kind.keras:
         other, *flags = kind.keras
         if kind.expected is translations:
@@ -334,10 +342,10 @@ def export(folder, name: str, kind: Kind) -> None:
             flags = ["--decoding", json.dumps(dataclasses.asdict(decoding))]
         (folder / name).symlink_to(folder / other)
         macaron_tf.load(folder / other).network.save(folder / f"{name}.keras")
+        vocabulary = folder / kind.vocabulary / "vocabulary"
         words = [str(folder / f"{name}.keras"), str(vocabulary), out, *flags]
         assert keras_model.main(words) == 0
     else:
-        kind.write(folder / name, vocabulary)
         more = ["--n-best", "2"] if kind.expected is translations else []
         assert main([str(folder / name), out, *more]) == 0
 
@@ -356,14 +364,15 @@ def folder(names, tmp_path_factory):
     """Returns a folder with a run of each type and its SavedModel under `served`."""
     folder = tmp_path_factory.mktemp("every")
     for name in names:
-        export(folder, name, KINDS[name])
+        export(folder, name)
     return folder
 
 
 @pytest.fixture(scope="module")
 def expected(names, folder):
     """Returns a dict mapping export types to the answers of the runs."""
-    return {n: KINDS[n].expected(folder / n, asked_of(KINDS[n], TEXTS)) for n in names}
+    every = range(len(TEXTS))
+    return {n: KINDS[n].expected(folder / n, columns_of(KINDS[n], every)) for n in names}
 
 
 @pytest.fixture(scope="module")
@@ -372,19 +381,16 @@ def elsewhere(names, folder, expected, tmp_path_factory):
 
     Returns a dict mapping export types to lists of answers.
     """
-    asked, owners = [], []
+    asked = {}
     for name in names:
-        kind = KINDS[name]
-        for part in parts_of(expected[name]):
-            columns = [[column[i] for i in part] for column in asked_of(kind, TEXTS)]
-            place = str(folder / "served" / name / "1")
-            asked.append((place, "serving_default", inputs_of(kind, columns)))
-            owners.append(name)
-    found = ask_elsewhere(tmp_path_factory.mktemp("elsewhere"), *asked)
-    by_name = {name: [] for name in names}
-    for name, answer in zip(owners, found, strict=True):
-        by_name[name].append(answer)
-    return by_name
+        place = str(folder / "served" / name / "1")
+        asked[name] = [
+            (place, "serving_default", inputs_of(KINDS[name], part))
+            for part in parts_of(expected[name])
+        ]
+    calls = itertools.chain.from_iterable(asked.values())
+    found = iter(ask_elsewhere(tmp_path_factory.mktemp("elsewhere"), *calls))
+    return {name: [next(found) for _ in asked[name]] for name in names}
 
 
 def over_rest(port: int, name: str, inputs: dict[str, list]) -> dict:
@@ -403,14 +409,10 @@ def largest_difference(expected: dict, found: dict, row: int, where: str) -> flo
     largest = 0.0
     for name, value in expected.items():
         own = found[name if name in found else ""][row]
-        value = value.tolist() if isinstance(value, np.ndarray) else value
-        if not isinstance(value, (list, tuple)):
-            value, own = [value], [own]
+        value, own = (np.atleast_1d(np.array(one, object)) for one in (value, own))
         assert len(own) >= len(value), f"{where}, {name}"
-        flat = lambda values: list(np.array(values, object).reshape(-1))  # noqa: E731
-        for one in flat(list(own[len(value) :])):
-            assert not one, f"{where}, {name}: {one!r} after the end"
-        for one, other in zip(flat(list(value)), flat(own[: len(value)]), strict=True):
+        assert not any(own[len(value) :].ravel()), f"{where}, {name}: {own} goes on after the end"
+        for one, other in zip(value.ravel(), own[: len(value)].ravel(), strict=True):
             if isinstance(one, str):
                 assert one == other, f"{where}, {name}: {one!r} is not {other!r}"
             else:
@@ -459,9 +461,8 @@ def test_python_says_what_the_run_says(name, folder, expected):
     model = macaron_tf.load(folder / name)
     options = {**kind.inputs, **({"n_best": 2} if kind.expected is translations else {})}
     for part in parts_of(expected[name]):
-        columns = [[column[i] for i in part] for column in asked_of(kind, TEXTS)]
         try:
-            answers = model.predict(*columns, **options)
+            answers = model.predict(*columns_of(kind, part), **options)
         except UserError as error:
             found.append({"error": str(error)})
             continue
@@ -482,6 +483,5 @@ def test_the_server_says_what_the_run_says(name, folder, expected):
     kind, found = KINDS[name], []
     with server_of(folder, name) as server:
         for part in parts_of(expected[name]):
-            columns = [[column[i] for i in part] for column in asked_of(kind, TEXTS)]
-            found.append(over_rest(server.port, name, inputs_of(kind, columns)))
+            found.append(over_rest(server.port, name, inputs_of(kind, part)))
     assert check(name, expected[name], found, "REST") < ROUNDING
