@@ -70,7 +70,7 @@ walk: $(STAMP)  ## run every command of the docs on real data for a few updates 
 	@touch $@
 
 PEER_TESTS := tests/hub tests/layers/test_attention.py tests/engines/test_onnx.py tests/data/corpus/test_engines.py \
-  $(addprefix tests/experiments/test_,hugging_face.py text_to_text.py gs.py) \
+  $(addprefix tests/experiments/test_,hugging_face.py buckets.py) \
   $(addprefix tests/lab/test_benchmark_,harness.py serving.py train_step.py)
 test-peers: .venv-peers/installed  ## compare with other libraries, which also read our folders; test Beam (.venv-peers)
 	$(RUN) .venv-peers/bin/python -m pytest $(PEER_TESTS)

@@ -16,44 +16,20 @@ from experiments.commands import main
 from experiments.finetune.run import FinetuningRun, TaskData
 from experiments.pretrain.run import PretrainingRun
 from experiments.starts import start_of
+from macaron_tf import models
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.loading import load
-from macaron_tf.models import (
-    CausalClassifier,
-    CausalMultipleChoice,
-    EncoderMultipleChoice,
-    SegmentLanguageModel,
-    catalog,
-)
 from macaron_tf.pretrained import Pretrained
-from macaron_tf.tasks import Limits, SpanLimits, labelled
+from macaron_tf.tasks import labelled
 from macaron_tf.tasks.sets import SetOutputs
 from macaron_tf.text import load_encoder_vocabulary
 from macaron_tf.text.normalization import NormalizationConfig
 from macaron_tf.text.sentencepiece import SentencePieceVocabulary
 from macaron_tf.training.progress import read_lines
 from tests.harness import built, refuses
+from tests.toys import tasks as toys
 from tests.toys.marks import slow
 from tests.toys.pretraining import flags, toy_settings
-from tests.toys.tasks import (
-    BLAME,
-    FILLERS,
-    NAMES,
-    PRAISE,
-    assert_same_weights,
-    not_yet_trained,
-    recipe_of,
-    result_in,
-    scores_in,
-    sentences,
-    split_command,
-    toy_flags,
-    train_toy,
-    validations,
-    without,
-    write_reading,
-    write_table,
-)
 
 READING = ("squad2", "conll2003")
 
@@ -62,9 +38,9 @@ READING = ("squad2", "conll2003")
 def folder(tmp_path_factory):
     """Returns a folder with SQuAD and CoNLL files, and with a trained run for each task."""
     folder = tmp_path_factory.mktemp("reading")
-    write_reading(folder, unanswerable=True)
+    toys.write_reading(folder, unanswerable=True)
     for task in READING:
-        train_toy(folder, folder / task, task)
+        toys.train_toy(folder, folder / task, task)
     return folder
 
 
@@ -92,13 +68,13 @@ def test_the_chance_level_is_that_of_the_best_constant_answer(folder, toy):
 def test_they_learn_and_evaluate_writes_what_official_scripts_read(folder, tmp_path, ran):
     said, output = {}, ""
     for task in READING:
-        lines = validations(folder / task)
+        lines = toys.validations(folder / task)
         names = {*get_task(task).metrics, *get_task(task).more_metrics}
         assert names <= set(lines[-1]) and lines[-1]["score"] > 0.9 and lines[-1]["loss"] < 1
-        best = result_in(folder / task)["best_score"]
+        best = toys.result_in(folder / task)["best_score"]
         assert best == max(line["score"] for line in lines)
         output += ran(main, "evaluate", folder / task, "--output", tmp_path / task).out
-        said[task] = scores_in(tmp_path / task)
+        said[task] = toys.scores_in(tmp_path / task)
         assert said[task]["metrics"]["score"] == best
     assert "60 examples of validation" in output and "60 examples of dev" in output
     # At the development set's best threshold, F1 equals the best F1.
@@ -106,7 +82,7 @@ def test_they_learn_and_evaluate_writes_what_official_scripts_read(folder, tmp_p
     assert metrics["f1"] == pytest.approx(metrics["best_f1"])
     answers = said["squad2"]["predictions"]["validation"]
     assert set(answers) == {f"q{number}" for number in range(60)}
-    assert {answer.lower() for answer in answers.values()} >= {"", *NAMES}
+    assert {answer.lower() for answer in answers.values()} >= {"", *toys.NAMES}
     assert said["conll2003"]["metrics"]["PER_f1"] > 0.8
     assert len(said["conll2003"]["predictions"]["dev"]) == 60
 
@@ -133,28 +109,27 @@ def test_predict_answers_out_of_the_text_as_it_was_given(folder, answered):
 @pytest.mark.slow
 def test_rows_that_end_with_cls_are_read_too(folder, tmp_path, answered, refused):
     """Question answering and tagging work with [CLS] at the end of a row, as in XLNet."""
-    lines = [" ".join(rows) for rows in itertools.permutations((*NAMES, "the", "old", "cat"), 3)]
+    words = (*toys.NAMES, "the", "old", "cat")
+    lines = [" ".join(rows) for rows in itertools.permutations(words, 3)]
     made = SentencePieceVocabulary.train(lines, 20, model_type="unigram")
     proto, lower = made.proto, NormalizationConfig(lower_case=True)
     vocabulary = SentencePieceVocabulary(proto, normalization=lower, cls_last=True)
     vocabulary.save(tmp_path / "vocabulary")
-    runs = {task: tmp_path / task for task in READING}
-    for task, run in runs.items():
-        short = {"training__max_steps": 2, "training__validate_every": 2, "model__num_layers": 1}
-        flags = toy_flags(folder, task, model="xlnet_tiny", model__summary="last", **short)
-        flags = [*without(flags, "--vocabulary"), "--vocabulary", str(tmp_path / "vocabulary")]
-        if task == "squad2":
-            first = ["train", recipe_of(task), str(run), *without(flags, "model.summary")]
-            refused(main, first, "has [CLS] at the end: give --set model.summary=last", run)
-        assert main(["train", recipe_of(task), str(run), *flags]) == 0
+    for task in ("squad", "conll2003"):
+        given = (FinetuningRun, registry.load(f"finetune:{task}"), tmp_path, "xlnet_tiny")
+        toys.write_run(tmp_path / task, *given, **toys.READING, **{"model.summary": "last"})
+    flags = toys.toy_flags(folder, "squad2", model="xlnet_tiny")
+    flags = [*toys.without(flags, "--vocabulary"), "--vocabulary", tmp_path / "vocabulary"]
+    first = ["train", "finetune:squad2", tmp_path / "new", *flags]
+    refused(main, first, "has [CLS] at the end: give --set model.summary=last", tmp_path)
     line = "Who?\tthe old  Ann saw the Cat"
-    answer, _, start, end = answered(main, "predict", runs["squad2"], text=line).split("\t")
-    assert line.split("\t")[1][int(start) : int(end)] == answer
-    served = tf.saved_model.load(str(load(runs["squad2"]).export(tmp_path / "out")))
+    answer, _, start, end = answered(main, "predict", tmp_path / "squad", text=line).split("\t")
+    assert answer and line.split("\t")[1][int(start) : int(end)] == answer
+    served = tf.saved_model.load(str(load(tmp_path / "squad").export(tmp_path / "out")))
     names = dict(zip(("question", "context"), map(tf.constant, zip(line.split("\t"))), strict=True))
     said = served.signatures["serving_default"](**names)
     assert said["answer"].numpy()[0].decode() == answer
-    found = answered(main, "predict", runs["conll2003"], text="old Ann and the cat " * 8)
+    found = answered(main, "predict", tmp_path / "conll2003", text="old Ann and the cat " * 8)
     assert len(found.split()) == 2 * 40
 
 
@@ -173,25 +148,8 @@ def test_predict_tags_every_word(folder, answered):
 @pytest.mark.parametrize("task", ["sst2", "squad"])
 def test_another_kinds_run_gives_its_encoder(task, folder):
     given = str(folder / "conll2003")
-    init, _, network = not_yet_trained(given, f"finetune_bert:{task}", "spans.max_question=4")
-    assert_same_weights(network.encoder, init.source.network.encoder)
-
-
-@pytest.mark.parametrize(
-    "name, numbers",
-    [
-        ("finetune_bert:squad", (3e-5, 2, 32, 384)),
-        ("finetune_bert:squad2", (3e-5, 2, 48, 384)),
-        ("finetune_bert:conll2003", (5e-5, 3, 32, 128)),
-        ("finetune_spanbert:squad2", (2e-5, 4, 32, 512)),
-        ("finetune:squad", (5e-5, 3, 32, 384)),
-    ],
-)
-def test_the_papers_numbers(name, numbers):
-    found = registry.load(name)
-    rate = found.training.learning_rate
-    assert (rate, found.epochs, found.batch_size, found.max_length) == numbers
-    assert found.limits == Limits(numbers[-1], SpanLimits(128, 64, 30))
+    init, _, network = toys.not_yet_trained(given, f"finetune_bert:{task}", "spans.max_question=4")
+    toys.assert_same_weights(network.encoder, init.source.network.encoder)
 
 
 def test_a_diverged_models_outputs_score_nan(folder):
@@ -231,10 +189,10 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(command, error, folder, tm
     (tmp_path / "wrong.txt").write_text("the O\ncat B-CAT\n")
     (tmp_path / "pairs").write_text("Who?\ta\nWho? a\n")
     (tmp_path / "objects").write_text('{"question": "Who?"}\n')
-    name, *given = split_command(command, RUNS=folder, FOLDER=tmp_path)
+    name, *given = toys.split_command(command, RUNS=folder, FOLDER=tmp_path)
     if name == "train":
         task, *more = given
-        given = [recipe_of(task), tmp_path / "run", *toy_flags(folder, task), *more]
+        given = [toys.recipe_of(task), tmp_path / "run", *toys.toy_flags(folder, task), *more]
     refused(main, [name, *given], error, tmp_path)
 
 
@@ -242,7 +200,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(command, error, folder, tm
 def gpt(toy, tmp_path_factory):
     """Returns a GPT-2 run that was pre-trained for 4 updates on the toy sentences."""
     folder = tmp_path_factory.mktemp("gpt")
-    text = "\n".join(sentence for sentence, _ in sentences(400, seed=5))
+    text = "\n".join(sentence for sentence, _ in toys.sentences(400, seed=5))
     (folder / "text.txt").write_text(text)
     settings = toy_settings(f"text:{folder}/text.txt", 4)
     settings += ["training.validate_every=4", "training.warmup_steps=1", "model.num_layers=1"]
@@ -253,10 +211,10 @@ def gpt(toy, tmp_path_factory):
 
 
 def test_a_run_of_pre_training_gives_its_scores_too(gpt):
-    _, recipe, network = not_yet_trained(str(gpt), "finetune_gpt:sst2")
+    _, recipe, network = toys.not_yet_trained(str(gpt), "finetune_gpt:sst2")
     assert (recipe.training.learning_rate, recipe.language_weight) == (6.25e-5, 0.5)
     assert recipe.limits.causal
-    assert isinstance(network, CausalClassifier) and not network.symmetric
+    assert isinstance(network, models.CausalClassifier) and not network.symmetric
     inputs = {"token_ids": np.array([[2, 5, 6, 7]], "int32")}
     run = PretrainingRun.open(gpt)
     pretrained = run.load_network(run.checkpoint(None))
@@ -269,10 +227,10 @@ def test_an_adaptive_softmax_is_a_start(toy):
     """A task model initialized from a model with an adaptive softmax keeps that model's logits."""
     vocabulary = load_encoder_vocabulary(toy / "vocabulary")
     options = {"num_layers": 1, "adaptive_cutoffs": (6, 8), "adaptive_divisor": 2}
-    config = catalog.config("transformer_xl_tiny", vocab_size=vocabulary.size, **options)
-    network = built(SegmentLanguageModel, config, 4, noise=0.2)
+    config = models.catalog.config("transformer_xl_tiny", vocab_size=vocabulary.size, **options)
+    network = built(models.SegmentLanguageModel, config, 4, noise=0.2)
     start = Pretrained(network, "transformer_xl_tiny", vocabulary=vocabulary)
-    init, task = start_of("xl", start, ["encoder"]), CausalClassifier(config, 2)
+    init, task = start_of("xl", start, ["encoder"]), models.CausalClassifier(config, 2)
     task.build()
     init.copy_to(task)
     inputs = {"token_ids": np.array([[2, 5, 6, 7]], "int32")}
@@ -293,9 +251,6 @@ def test_it_is_fine_tuned_by_the_command_that_any_encoder_is(gpt, toy, tmp_path,
     assert trained[-1]["language_loss"] < trained[0]["language_loss"]
     found = answered(main, "predict", run, text="the film was good\nthe plot was awful\n")
     assert [line.split("\t")[0] for line in found.splitlines()] == ["positive", "negative"]
-    served = tf.saved_model.load(str(load(run).export(tmp_path / "out")))
-    said = served.signatures["serving_default"](text=tf.constant(["the film was good"]))
-    assert said["label"].numpy().tolist() == [b"positive"]
 
 
 @pytest.fixture(scope="module", params=["bert_tiny", *slow("gpt_tiny")])
@@ -306,26 +261,26 @@ def choosing(request, toy, tmp_path_factory):
         rows = []
         for _ in range(count):
             good, first = rng.integers(2, size=2)
-            right, wrong = (PRAISE, BLAME) if good else (BLAME, PRAISE)
+            right, wrong = (toys.PRAISE, toys.BLAME) if good else (toys.BLAME, toys.PRAISE)
             endings = [str(rng.choice(right)), str(rng.choice(wrong))]
-            context = f"{rng.choice(FILLERS)} {rng.choice(right)}"
+            context = f"{rng.choice(toys.FILLERS)} {rng.choice(right)}"
             rows.append((context, *(endings if first else endings[::-1]), 1 if first else 2))
-        write_table(folder / f"{split}.tsv", rows, "context\tending1\tending2\tlabel")
+        toys.write_table(folder / f"{split}.tsv", rows, "context\tending1\tending2\tlabel")
     settings = {"source": f"tsv:{folder}/{{split}}.tsv", "model": request.param}
     settings |= {"training__max_steps": 80, "training__validate_every": 40}
-    train_toy(toy, folder / "run", "story_cloze", **settings)
+    toys.train_toy(toy, folder / "run", "story_cloze", **settings)
     return folder / "run"
 
 
 def test_choices_are_learnt_and_evaluated(choosing, tmp_path):
     opened = FinetuningRun.open(choosing)
-    kinds = {"gpt_tiny": CausalMultipleChoice}
-    kind = kinds.get(opened.recipe.model, EncoderMultipleChoice)
+    kinds = {"gpt_tiny": models.CausalMultipleChoice}
+    kind = kinds.get(opened.recipe.model, models.EncoderMultipleChoice)
     assert isinstance(opened.build_network(), kind)
-    assert validations(choosing)[-1]["accuracy"] > 0.8
+    assert toys.validations(choosing)[-1]["accuracy"] > 0.8
     assert main(["evaluate", str(choosing), "--output", str(tmp_path / "scores")]) == 0
-    scores = scores_in(tmp_path / "scores")["metrics"]
-    assert scores["accuracy"] == result_in(choosing)["best_score"]
+    scores = toys.scores_in(tmp_path / "scores")["metrics"]
+    assert scores["accuracy"] == toys.result_in(choosing)["best_score"]
 
 
 @pytest.mark.parametrize(
@@ -347,19 +302,16 @@ def test_an_export_chooses_as_predict_does(choosing, tmp_path, answered):
     rows = [line.split("\t") for line in found.splitlines()]
     assert {row[0] for row in rows} <= {"1", "2"}
     served = tf.saved_model.load(str(load(choosing).export(tmp_path / "out")))
-    columns = zip(
-        ("context", "choice1", "choice2"),
-        zip(*(x.split("\t") for x in lines), strict=True),
-        strict=True,
-    )
-    said = served.signatures["serving_default"](**{n: tf.constant(c) for n, c in columns})
+    serve, names = served.signatures["serving_default"], ("context", "choice1", "choice2")
+    columns = zip(*(line.split("\t") for line in lines), strict=True)
+    said = serve(**dict(zip(names, map(tf.constant, columns), strict=True)))
     assert said["classes"].numpy().tolist() == [[b"1", b"2"]] * 2
     assert [label.decode() for label in said["label"].numpy()] == [row[0] for row in rows]
     shown = [[float(part) for part in row[1:]] for row in rows]
     np.testing.assert_allclose(said["probabilities"], shown, atol=1e-4)
-    alone = {"context": ["film great"], "choice1": ["good"], "choice2": [" "]}
     with pytest.raises(tf.errors.InvalidArgumentError, match="fewer than two choices"):
-        served.signatures["serving_default"](**{n: tf.constant(c) for n, c in alone.items()})
+        alone = {"context": ["film great"], "choice1": ["good"], "choice2": [" "]}
+        serve(**{name: tf.constant(text) for name, text in alone.items()})
 
 
 def test_a_run_without_its_recipe_is_not_resumed(folder, tmp_path):

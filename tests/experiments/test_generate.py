@@ -66,10 +66,11 @@ def test_score_says_how_likely_texts_are(language_run, tmp_path, ran, monkeypatc
 
 
 def test_a_text_that_cannot_go_on_is_refused_in_a_sentence(
-    language_run, number_run, tmp_path, refused
+    language_run, number_run, t5_run, tmp_path, refused
 ):
     for arguments, words in (
         (["score", number_run, "a"], "is a translator, which"),
+        (["score", t5_run, "a"], "which cannot score texts"),
         (["predict", tmp_path, "a"], "has no readable model.json"),
         (["predict", language_run, "a " * 40], "shorten to"),
         (["score", language_run, tmp_path / "none.txt"], "cannot read"),

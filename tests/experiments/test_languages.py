@@ -9,14 +9,10 @@ import tensorflow as tf
 import macaron_tf
 from experiments.commands import main
 from experiments.finetune.run import FinetuningRun
-from export.saved_model import main as export
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.examples import Examples, read_examples
-from macaron_tf.models import EncoderClassifier, EncoderConfig
-from macaron_tf.pretrained import Pretrained
 from macaron_tf.tasks.sets import SetOutputs
-from macaron_tf.text import MosesPairVocabulary
 from tests.harness import refuses
 from tests.toys.numbers import number_pairs
 from tests.toys.pretraining import flags
@@ -62,10 +58,9 @@ def test_one_language_of_translations_is_read(xnli):
 def test_a_model_trained_in_one_language_is_scored_in_others(xnli, tmp_path, capsys, refused):
     start = make_start(tmp_path / "xlm", "xlm_tiny")
     names = get_task("xnli").labels
-    rows = [f"{a}\t{a}\t{names[number % 3]}" for number, (_, a) in enumerate(PAIRS)]
+    rows = [(text, text, names[number % 3]) for number, (_, text) in enumerate(PAIRS)]
     for split in ("train", "validation_matched", "validation_mismatched"):
-        text = "\n".join(["premise\thypothesis\tlabel", *rows]) + "\n"
-        (tmp_path / f"{split}.tsv").write_text(text, encoding="utf-8")
+        write_table(tmp_path / f"{split}.tsv", rows, "premise\thypothesis\tlabel")
     run = str(tmp_path / "run")
     settings = [f"source=tsv:{tmp_path}/{{split}}.tsv", "language=de", "max_length=24"]
     settings += ["training.max_steps=2", "model.dropout=0"]
@@ -137,12 +132,3 @@ def test_the_language_of_a_run_goes_with_its_folder_and_its_export(tmp_path, ran
     refused(main, ["evaluate", run, "--split", "test"], "has no split 'test': choose", tmp_path)
     tags = ["train", "finetune:conll2003", tmp_path / "tags", *given]
     refused(main, tags, "'de' applies only to classification tasks, not conll2003", tmp_path)
-
-
-def test_words_that_no_graph_can_cut_are_not_exported(tmp_path, refused):
-    vocabulary = MosesPairVocabulary(["a</w>", "b</w>"], [], ("en", "de"))
-    network = EncoderClassifier(EncoderConfig(vocabulary.size, 16, 32, 2, 1, max_length=16), 2)
-    network.build()
-    saved = Pretrained(network, "bert_base", "", vocabulary, labels=("x", "y"))
-    saved.save_pretrained(tmp_path / "saved")
-    refused(export, [tmp_path / "saved", tmp_path / "out"], "which a SavedModel cannot", tmp_path)

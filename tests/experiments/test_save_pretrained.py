@@ -1,9 +1,10 @@
-"""Tests of runs saved by `save_pretrained`, and of the commands that read the saved folder."""
+"""Tests of `save_pretrained`, of commands that read what it saved, and of model cards."""
 
 import dataclasses
 
 import numpy as np
 import pytest
+import yaml
 
 import macaron_tf
 from experiments.commands import main
@@ -12,7 +13,8 @@ from experiments.finetune.run import FinetuningRun
 from export.saved_model import main as export
 from macaron_tf.models import EncoderClassifier, SiameseEncoder
 from macaron_tf.pretrained import Pretrained
-from tests.harness import refuses
+from tests.harness import refuses, run_card
+from tests.toys.marks import slow
 from tests.toys.pretraining import flags
 from tests.toys.tasks import assert_same_weights, toy_flags
 
@@ -24,22 +26,6 @@ def saved(toy_run, number_run, language_run, tmp_path_factory):
     for name, run in (("toy", toy_run), ("numbers", number_run), ("gpt2", language_run)):
         macaron_tf.load(run).save_pretrained(folder / name)
     return folder
-
-
-@pytest.mark.slow
-def test_it_answers_as_the_run(saved, number_run, toy_run, language_run, tmp_path, answered):
-    runs = {"numbers": number_run, "toy": toy_run, "gpt2": language_run}
-    lines = {"numbers": "one two\nthree four five\n", "toy": "good film\n", "gpt2": "a a\n"}
-    for name, run in runs.items():
-        words = ["--set", "max_tokens=5"] if name == "gpt2" else []
-        one, other = (
-            answered(main, "predict", place, *words, text=lines[name])
-            for place in (saved / name, run)
-        )
-        assert one == other
-    macaron_tf.load(saved / "numbers").save_pretrained(tmp_path / "again")
-    for name in ("model.json", "recipe.json"):
-        assert (tmp_path / "again" / name).read_bytes() == (saved / "numbers" / name).read_bytes()
 
 
 @pytest.mark.slow
@@ -89,13 +75,17 @@ def test_every_command_takes_what_load_opens(
     refuses("has its own vocabulary", macaron_tf.load, toy_run, vocabulary=folder)
     refused(main, ["evaluate", tmp_path / "toy"], "was saved without a training recipe")
     for name, run in (("toy", toy_run), ("numbers", number_run)):
-        places = tmp_path / name, f"{run}@best"
-        bare, chosen, expected = (
-            answered(main, "predict", place, text="one two\n") for place in (*places, run)
-        )
-        assert bare == chosen == expected
-        for place in places:
+        one_set = tmp_path / name, f"{run}@best"
+        answers = [
+            answered(main, "predict", place, text="one two\n")
+            for place in (*one_set, saved / name, run)
+        ]
+        assert answers == answers[:1] * 4
+        for place in one_set:
             refused(main, ["predict", place, "--checkpoint", "last"], "names one set of weights")
+    macaron_tf.load(saved / "numbers").save_pretrained(tmp_path / "again")
+    for name in ("model.json", "recipe.json"):
+        assert (tmp_path / "again" / name).read_bytes() == (saved / "numbers" / name).read_bytes()
     ran(export, tmp_path / "numbers", tmp_path / "served")
 
 
@@ -134,3 +124,24 @@ def test_it_is_not_trained_on(saved, toy, refused):
     again = ["train", "finetune:sst2", str(saved / "toy"), *toy_flags(toy)]
     refused(main, again, "was written by save_pretrained", saved)
     refused(main, ["average", str(saved / "numbers")], "has 0 checkpoints", saved)
+
+
+@pytest.mark.parametrize(
+    ("run", "pipeline"),
+    [
+        ("toy_run", "text-classification"),
+        ("language_run", "text-generation"),
+        *slow(("number_run", "translation"), ("t5_run", "text2text-generation")),
+    ],
+)
+def test_a_card_s_lines_run_and_its_header_is_the_hub_s(
+    run, pipeline, request, tmp_path, monkeypatch
+):
+    model = macaron_tf.load(request.getfixturevalue(run))
+    model.save_pretrained(tmp_path / "mine", license="mit")
+    card = (tmp_path / "mine/README.md").read_text()
+    header = yaml.safe_load(card.split("---")[1])
+    assert (header["pipeline_tag"], header["license"]) == (pipeline, "mit")
+    assert "masking." not in card and "rows_per_shard" not in card
+    names = run_card(tmp_path / "mine", monkeypatch)
+    assert "predict" in card and names["model"].name == "mine"

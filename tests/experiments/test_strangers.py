@@ -35,7 +35,7 @@ from macaron_tf.layers.block import Block
 from macaron_tf.models import Encoder, EncoderConfig
 from macaron_tf.models.catalog import build
 from macaron_tf.pretrained import Pretrained
-from macaron_tf.training.checkpoints import average_checkpoints, save_whole
+from macaron_tf.training import checkpoints
 from tests.harness import refuses
 from tests.toys.pretraining import flags
 
@@ -362,11 +362,10 @@ def test_a_run_is_opened_by_who_names_its_code_again(here, toy_run, toy, ran, re
 
 
 def test_a_tfds_folder_names_no_code(here, tfds_dir):
-    for name, found in (("features.json", "pythonClassName"), ("features.json", "type")):
-        shutil.rmtree("sets", ignore_errors=True)
-        shutil.copytree(f"{tfds_dir}/glue/rte", "sets/glue/rte")
-        [file] = pathlib.Path("sets/glue/rte").glob(f"*/{name}")
-        file.write_text(json.dumps({found: "bad.evil.TransformerBlock", "content": {}}))
+    shutil.copytree(f"{tfds_dir}/glue/rte", "sets/glue/rte")
+    [file] = pathlib.Path("sets/glue/rte").glob("*/features.json")
+    for field in ("pythonClassName", "type"):
+        file.write_text(json.dumps({field: "bad.evil.TransformerBlock", "content": {}}))
         with pytest.raises(UserError, match=r"'bad\.evil:TransformerBlock' was read from a file"):
             open_set("glue/rte", "train", Tfds("sets"))
         deep = f'{{"junk": {"[" * 5000}{"]" * 5000}, "type": "bad.evil.TransformerBlock"}}'
@@ -385,16 +384,15 @@ def test_a_tfds_folder_names_no_code(here, tfds_dir):
         ("pipe", "pipe is no(t a)? regular file"),
     ],
 )
-def test_a_manifest_names_regular_files_of_its_folder(entry, message, here, toy_run, monkeypatch):
-    from macaron_tf.training import checkpoints
-
+def test_a_manifest_names_regular_files_of_its_folder(entry, message, here, toy_run):
     macaron_tf.load(toy_run).save_pretrained("run")
     os.symlink("/dev/zero", "run/zero")
     os.mkfifo("run/pipe")
-    manifest = json.loads(pathlib.Path("run/manifest.json").read_text())
+    file = pathlib.Path("run/manifest.json")
+    manifest = json.loads(file.read_text())
     manifest["files"][entry] = {"sha256": "0" * 64, "bytes": 1}
     manifest["sha256"] = checkpoints._manifest_digest(manifest)
-    pathlib.Path("run/manifest.json").write_text(json.dumps(manifest))
+    file.write_text(json.dumps(manifest))
     refuses(message, macaron_tf.load, "run")
 
 
@@ -417,7 +415,7 @@ def test_a_forged_description_is_one_sentence(field, value, here, toy_run):
     manifest = json.loads(pathlib.Path("run/manifest.json").read_text())
     pathlib.Path("run/manifest.json").unlink()
     copy = functools.partial(shutil.copytree, "run", dirs_exist_ok=True)
-    save_whole(here / "forged", copy, manifest)
+    checkpoints.save_whole(here / "forged", copy, manifest)
     refuses(r"forged/(model.json|replaced_token.weights.h5)", macaron_tf.load, "forged")
 
 
@@ -429,23 +427,24 @@ def test_an_average_is_written_into_no_other_file(kind, here):
         file["w"] = raw
     before = [(here / name).read_bytes() for name in ("victim", "victim.h5")]
 
-    def write(folder, kind: str = "") -> None:
+    def write(folder, kind: str) -> None:
+        layout = h5py.VirtualLayout((4,), "f4")
+        layout[:] = h5py.VirtualSource(str(here / "victim.h5"), "w", (4,))
         with h5py.File(folder / "model.weights.h5", "w") as file:
-            if kind == "raw":
-                file.create_dataset("w", (4,), "f4", external=[(str(here / "victim"), 0, 16)])
-            elif kind == "link":
-                file["w"] = h5py.ExternalLink(str(here / "victim.h5"), "w")
-            elif kind == "virtual":
-                layout = h5py.VirtualLayout((4,), "f4")
-                layout[:] = h5py.VirtualSource(str(here / "victim.h5"), "w", (4,))
-                file.create_virtual_dataset("w", layout)
-            else:
-                file["w"] = np.ones(4, np.float32)
+            match kind:
+                case "raw":
+                    file.create_dataset("w", (4,), "f4", external=[(str(here / "victim"), 0, 16)])
+                case "link":
+                    file["w"] = h5py.ExternalLink(str(here / "victim.h5"), "w")
+                case "virtual":
+                    file.create_virtual_dataset("w", layout)
+                case "own":
+                    file["w"] = np.ones(4, np.float32)
 
     manifest = {"step": 1, "vocabulary": "", "weights": []}
-    save_whole(here / "one", write, manifest)
-    save_whole(here / "two", lambda folder: write(folder, kind), manifest)
+    for name, content in (("one", "own"), ("two", kind)):
+        checkpoints.save_whole(here / name, functools.partial(write, kind=content), manifest)
     with pytest.raises(UserError, match="two/model.weights.h5 keeps w in another file"):
-        average_checkpoints([here / "one", here / "two"], here / "average")
+        checkpoints.average_checkpoints([here / "one", here / "two"], here / "average")
     assert before == [(here / name).read_bytes() for name in ("victim", "victim.h5")]
     assert not (here / "average").exists()

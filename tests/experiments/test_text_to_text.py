@@ -12,14 +12,14 @@ from experiments.epochs import read_init
 from experiments.pretrain.run import PretrainingRun
 from experiments.text_to_text.run import TextRun, answers_of, check_answers
 from macaron_tf.data.tasks.definitions import TASKS, Task
-from macaron_tf.hub import read_hugging_face
 from macaron_tf.loading import load
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
 from macaron_tf.training.progress import read_lines
 from tests.harness import refuses
 from tests.toys.marks import slow
 from tests.toys.pretraining import flags, t5_settings
-from tests.toys.tasks import assert_same_weights, scores_in, validations
+from tests.toys.runs import check_resumed
+from tests.toys.tasks import scores_in, validations
 
 
 @pytest.mark.parametrize("recipe", ["t5_tiny", *slow("bart_tiny")])
@@ -188,13 +188,7 @@ def test_one_model_learns_several_tasks(mixture, tmp_path, answered, ran):
 
 @pytest.mark.slow
 def test_a_mixture_goes_on_as_one_that_never_stopped(mixture, tmp_path):
-    short = ["validate_every=2", "log_every=1", "save_every_steps=2", "max_minutes=None"]
-    short = flags([f"training.{one}" for one in short])
-    for run, steps in (("whole", 4), ("parts", 2), ("parts", 4)):
-        words = [*mixture(tmp_path / run), *short, "--set", f"training.max_steps={steps}"]
-        assert main(words) == 0
-    one, other = ((tmp_path / run / "metrics.jsonl").read_bytes() for run in ("whole", "parts"))
-    assert one == other
+    check_resumed(mixture("RUN"), tmp_path)
 
 
 def test_wrong_input_is_one_sentence(t5_run, tmp_path, refused):
@@ -229,22 +223,3 @@ def test_a_vocabulary_that_cannot_say_the_answers_is_refused():
     letters.known = "negativepositive"
     check_answers("sst2", letters, 8)
     refuses("decode to 'negativ': raise max_target", check_answers, "sst2", letters, 7)
-
-
-def test_a_t5_of_hugging_face_is_fine_tuned(tables, tmp_path):
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    from tests.toys.peer_encoder_decoders import t5_directory
-
-    (tmp_path / "t5").mkdir()
-    t5_directory(tmp_path / "t5")
-    found = read_hugging_face(tmp_path / "t5")
-    run, settings = tmp_path / "run", ["max_steps=2", "validate_every=2", "learning_rate=1e-9"]
-    settings = [*(f"training.{one}" for one in settings), "max_target=16", f"source={tables}"]
-    command = ["train", "text_to_text:sst2", str(run), *flags(settings), "--init"]
-    assert main([*command, f"hugging-face:{tmp_path}/t5"]) == 0
-    opened = TextRun.open(run)
-    assert opened.vocabulary.hash == found.vocabulary.hash and not opened.recipe.starts
-    network = opened.load_network("last")
-    assert network.config == found.network.config
-    assert_same_weights(network, found.network, 1e-6)

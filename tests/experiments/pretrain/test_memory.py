@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -19,7 +17,9 @@ from macaron_tf.training import state
 from macaron_tf.training.progress import read_lines
 from tests.harness import ids
 from tests.toys.pretraining import flags, prepare, toy_settings, train
-from tests.toys.tasks import assert_same_weights, not_yet_trained, scores_in, validations
+from tests.toys.processes import python
+from tests.toys.runs import check_resumed
+from tests.toys.tasks import not_yet_trained, scores_in, validations
 
 XL = "transformer_xl_tiny"
 
@@ -62,24 +62,18 @@ def memory_of(run) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.slow
-def test_a_resumed_run_is_the_uninterrupted_one(
-    whole, settings, corpus, tmp_path, monkeypatch, capsys
-):
+def test_a_resumed_run_has_its_memory(settings, corpus, tmp_path, monkeypatch, refused):
     """A resumed run is bit-identical to an uninterrupted run, including the memory."""
-    settings, parts = [*settings, "model.dropout=0.1"], tmp_path / "parts"
-    assert train(XL, parts, corpus, [*settings, "training.max_steps=6"]) == 0
-    assert train(XL, parts, corpus, settings) == 0
-    assert (parts / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
-    one, other = memory_of(whole), memory_of(parts)
+    words = ["train", XL, "RUN", "--corpus", corpus, *flags([*settings, "model.dropout=0.1"])]
+    run = check_resumed(words, tmp_path)
+    memory = memory_of(run)
     # For each of 2 blocks: attention's hidden states, the mask of visible states, and the recurrent
     # state.
-    assert len(one) == 2 * 3 and all(array.any() for array in one.values())
-    np.testing.assert_equal(one, other)
-    assert_same_weights(*(PretrainingRun.open(run).load_network("last") for run in (whole, parts)))
+    assert len(memory) == 2 * 3 and all(array.any() for array in memory.values())
     # As on two devices with four rows each.
     monkeypatch.setattr(state, "_copies", lambda model, variable: [variable] * 2)
-    assert train(XL, parts, corpus, [*settings, "training.max_steps=14"]) == 2
-    assert "other batch_size, memory_length and devices" in capsys.readouterr().err
+    words = ["train", "--resume", run, "--set", "training.max_steps=4"]
+    refused(main, words, "other batch_size, memory_length and devices")
 
 
 @pytest.mark.slow
@@ -100,13 +94,6 @@ def test_longer_memories_are_compared(whole, corpus, tmp_path, ran):
     (wide / "recipe.json").write_text(recipe)
     ran(main, "evaluate", wide, *command[2:], "--output", tmp_path / "scores")
     assert scores_in(tmp_path / "scores")["rows"] == rows
-
-
-@pytest.mark.slow
-def test_it_goes_on_with_a_text_of_any_length(whole, ran):
-    """A model with a memory of 12 tokens continues a prompt of 24 tokens by 16 tokens."""
-    text = "a b " * 12
-    assert len(ran(main, "predict", whole, text, "--set", "max_tokens=16").out) > len(text)
 
 
 @pytest.mark.slow  # tests/export/test_exported.py covers other exports
@@ -151,7 +138,7 @@ def test_two_replicas_make_the_same_run_each_with_its_own_texts(settings, corpus
     # A process of its own, because TensorFlow's devices can no longer be changed here.
     arguments = ["train", XL, str(tmp_path / "two"), "--corpus", corpus]
     arguments += ["--strategy", "mirrored", "--replicas", "2", *flags(settings)]
-    subprocess.run([sys.executable, "-m", "macaron_tf", *arguments], check=True)
+    python("-m", "macaron_tf", *arguments)
     one, two = (read_lines(tmp_path / name / "metrics.jsonl") for name in ("one", "two"))
     assert [line["loss"] for line in one] == pytest.approx([line["loss"] for line in two], abs=1e-4)
     mine, theirs = memory_of(tmp_path / "one"), memory_of(tmp_path / "two")

@@ -10,8 +10,8 @@ from experiments.pretrain.run import PretrainingRun, _batches
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.distribution import Workers
 from tests.toys.numbers import NUMBERS, number_pairs
-from tests.toys.pretraining import prepare, toy_settings, train
-from tests.toys.tasks import assert_same_weights
+from tests.toys.pretraining import flags, prepare, toy_settings
+from tests.toys.runs import check_resumed
 
 WORDS = {"en": set(NUMBERS), "de": set(NUMBERS.values())}
 CODES = tuple(WORDS)
@@ -37,11 +37,6 @@ def settings(sources) -> list[str]:
         "model.num_layers=1",
         "model.dropout=0.1",
         "training.accumulation_steps=2",
-        "training.schedule=constant",
-        "training.warmup_steps=1",
-        "training.log_every=1",
-        "training.save_every_steps=3",
-        "training.validate_every=8",
     ]
 
 
@@ -101,11 +96,5 @@ def test_mlm_and_tlm_take_turns_update_by_update(translated):
 
 @pytest.mark.slow
 def test_a_resumed_run_in_turns_is_the_uninterrupted_one(translated, sources, tmp_path):
-    corpus, whole, parts = translated[1], tmp_path / "whole", tmp_path / "parts"
-    assert train("xlm_tiny", whole, str(corpus.folder), settings(sources)) == 0
-    for steps in (3, 8):
-        more = [*settings(sources), f"training.max_steps={steps}"]
-        assert train("xlm_tiny", parts, str(corpus.folder), more) == 0
-    one, other = [(run / "metrics.jsonl").read_text().splitlines() for run in (whole, parts)]
-    assert one[-1] == other[-1] and len(one) == 9
-    assert_same_weights(*(PretrainingRun.open(run).load_network("last") for run in (whole, parts)))
+    corpus = ["--corpus", str(translated[1].folder)]
+    check_resumed(["train", "xlm_tiny", "RUN", *corpus, *flags(settings(sources))], tmp_path)
