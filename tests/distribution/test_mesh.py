@@ -9,16 +9,15 @@ import pytest
 from macaron_tf.variables import declare, spec_of
 from tests import walk
 from tests.harness import rejects
-from tests.toys.processes import python
+from tests.toys.processes import on_jax, python
 
 
 @pytest.mark.slow
 def test_a_block_of_ones_own_is_cut_as_ours_are(tmp_path):
     pytest.importorskip("jax")
     walk.write_modules(tmp_path, pathlib.Path("docs/own_block.md").read_text())
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
-    flags |= {"KERAS_BACKEND": "jax", "PYTHONPATH": str(tmp_path)}
-    weights, moments = json.loads(python("-m", "tests.toys.own_block", **flags))
+    environment = {**on_jax(), "PYTHONPATH": str(tmp_path)}
+    weights, moments = json.loads(python("-m", "tests.toys.own_block", **environment))
     assert weights == {
         "own/attention_0/attention/query_key_value/kernel": [None, "model"],
         "own/attention_0/attention/query_key_value/bias": ["model"],

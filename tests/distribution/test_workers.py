@@ -3,41 +3,51 @@
 import pytest
 
 from macaron_tf.training.progress import read_lines
-from tests.toys import processes
 from tests.toys.numbers import number_settings
-from tests.toys.pretraining import flags, toy_settings, write_documents
+from tests.toys.pretraining import flags, prepare, toy_settings, write_documents
+from tests.toys.processes import cluster_of_two, finished, started
 
-MACARON = ("-m", "macaron_tf")
+EACH = ["training.log_every=1", "training.warmup_steps=1"]
 
 
-def losses(run, words: list[str], configs: list[str]) -> list[float]:
-    """Runs `macaron train` in a process for each TF_CONFIG; returns the training losses."""
-    command = [*MACARON, "train", *words]
-    for process in [processes.started(command, TF_CONFIG=config) for config in configs]:
-        processes.finished(process)
+def losses(run, words: list[str], steps: int, workers: int = 2, more=()) -> list[float]:
+    """Trains or resumes a run with `macaron train`; returns the training losses.
+
+    Args:
+        run: folder of the run, which is resumed if it exists.
+        words: recipe and flags of a new run.
+        steps: number of updates.
+        workers: 2 processes, or 1 process with a mirrored strategy.
+        more: flags of a new or resumed run.
+    """
+    name, *given = words
+    given = ["--resume", str(run)] if run.exists() else [name, str(run), *given]
+    given += [*flags([f"training.max_steps={steps}"]), *more]
+    given += ["--strategy", "multi_worker" if workers == 2 else "mirrored"]
+    configs = cluster_of_two() if workers == 2 else ["{}"]
+    command = ["-m", "macaron_tf", "train", *given]
+    for process in [started(command, TF_CONFIG=config) for config in configs]:
+        finished(process)
     lines = read_lines(run / "metrics.jsonl")
     return [line["loss"] for line in lines if line["kind"] == "train"]
+
+
+def words_of(recipe: str, folder, *changes: str) -> list[str]:
+    """Prepares a corpus in a folder; returns the recipe and flags of a run on it."""
+    settings = [*toy_settings(write_documents(folder)), *EACH, "training.schedule=constant"]
+    settings += changes
+    corpus = prepare(recipe, str(folder / "corpus"), settings)
+    return [recipe, "--corpus", corpus, *flags(settings)]
 
 
 @pytest.mark.slow
 def test_each_reads_its_own_shards(tmp_path):
     """With --own-shards, a run of two workers that was resumed has the losses of a whole one."""
-    settings = toy_settings(write_documents(tmp_path))
-    settings += ["corpus.rows_per_shard=10", "training.schedule=constant"]
-    settings += ["training.warmup_steps=1", "training.log_every=1"]
-    corpus = ["--corpus", str(tmp_path / "corpus")]
-    given = flags(settings)
-    processes.finished(processes.started([*MACARON, "prepare", "bert_tiny", corpus[1], *given]))
-
-    def train(name, steps, resumed=False):
-        out = str(tmp_path / name)
-        words = ["--resume", out] if resumed else ["bert_tiny", out, *corpus, *given]
-        words += [*flags([f"training.max_steps={steps}"]), "--strategy", "multi_worker"]
-        return losses(tmp_path / name, [*words, "--own-shards"], processes.cluster_of_two())
-
-    expected = train("whole", 6)
-    train("parts", 3)
-    assert len(expected) == 6 and train("parts", 6, resumed=True) == expected
+    words = words_of("bert_tiny", tmp_path, "corpus.rows_per_shard=10")
+    own = ["--own-shards"]
+    expected = losses(tmp_path / "whole", words, 6, more=own)
+    losses(tmp_path / "parts", words, 3, more=own)
+    assert len(expected) == 6 and losses(tmp_path / "parts", words, 6, more=own) == expected
 
 
 @pytest.mark.slow
@@ -47,38 +57,18 @@ def test_the_memory_of_texts_goes_on_with_either_number_of_workers(tmp_path, rec
 
     Two processes can also resume the run of one process.
     """
-    settings = [*toy_settings(write_documents(tmp_path)), "objective.memory_length=8"]
-    corpus = str(tmp_path / "corpus")
-    made = processes.started([*MACARON, "prepare", recipe, corpus, *flags(settings)])
-    processes.finished(made)
-
-    changes = ["training.log_every=1", "training.schedule=constant", "training.warmup_steps=1"]
-    given = ["--corpus", corpus, *flags([*settings, *changes])]
-
-    def train(name, steps, workers, resumed=False):
-        out, steps = str(tmp_path / name), flags([f"training.max_steps={steps}"])
-        words = ["--resume", out, *steps] if resumed else [recipe, out, *given, *steps]
-        configs = processes.cluster_of_two() if workers == 2 else ["{}"]
-        words += ["--strategy", *(["multi_worker"] if workers == 2 else ["mirrored"])]
-        return losses(tmp_path / name, words, configs)
-
-    expected = train("one", 6, 1)
+    words = words_of(recipe, tmp_path, "objective.memory_length=8")
+    expected = losses(tmp_path / "one", words, 6, workers=1)
     assert len(expected) == 6 and expected[-1] != expected[0]
-    assert train("two", 6, 2) == pytest.approx(expected, rel=1e-5)
-    train("both", 3, 1)
-    assert train("both", 6, 2, resumed=True) == pytest.approx(expected, rel=1e-5)
+    assert losses(tmp_path / "two", words, 6) == pytest.approx(expected, rel=1e-5)
+    losses(tmp_path / "both", words, 3, workers=1)
+    assert losses(tmp_path / "both", words, 6) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.slow
 def test_two_workers_translate_as_one_process_does(number_text, tmp_path):
-    settings = [*number_settings(number_text, steps=6), "training.log_every=1"]
-    settings += ["training.validate_every=6", "training.warmup_steps=1"]
-
-    def train(name, strategy, configs):
-        words = ["multi30k_macaron_tiny", str(tmp_path / name), *flags(settings)]
-        return losses(tmp_path / name, [*words, "--strategy", strategy], configs)
-
-    expected = train("one", "mirrored", ["{}"])
+    settings = [*number_settings(number_text, 6), *EACH, "training.validate_every=6"]
+    words = ["multi30k_macaron_tiny", *flags(settings)]
+    expected = losses(tmp_path / "one", words, 6, workers=1)
     assert len(expected) == 6 and expected[-1] != expected[0]
-    two = train("two", "multi_worker", processes.cluster_of_two())
-    assert two == pytest.approx(expected, rel=1e-5)
+    assert losses(tmp_path / "two", words, 6) == pytest.approx(expected, rel=1e-5)

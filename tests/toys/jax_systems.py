@@ -20,27 +20,15 @@ from macaron_tf.training.jax_model import build_jax_model
 from tests.toys.training import (
     CONFIG,
     StopAt,
-    judge,
     killed,
+    numbered,
+    run,
+    scaled,
     toy_dataset,
     toy_network,
-    toy_objective,
 )
 
 CONFIG = dataclasses.replace(CONFIG, keep_last=9)
-
-
-class Stop(keras.callbacks.Callback):
-    """A callback that ends a `fit` after its first update."""
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.model.stop_training = True
-
-
-def run(folder: pathlib.Path, dropout: float, **kwargs) -> None:
-    keras.utils.set_random_seed(CONFIG.seed)
-    model = build_jax_model(toy_network(dropout), toy_objective, CONFIG)
-    train(model, toy_dataset, folder, judge, **kwargs)
 
 
 def objective(network, batch, training):
@@ -65,7 +53,8 @@ def learnt(
     config = TrainingConfig(max_steps=3, warmup_steps=1, optimizer=optimizer)
     trained = build_jax_model(network, objective, config)
     batches = toy_dataset(1, 3).repeat()  # 3 rows, then 4; a mesh splits only the batch of 4
-    trained.fit(batches, steps_per_epoch=3, callbacks=[Stop()])
+    stop = StopAt(1, lambda: setattr(trained, "stop_training", True))
+    trained.fit(batches, steps_per_epoch=3, callbacks=[stop])
     trained.fit(batches, steps_per_epoch=2)
     assert trained.step == 3
     if model > 1:
@@ -83,15 +72,8 @@ def learnt(
 def diverge(folder: pathlib.Path) -> None:
     """Writes the message of a run whose loss is infinite at each update after the fifth."""
 
-    def objective(network, batch, training):
-        sums = toy_objective(network, batch, training)
-        return {**sums, "loss_sum": sums["loss_sum"] / ops.cast(batch["scale"][0], "float32")}
-
-    def dataset(start):
-        scales = tf.data.Dataset.counter(start).map(lambda i: [tf.cast(i < 10, tf.int32)])
-        pairs = tf.data.Dataset.zip(toy_dataset(start), scales)
-        return pairs.map(lambda batch, scale: {**batch, "scale": scale})
-
+    objective = scaled(lambda batch: 1 / ops.cast(batch["number"][0], "float32"))
+    dataset = numbered(lambda i: [tf.cast(i < 10, tf.int32)])
     config = dataclasses.replace(CONFIG, max_skipped_updates=3, log_every=50, save_every_steps=None)
     model = build_jax_model(toy_network(), objective, config)
     try:
@@ -102,11 +84,12 @@ def diverge(folder: pathlib.Path) -> None:
 
 if __name__ == "__main__":
     folder = pathlib.Path(sys.argv[1])
-    run(folder / "from_tensorflow", dropout=0.0)
-    run(folder / "whole", dropout=0.2)
+    options = {"config": CONFIG, "build": build_jax_model}
+    run(folder / "from_tensorflow", dropout=0.0, **options)
+    run(folder / "whole", **options)
     with contextlib.suppress(KeyboardInterrupt):
-        run(folder / "stopped", dropout=0.2, callbacks=[StopAt(13, killed)])
-    run(folder / "stopped", dropout=0.2)
+        run(folder / "stopped", callbacks=[StopAt(13, killed)], **options)
+    run(folder / "stopped", **options)
     diverge(folder)
     for name, options in {
         "plain": {"remat": False},

@@ -33,6 +33,12 @@ def started(arguments: list[str], **environment: str) -> subprocess.Popen:
     )
 
 
+def on_jax(devices: int = 8) -> dict[str, str]:
+    """Returns the environment variables of a process on Keras's JAX backend with CPU devices."""
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    return {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+
+
 def free_ports(count: int) -> list[int]:
     sockets = [socket.create_server(("localhost", 0)) for _ in range(count)]
     ports = [listening.getsockname()[1] for listening in sockets]
@@ -41,11 +47,15 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def cluster_of_two() -> list[str]:
-    """Returns the TF_CONFIG of each of two workers, on free ports of this machine."""
-    addresses = [f"localhost:{port}" for port in free_ports(2)]
-    tasks = [{"type": "worker", "index": index} for index in range(2)]
+def cluster(count: int) -> list[str]:
+    """Returns the TF_CONFIG of each of several workers, on free ports of this machine."""
+    addresses = [f"localhost:{port}" for port in free_ports(count)]
+    tasks = [{"type": "worker", "index": index} for index in range(count)]
     return [json.dumps({"cluster": {"worker": addresses}, "task": task}) for task in tasks]
+
+
+def cluster_of_two() -> list[str]:
+    return cluster(2)
 
 
 def two_workers(jobs: list[str]) -> list[subprocess.Popen]:

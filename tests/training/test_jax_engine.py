@@ -8,7 +8,6 @@ import json
 import pathlib
 import shutil
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -17,29 +16,23 @@ from experiments.commands import main
 from macaron_tf.distribution.mesh import parse_mesh
 from macaron_tf.io.serving import CONTROLS
 from macaron_tf.loading import load
-from macaron_tf.training import build_fit_model, train
 from macaron_tf.training.progress import read_lines
 from tests.harness import refuses
 from tests.toys.numbers import number_settings
 from tests.toys.pretraining import flags, toy_settings, write_documents
-from tests.toys.processes import python, state_of
-from tests.toys.training import CONFIG, judge, toy_dataset, toy_network, toy_objective
+from tests.toys.processes import on_jax, python, state_of
+from tests.toys.training import CONFIG, run
 
 pytestmark = pytest.mark.thorough
 
 pytest.importorskip("jax")
-ENVIRONMENT = {
-    "KERAS_BACKEND": "jax",
-    "JAX_PLATFORMS": "cpu",
-    "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-}
 
 
-def on_jax(module: str, argument: pathlib.Path) -> None:
+def run_on_jax(module: str, argument: pathlib.Path) -> None:
     # Equal programs of several runs are compiled once.
     cache = {"JAX_COMPILATION_CACHE_DIR": str(argument.parent / "compiled")}
     cache |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    python("-m", module, argument, **ENVIRONMENT, **cache)
+    python("-m", module, argument, **on_jax(), **cache)
 
 
 def losses_of(run_dir: pathlib.Path, after: int = 0) -> dict[tuple[str, int], float]:
@@ -51,15 +44,12 @@ def losses_of(run_dir: pathlib.Path, after: int = 0) -> dict[tuple[str, int], fl
 def toys(tmp_path_factory):
     """Returns a folder with a TensorFlow run, a copy of it up to step 5, and runs by `jax_toy`."""
     folder = tmp_path_factory.mktemp("engines")
-    keras.utils.set_random_seed(CONFIG.seed)
-    config = dataclasses.replace(CONFIG, keep_last=9)
-    model = build_fit_model(toy_network(), toy_objective, config)
-    train(model, toy_dataset, folder / "tensorflow", judge)
+    run(folder / "tensorflow", dataclasses.replace(CONFIG, keep_last=9), dropout=0.0)
     shutil.copytree(folder / "tensorflow", folder / "from_tensorflow")
     for checkpoint in (folder / "from_tensorflow" / "checkpoints").glob("step-*"):
         if checkpoint.name != "step-00000005":
             shutil.rmtree(checkpoint)
-    on_jax("tests.toys.jax_systems", folder)
+    run_on_jax("tests.toys.jax_systems", folder)
     return folder
 
 
@@ -136,9 +126,9 @@ def without_keys(path: str, array: np.ndarray) -> np.ndarray:
 TEXTS = ("text", "source", "target")  # of signatures
 
 
-def answers_of(run: pathlib.Path, out: pathlib.Path) -> dict[str, np.ndarray]:
+def answers_of(folder: pathlib.Path, out: pathlib.Path) -> dict[str, np.ndarray]:
     """Exports a run; returns a dict mapping signature and output names to values for one text."""
-    load(run).export(out)
+    load(folder).export(out)
     answers = {}
     for name, function in tf.saved_model.load(str(out / "1")).signatures.items():
         specs = function.structured_input_signature[1]
@@ -203,7 +193,7 @@ def test_systems_learn_the_same_on_every_mesh(system, tmp_path, number_text):
     mesh = {name: ["--engine", "jax", "--mesh", text] for name, text in MESHES.items()}
     commands = [words(name, 25, *more) for name, more in mesh.items()]
     (tmp_path / "commands.json").write_text(json.dumps(commands))
-    on_jax("tests.toys.jax_commands", tmp_path / "commands.json")
+    run_on_jax("tests.toys.jax_commands", tmp_path / "commands.json")
     for name, base, precision in (
         ("1", "tensorflow", 1e-5),
         *((name, "1", 1e-6) for name in MESHES if name != "1"),

@@ -1,6 +1,5 @@
 """Several processes on the JAX engine make the same updates as one process, on any mesh."""
 
-import json
 import pathlib
 import signal
 import subprocess
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 from macaron_tf.training.checkpoints import CheckpointDirectory
-from tests.toys.processes import finished, free_ports, started, state_of
+from tests.toys.processes import cluster, finished, on_jax, started, state_of
 
 pytest.importorskip("jax")
 
@@ -19,18 +18,11 @@ def processes(
     jobs: list[str], count: int, devices: int = 1, network: str = "language"
 ) -> list[subprocess.Popen]:
     """Starts `count` JAX processes that train together, with `devices` CPU devices each."""
-    addresses = [f"localhost:{port}" for port in free_ports(count)]
-    environment = {
-        "KERAS_BACKEND": "jax",
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-    }
+    environment = on_jax(devices)
     toy = ["-m", "tests.toys.jax_hosts", network, *jobs]
     if count == 1:
         return [started(toy, **environment)]
-    tasks = [{"type": "worker", "index": index} for index in range(count)]
-    configs = [json.dumps({"cluster": {"worker": addresses}, "task": task}) for task in tasks]
-    return [started(toy, **environment, TF_CONFIG=config) for config in configs]
+    return [started(toy, **environment, TF_CONFIG=config) for config in cluster(count)]
 
 
 def run(jobs: list[str], count: int, devices: int = 1, network: str = "language") -> None:
