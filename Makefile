@@ -53,7 +53,7 @@ test-slow: $(STAMP)  ## run only the slow tests
 SEED ?= 1
 MINUTES ?= 60
 fuzz: $(STAMP)  ## test with random invalid settings, flags, folders and requests (1 hour, or MINUTES=N)
-	@timeout $(MINUTES)m sh -c 'for seed in $$(seq $(SEED) 100000); do echo seed $$seed; $(RUN) MACARON_TF_FUZZ=long \
+	@timeout $(MINUTES)m sh -c 'for seed in $$(seq $(SEED) $$(($(SEED) + 9999))); do echo seed $$seed; $(RUN) MACARON_TF_FUZZ=long \
 	  $(BIN)/python -m pytest -x tests/fuzz --hypothesis-seed=$$seed || exit 1; done'; test $$? = 124
 
 DATA ?= ../shared/data/tfds
@@ -69,8 +69,8 @@ walk: $(STAMP)  ## run every command of the docs on real data for a few updates 
 	.venv-$*/bin/python $(PIP) uninstall --quiet --yes protobuf 2>/dev/null
 	@touch $@
 
-PEER_TESTS := tests/hub tests/layers/test_attention.py tests/engines/test_onnx.py tests/data/corpus/test_engines.py \
-  $(addprefix tests/experiments/test_,hugging_face.py buckets.py) \
+PEER_TESTS := tests/hub $(addprefix tests/,layers/test_attention.py engines/test_onnx.py data/corpus/test_engines.py \
+  models/test_tcn.py training/test_optimizer.py experiments/test_hugging_face.py experiments/test_buckets.py) \
   $(addprefix tests/lab/test_benchmark_,harness.py serving.py train_step.py)
 test-peers: .venv-peers/installed  ## compare with other libraries, which also read our folders; test Beam (.venv-peers)
 	$(RUN) .venv-peers/bin/python -m pytest $(PEER_TESTS)

@@ -497,10 +497,10 @@ def _hint(recipe: Recipe, cls, path: str, setting: str, chosen: Mapping[str, Set
         given = setting.partition("=")[0]
         section = given.removesuffix(path)
         names = [name for name in hints if f"{section}{name}" not in recipe.by_argument]
-        suggestion = _nearest_path(recipe, given, chosen)
+        suggestion = _nearest_path(recipe, given, chosen)  # first, because the list may be long
         raise UserError(
-            f"--set {setting} names an unknown setting, {name!r}: choose one of "
-            f"{', '.join(names)}{suggestion}"
+            f"--set {setting} names an unknown setting, {name!r}{suggestion}: choose one of "
+            f"{', '.join(names)}"
         )
     hint = hints[name]
     if name in _variants(cls):

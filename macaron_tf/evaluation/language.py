@@ -43,8 +43,6 @@ def rouge(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, flo
     modules) takes seconds.
 
     References: Lin 2004.
-
-    References: Lin 2004.
     """
     sums = {"rouge1": 0.0, "rouge2": 0.0, "rougeL": 0.0}
     for hypothesis, reference in zip(hypotheses, references, strict=True):
