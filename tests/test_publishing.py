@@ -129,13 +129,6 @@ def test_a_changed_file_of_a_folder_is_found(written):
         refuses("mine.py has changed since it was written", load_trusted, written)
 
 
-def test_the_file_of_an_installed_package_stays_where_it_is(tmp_path):
-    from macaron_tf.io.code_files import _files_of
-
-    assert not _files_of("keras.layers:Dense") and not _files_of("json:dumps")
-    assert not _files_of("macaron_tf.layers.blocks:MacaronBlock")
-
-
 # A local stand-in for the Hugging Face Hub.
 
 

@@ -457,11 +457,7 @@ def line_translator(
     """
     # The maximum length of an answer is the maximum target length in training. It does not
     # depend on the source. The search starts at BOS, and `prefix` has the ids before BOS.
-    # A run of an earlier version names the ids at the beginning of its sources.
-    starts, max_target = (
-        bool(answers.get("starts", answers.get("source_start"))),
-        answers["max_target"],
-    )
+    starts, max_target = answers["starts"], answers["max_target"]
     max_length = max_target - starts  # including EOS
     limits = dict(max_length_ratio=0.0, max_length_offset=max_length, max_length=max_length)
     # No limit for sources, because the translator truncates sources with a warning.

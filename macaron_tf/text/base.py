@@ -46,9 +46,6 @@ class Vocabulary(abc.ABC):
         contents_name: name of the file that stores the tokens.
         options: names of the constructor arguments that are saved as settings. Each name is also an
             attribute.
-        later_options: dict mapping the name of a newer constructor argument to the value that older
-            vocabularies imply. An argument with this value is not saved, so that the hashes of
-            older vocabularies stay valid.
         classes: dict mapping `kind` to class, for all subclasses that set `kind`.
 
     Attributes:
@@ -64,7 +61,6 @@ class Vocabulary(abc.ABC):
     kind: ClassVar[str] = ""
     contents_name: ClassVar[str] = ""
     options: ClassVar[tuple[str, ...]] = ()
-    later_options: ClassVar[Mapping[str, Any]] = types.MappingProxyType({})
     classes: ClassVar[dict[str, type["Vocabulary"]]] = {}
     special: Special = SPECIAL
     added: Mapping[str, int] = types.MappingProxyType({})
@@ -99,15 +95,10 @@ class Vocabulary(abc.ABC):
     def settings(self) -> dict[str, Any]:
         """Returns the settings as a dict of JSON types.
 
-        The dict contains the attributes that `options` names. An attribute that `later_options`
-        names is included only if it differs from the value that older vocabularies imply. The dict
-        also contains `added` tokens and, if the vocabulary comes from another library, the ids of
-        special tokens.
+        The dict contains the attributes that `options` names, `added` tokens and, if the vocabulary
+        comes from another library, the ids of special tokens.
         """
         values = {name: getattr(self, name) for name in self.options}
-        for name, first in self.later_options.items():
-            if (value := getattr(self, name)) != first:
-                values[name] = value
         values |= {"special": self.special} if self.special.rows is not None else {}
         values |= {"added": dict(self.added)} if self.added else {}
         values |= {"unnormalized": self.unnormalized} if self.unnormalized else {}

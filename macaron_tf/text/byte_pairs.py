@@ -5,7 +5,6 @@ import functools
 import itertools
 import json
 import re
-import types
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
@@ -263,9 +262,7 @@ class BytePairVocabulary(MergedPieceVocabulary):
 
     kind = "byte_bpe"
     options = ("lower_case", "add_prefix_space", "pair_separators")
-    later_options = types.MappingProxyType(
-        {"composed": False, "pattern": "gpt2", "mask_takes_space": True}
-    )
+    options += ("composed", "pattern", "mask_takes_space")
 
     def __init__(
         self,

@@ -5,7 +5,6 @@ import functools
 import io
 import os
 import re
-import types
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, Self
 
@@ -62,7 +61,7 @@ class SentencePieceVocabulary(PieceVocabulary):
     kind = "sentencepiece"
     contents_name = "vocabulary.model"
     options = ("normalization", "languages", "fold_accents", "pair_separators", "cls_last")
-    later_options = types.MappingProxyType({"verbatim": False, "shares_space": False, "spaces": ""})
+    options += ("verbatim", "shares_space", "spaces")
     leading_space = "^ +"
 
     def __init__(

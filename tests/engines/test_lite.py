@@ -10,21 +10,11 @@ import pytest
 import tensorflow as tf
 
 from export.server.servable import Servable
+from macaron_tf import models
 from macaron_tf.engines import certificate, lite_writer
 from macaron_tf.engines.lite import NETWORK, RECORD, LiteModel, LiteNetwork
 from macaron_tf.engines.lite_writer import write_lite
 from macaron_tf.engines.networks import TaskNetwork
-from macaron_tf.models import (
-    CausalClassifier,
-    Elmo,
-    EncoderClassifier,
-    EncoderMultipleChoice,
-    EncoderQuestionAnswering,
-    EncoderTokenClassifier,
-    PretrainingEncoder,
-    SiameseEncoder,
-    catalog,
-)
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 from macaron_tf.text.words import WordVocabulary
@@ -46,7 +36,7 @@ SMALL = dict(hidden_dim=32, feed_forward_dim=48, num_heads=2, num_layers=2, init
 
 def made(kind, name, *arguments, vocabulary=WORDS, changes=SMALL, **usage) -> Pretrained:
     """Returns a small model whose predictions differ from text to text."""
-    config = catalog.config(name, vocab_size=vocabulary.size, max_length=LENGTH, **changes)
+    config = models.catalog.config(name, vocab_size=vocabulary.size, max_length=LENGTH, **changes)
     network = kind(config, *arguments)
     network.build()
     usage.setdefault("max_length", LENGTH)
@@ -62,23 +52,23 @@ def with_head(kind: str) -> tuple[Pretrained, list]:
     """Returns a model for a task type, such as "spans" or "tags", and inputs for the model."""
     if kind == "choice":
         task = described(kind, first=["a"], second=["b", "c"], labels=["1", "2"])
-        return made(EncoderMultipleChoice, "bert_tiny", labelled=task), [
+        return made(models.EncoderMultipleChoice, "bert_tiny", labelled=task), [
             ("a b", "c", "d e f a b c d e f")
         ]
     if kind == "spans":
         task = described(kind, first=["q"], second=["c"])
-        model = made(EncoderQuestionAnswering, "bert_tiny", labelled=task)
+        model = made(models.EncoderQuestionAnswering, "bert_tiny", labelled=task)
         return model, [("a", "b c d e f a b c d e f a b"), ("c", "d"), ("", "e f")]
     if kind == "tags":
         task = described(kind, first=["w"], labels=["O", "B-X"])
-        return made(EncoderTokenClassifier, "bert_tiny", 2, labelled=task), TEXTS
+        return made(models.EncoderTokenClassifier, "bert_tiny", 2, labelled=task), TEXTS
     if kind == "vectors":
-        return made(SiameseEncoder, "bert_tiny"), TEXTS
+        return made(models.SiameseEncoder, "bert_tiny"), TEXTS
     if kind == "filling":
         texts = ["[MASK]", "a [MASK] c [MASK]"]
-        return made(PretrainingEncoder, "bert_tiny", has_masked_language=True), texts
+        return made(models.PretrainingEncoder, "bert_tiny", has_masked_language=True), texts
     words = WordVocabulary(("<UNK>", "<S>", "</S>", "a", "b"))
-    network = Elmo(catalog.config("elmo_tiny", vocab_size=words.size))
+    network = models.Elmo(models.catalog.config("elmo_tiny", vocab_size=words.size))
     network.build()
     return Pretrained(network, vocabulary=words, name="elmo"), ["a b", "c d e f a b"]
 
@@ -111,7 +101,9 @@ def alike(found: list, expected: list, tolerance: float) -> None:
 @pytest.mark.parametrize("system", slow(*SYSTEMS, but=("swish_rnn",)))
 def test_every_system_answers_as_its_graph(system):
     name = f"{system}_tiny"
-    kind = CausalClassifier if catalog.config(name).causal else EncoderClassifier
+    kind = (
+        models.CausalClassifier if models.catalog.config(name).causal else models.EncoderClassifier
+    )
     model = made(kind, name, 2, labels=("no", "yes"))
     expected = model.predict(TEXTS)
     assert len({answer["probabilities"][0] for answer in expected}) > 3
@@ -122,7 +114,7 @@ def test_every_system_answers_as_its_graph(system):
 @pytest.mark.parametrize(("kind", "tolerance"), [("fp32", 1e-5), ("int8", 0.02)])
 def test_the_base_size_s_width_converts(kind, tolerance):
     wide = dict(hidden_dim=768, feed_forward_dim=3072, num_heads=12, num_layers=1)
-    model = made(EncoderClassifier, "bert_tiny", 2, labels=("no", "yes"), changes=wide)
+    model = made(models.EncoderClassifier, "bert_tiny", 2, labels=("no", "yes"), changes=wide)
     alike(by_lite(model, TEXTS, kind), model.predict(TEXTS), tolerance)
 
 
@@ -135,7 +127,7 @@ def test_every_head_answers_as_its_graph(kind, monkeypatch):
 
 @pytest.fixture(scope="module")
 def classifier() -> Pretrained:
-    return made(EncoderClassifier, "bert_tiny", 2, labels=("no", "yes"))
+    return made(models.EncoderClassifier, "bert_tiny", 2, labels=("no", "yes"))
 
 
 @pytest.fixture(scope="module")

@@ -207,7 +207,7 @@ def test_settings_are_replaced_by_path():
     ("recipe", "setting", "message"),
     [
         ("demo", "training.seed", "write PATH=VALUE"),
-        ("demo", "trainin.seed=1", "'trainin'; perhaps you meant 'training.seed': choose one of model"),
+        ("demo", "trainin.seed=1", "perhaps you meant 'training.seed': choose one of model"),
         ("demo", "lerning_rate=1", "perhaps you meant 'training.learning_rate'"),
         ("demo", "model.intermediate_dim=64", "perhaps you meant 'model.feed_forward_dim'"),
         ("demo", "model.num_key_value_heads=2", "perhaps you meant 'model.num_kv_heads'"),

@@ -18,18 +18,9 @@ from macaron_tf.decoding import (
 from macaron_tf.hub import import_encoder_decoder, read_hugging_face
 from macaron_tf.models import EncoderClassifier, EncoderQuestionAnswering
 from tests.harness import refuses
+from tests.toys import peer_encoder_decoders as peers
 from tests.toys.decoding import check_greedy
 from tests.toys.hugging_face import check_equal, copy_linear
-from tests.toys.peer_encoder_decoders import (
-    LENGTH,
-    T5,
-    VOCAB,
-    WIDTHS,
-    bart_directory,
-    marian,
-    shaken,
-    t5_directory,
-)
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -37,26 +28,28 @@ transformers = pytest.importorskip("transformers")
 
 def t5(gated: bool):
     config = transformers.T5Config(
-        vocab_size=VOCAB,
-        **T5,
+        vocab_size=peers.VOCAB,
+        **peers.T5,
         feed_forward_proj="gated-gelu" if gated else "relu",
         tie_word_embeddings=not gated,
     )
     # Attention scores are unscaled: at 0.3, Hugging Face's float32 differs by 1.3e-4 from float64.
-    return shaken(transformers.T5ForConditionalGeneration, config, 0.15, own_output=gated)
+    return peers.shaken(transformers.T5ForConditionalGeneration, config, 0.15, own_output=gated)
 
 
 BART = {
-    "vocab_size": VOCAB,
+    "vocab_size": peers.VOCAB,
     "max_position_embeddings": 20,
-    **WIDTHS,
+    **peers.WIDTHS,
     "encoder_layers": 2,
     "decoder_layers": 3,
 }
 
 
 def bart():
-    model = shaken(transformers.BartForConditionalGeneration, transformers.BartConfig(**BART), 0.3)
+    model = peers.shaken(
+        transformers.BartForConditionalGeneration, transformers.BartConfig(**BART), 0.3
+    )
     model.final_logits_bias.normal_()
     return model
 
@@ -66,12 +59,12 @@ SYSTEMS = {
     "t5_1_1": lambda: t5(gated=True),
     "bart": bart,
     **{
-        f"marian of {activation}": lambda activation=activation: marian(activation)
+        f"marian of {activation}": lambda activation=activation: peers.marian(activation)
         for activation in ("relu", "swish", "gelu", "gelu_new")
     },
 }
 # PAD, BOS (the decoder's start token) and EOS.
-SPECIAL = {"t5": (0, 0, 1), "bart": (1, 2, 2), "marian": (VOCAB - 1, VOCAB - 1, 0)}
+SPECIAL = {"t5": (0, 0, 1), "bart": (1, 2, 2), "marian": (peers.VOCAB - 1, peers.VOCAB - 1, 0)}
 
 
 def in_memory(model):
@@ -85,7 +78,7 @@ def sources(kind, batch=5, length=15):
     rows = np.full((batch, length), pad, np.int32)
     for b in range(batch):
         real = length - 1 - b % 3
-        rows[b, :real] = rng.integers(4, VOCAB - 1, real)
+        rows[b, :real] = rng.integers(4, peers.VOCAB - 1, real)
         rows[b, real] = end
     return rows
 
@@ -125,19 +118,19 @@ def test_logits_and_greedy_decoding_agree(system, saved, tmp_path):
     assert (special.pad, special.begin, special.end) == SPECIAL[kind]
 
     source = sources(kind)
-    target = np.random.default_rng(1).integers(4, VOCAB - 1, (len(source), LENGTH))
+    target = np.random.default_rng(1).integers(4, peers.VOCAB - 1, (len(source), peers.LENGTH))
     target[:, 0] = special.begin
     expected = their_logits(theirs, source, target)
     logits = np.asarray(ours({"source": source, "target": target}, training=False))
     assert np.abs(expected).max() > 1
     np.testing.assert_allclose(logits, expected, atol=1e-4 if kind == "marian" else 3e-5)
 
-    check_greedy(ours, source, functools.partial(their_logits, theirs), LENGTH)
+    check_greedy(ours, source, functools.partial(their_logits, theirs), peers.LENGTH)
 
 
 def with_head(kind, our_kind, *options):
     """Returns a Hugging Face BART with a task head, its outputs, and our model of its body."""
-    theirs = shaken(kind, transformers.BartConfig(**BART, num_labels=3), 0.2)
+    theirs = peers.shaken(kind, transformers.BartConfig(**BART, num_labels=3), 0.2)
     read, source = in_memory(theirs), sources("bart")
     ours = our_kind(read.config, *options)
     ours.build()
@@ -169,21 +162,24 @@ def test_the_answers_of_a_bart_agree():
 
 def test_beam_search_of_a_fixed_length_agrees():
     """Beam search with a fixed number of steps finds the same best hypotheses as Hugging Face."""
-    theirs = marian()
+    theirs = peers.marian()
     read = in_memory(theirs)
     source = sources("marian", length=9)
     config = BeamSearchConfig(
-        max_length_ratio=0.0, max_length_offset=LENGTH, min_length=LENGTH - 1, length_penalty=0.0
+        max_length_ratio=0.0,
+        max_length_offset=peers.LENGTH,
+        min_length=peers.LENGTH - 1,
+        length_penalty=0.0,
     )
     found = translate_ids(read.network, tf.constant(source), config)["ids"].numpy()[:, 0]
     expected = theirs.generate(
         input_ids=torch.tensor(source),
-        attention_mask=torch.tensor(source != VOCAB - 1).long(),
+        attention_mask=torch.tensor(source != peers.VOCAB - 1).long(),
         do_sample=False,
-        max_new_tokens=LENGTH,
-        suppress_tokens=[VOCAB - 1],
+        max_new_tokens=peers.LENGTH,
+        suppress_tokens=[peers.VOCAB - 1],
         num_beams=4,
-        min_new_tokens=LENGTH,
+        min_new_tokens=peers.LENGTH,
         forced_eos_token_id=0,
     ).numpy()[:, 1:]
     np.testing.assert_array_equal(found, expected)
@@ -199,12 +195,12 @@ def test_beam_search_of_a_fixed_length_agrees():
     ],
 )
 def test_what_has_no_place_in_our_model_is_refused(changes, reason):
-    refuses(reason, import_encoder_decoder, {}, {**marian().config.to_dict(), **changes})
+    refuses(reason, import_encoder_decoder, {}, {**peers.marian().config.to_dict(), **changes})
 
 
 @pytest.mark.parametrize("system", ["t5", "bart"])
 def test_greedy_answers_are_theirs(system, tmp_path):
-    theirs, tokenizer = {"t5": t5_directory, "bart": bart_directory}[system](tmp_path)
+    theirs, tokenizer = {"t5": peers.t5_directory, "bart": peers.bart_directory}[system](tmp_path)
     read = read_hugging_face(tmp_path)
     generator = SequenceGenerator(
         read.network, read.vocabulary, read.config.longest, read.sentinels, **read.ends
@@ -215,7 +211,7 @@ def test_greedy_answers_are_theirs(system, tmp_path):
     # Ids that our model never writes: special tokens and unused rows.
     barred = [0, 2, *range(175, 192)] if system == "t5" else [1, 3, tokenizer.mask_token_id]
     texts = [gaps, "Der schnelle braune Fuchs", "naïve €", "1,234.56 in many texts."]
-    config = GenerationConfig(temperature=0.0, max_tokens=LENGTH)
+    config = GenerationConfig(temperature=0.0, max_tokens=peers.LENGTH)
     different = set()
     for text, [ours] in zip(texts, generator.complete(texts, config), strict=True):
         asked = tokenizer(their_gaps if text == gaps else text, return_tensors="pt")
@@ -225,7 +221,7 @@ def test_greedy_answers_are_theirs(system, tmp_path):
             suppress_tokens=barred,
             do_sample=False,
             num_beams=1,
-            max_new_tokens=LENGTH,
+            max_new_tokens=peers.LENGTH,
         ).tolist()
         new = answer[1:]
         assert ours.text == generator.detokenizer(new).removeprefix(" ")
@@ -248,7 +244,7 @@ MANY_ENDS = [2, *range(20, 240, 20)]
     ],
 )
 def test_a_bart_that_is_read_and_written_generates_as_before(fields, has_file, tmp_path):
-    theirs, tokenizer = bart_directory(tmp_path)
+    theirs, tokenizer = peers.bart_directory(tmp_path)
     for name in ("config.json", "generation_config.json"):
         file = tmp_path / name
         file.write_text(json.dumps({**json.loads(file.read_text()), **fields}))
@@ -260,19 +256,19 @@ def test_a_bart_that_is_read_and_written_generates_as_before(fields, has_file, t
     read = macaron_tf.load(tmp_path / "own")
     read.save_pretrained(tmp_path / "out", format="hugging-face")
     back, generator = kind.from_pretrained(tmp_path / "out"), read.task.generator
-    config = GenerationConfig(temperature=0.0, max_tokens=LENGTH)
+    config = GenerationConfig(temperature=0.0, max_tokens=peers.LENGTH)
     barred = {"suppress_tokens": [1, 3, tokenizer.mask_token_id], "num_beams": 1}
     for text in ("the quick fox jumped.", "Der schnelle braune Fuchs", "naïve €"):
         asked = dict(tokenizer(text, return_tensors="pt"))
         for options in ({}, {"num_beams": 1}, {"num_beams": 3}):
             answers = [
-                model.generate(**asked, **options, max_new_tokens=LENGTH).tolist()
+                model.generate(**asked, **options, max_new_tokens=peers.LENGTH).tolist()
                 for model in (theirs, back)
             ]
             assert answers[0] == answers[1]
         if "forced_eos_token_id" not in fields and "num_beams" not in fields:
             [[ours]] = generator.complete([text], config)
-            [answer] = theirs.generate(**asked, **barred, max_new_tokens=LENGTH).tolist()
+            [answer] = theirs.generate(**asked, **barred, max_new_tokens=peers.LENGTH).tolist()
             started = len(generator.answer_start)
             found = [*ours.ids]
             assert found[: len(answer) - started] == answer[started:]
@@ -281,7 +277,7 @@ def test_a_bart_that_is_read_and_written_generates_as_before(fields, has_file, t
 
 
 def test_several_ends_in_the_configuration_of_a_marian():
-    theirs = marian()
+    theirs = peers.marian()
     config = {**theirs.config.to_dict(), "eos_token_id": [0, 7, 9]}
     read = import_encoder_decoder({n: w.numpy() for n, w in theirs.state_dict().items()}, config)
     assert read.special.end == 0 and read.config.end_id == 0
@@ -289,7 +285,7 @@ def test_several_ends_in_the_configuration_of_a_marian():
 
 def test_the_row_of_the_mask_may_be_missing(tmp_path):
     """BART for summaries, as released: one row fewer than its tokenizer has tokens."""
-    theirs, tokenizer = bart_directory(tmp_path)
+    theirs, tokenizer = peers.bart_directory(tmp_path)
     assert tokenizer.mask_token_id == len(tokenizer) - 1
     theirs.resize_token_embeddings(len(tokenizer) - 1)
     theirs.save_pretrained(tmp_path)

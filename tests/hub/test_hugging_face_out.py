@@ -7,15 +7,7 @@ import pytest
 
 import macaron_tf
 from export import hugging_face
-from macaron_tf.models import (
-    CausalClassifier,
-    EncoderClassifier,
-    EncoderMultipleChoice,
-    EncoderQuestionAnswering,
-    EncoderTokenClassifier,
-    PretrainingEncoder,
-    SiameseEncoder,
-)
+from macaron_tf import models
 from macaron_tf.models.segment_memory import TwoStreamModel
 from tests.harness import numpy_of, refuses
 from tests.toys.decoders import language_model, sequence_model
@@ -39,7 +31,7 @@ XLNET = {"positions": "transformer_xl", "embedding_norm": False}
     ],
 )
 def test_a_family_is_found_by_the_configuration_and_read_back(options, model_type, tmp_path):
-    made = model(PretrainingEncoder(config(**options)), has_masked_language=True)
+    made = model(models.PretrainingEncoder(config(**options)), has_masked_language=True)
     read = read_back(made, tmp_path / "out")
     fields = json.loads((tmp_path / "out/config.json").read_text())
     assert fields["model_type"] == model_type and fields["vocab_size"] == len(WORDS)
@@ -57,10 +49,10 @@ def test_a_family_is_found_by_the_configuration_and_read_back(options, model_typ
 @pytest.mark.parametrize(
     ("network", "kind", "ending"),
     [
-        (EncoderClassifier, {"num_classes": 3}, "ForSequenceClassification"),
-        (EncoderTokenClassifier, {"num_tags": 3}, "ForTokenClassification"),
-        (EncoderQuestionAnswering, {}, "ForQuestionAnswering"),
-        (EncoderMultipleChoice, {}, "ForMultipleChoice"),
+        (models.EncoderClassifier, {"num_classes": 3}, "ForSequenceClassification"),
+        (models.EncoderTokenClassifier, {"num_tags": 3}, "ForTokenClassification"),
+        (models.EncoderQuestionAnswering, {}, "ForQuestionAnswering"),
+        (models.EncoderMultipleChoice, {}, "ForMultipleChoice"),
     ],
 )
 def test_a_head_s_classes_and_weights_are_named(network, kind, ending, tmp_path):
@@ -73,7 +65,7 @@ def test_a_head_s_classes_and_weights_are_named(network, kind, ending, tmp_path)
         assert fields["id2label"] == {"0": "x", "1": "y", "2": "z"}
         assert fields["label2id"] == {"x": 0, "y": 1, "z": 2}
     state = safetensors.numpy.load_file(tmp_path / "out/model.safetensors")
-    name = "qa_outputs" if network is EncoderQuestionAnswering else "classifier"
+    name = "qa_outputs" if network is models.EncoderQuestionAnswering else "classifier"
     kernel = made.network.weights[-2]
     np.testing.assert_array_equal(state[f"{name}.weight"], numpy_of(kernel).T)
     assert all(n.startswith(("bert.", name)) for n in state)
@@ -88,7 +80,7 @@ def test_scores_of_a_regression_are_theirs(tmp_path):
     import safetensors.numpy
 
     task = {"mean": 2.5, "deviation": 1.5}
-    made = model(EncoderClassifier(config(), 1), labelled={"task": task})
+    made = model(models.EncoderClassifier(config(), 1), labelled={"task": task})
     assert written(made, tmp_path / "out")["problem_type"] == "regression"
     state = safetensors.numpy.load_file(tmp_path / "out/model.safetensors")
     kernel, bias = made.network.head.get_weights()
@@ -97,7 +89,7 @@ def test_scores_of_a_regression_are_theirs(tmp_path):
 
 
 def test_a_sentence_encoder_is_read_back(tmp_path, capsys):
-    made = model(SiameseEncoder(config(), "mean", normalize=True), max_length=9)
+    made = model(models.SiameseEncoder(config(), "mean", normalize=True), max_length=9)
     read = read_back(made, tmp_path / "out")
     assert "the pooler is untrained" in capsys.readouterr().err
     assert (read.pooling, read.normalize, read.max_length) == ("mean", True, 9)
@@ -108,7 +100,7 @@ def test_a_sentence_encoder_is_read_back(tmp_path, capsys):
 def test_a_card_names_license_data_metrics_and_settings_that_matter(tmp_path, capsys):
     recipe = {"task": "sst2", "masking": {"rate": 0.15}, "training": {"seed": 3, "log_every": 5}}
     made = model(
-        EncoderClassifier(config(), 2),
+        models.EncoderClassifier(config(), 2),
         recipe=recipe,
         unlisted=("masking.", "training.log_every"),
         results={"step": 7, "metrics": {"accuracy": 0.9}},
@@ -133,7 +125,7 @@ def test_a_card_names_license_data_metrics_and_settings_that_matter(tmp_path, ca
 
 
 def classifier(**options):
-    return model(EncoderClassifier(config(**options), 2))
+    return model(models.EncoderClassifier(config(**options), 2))
 
 
 def two_streams(**options):
@@ -141,7 +133,7 @@ def two_streams(**options):
 
 
 def causal_classifier():
-    return model(CausalClassifier(language_model().config, 2, symmetric=True))
+    return model(models.CausalClassifier(language_model().config, 2, symmetric=True))
 
 
 @pytest.mark.parametrize(
@@ -165,7 +157,7 @@ def test_what_has_no_place_is_one_sentence(make, options, setting, family, tmp_p
 
 
 def test_a_folder_is_whole_and_replaces_only_its_like(tmp_path, monkeypatch):
-    made = model(EncoderTokenClassifier(config(), 2))
+    made = model(models.EncoderTokenClassifier(config(), 2))
     (tmp_path / "other").mkdir()
     (tmp_path / "other/config.json").write_text("{}")
     refuses("such as config.json", made.save_pretrained, tmp_path / "other", FORMAT)

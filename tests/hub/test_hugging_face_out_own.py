@@ -7,14 +7,7 @@ import numpy as np
 import pytest
 
 import macaron_tf
-from macaron_tf.models import (
-    CausalClassifier,
-    EncoderClassifier,
-    EncoderMultipleChoice,
-    EncoderQuestionAnswering,
-    EncoderTokenClassifier,
-    PretrainingEncoder,
-)
+from macaron_tf import models
 from macaron_tf.pretrained import Pretrained
 from tests.harness import numpy_of, refuses
 from tests.toys.decoders import LLAMA, byte_pairs, language_model, random
@@ -74,14 +67,14 @@ SYSTEMS = {
     },
 }
 HEADS = {
-    PretrainingEncoder: ("MaskedLM", {}),
-    EncoderClassifier: ("SequenceClassification", {"num_classes": 3}),
-    EncoderTokenClassifier: ("TokenClassification", {"num_tags": 3}),
-    EncoderQuestionAnswering: ("QuestionAnswering", {}),
-    EncoderMultipleChoice: ("MultipleChoice", {}),
+    models.PretrainingEncoder: ("MaskedLM", {}),
+    models.EncoderClassifier: ("SequenceClassification", {"num_classes": 3}),
+    models.EncoderTokenClassifier: ("TokenClassification", {"num_tags": 3}),
+    models.EncoderQuestionAnswering: ("QuestionAnswering", {}),
+    models.EncoderMultipleChoice: ("MultipleChoice", {}),
 }
 # A causal model's classifier reads the last token (see `CLASSIFIERS`).
-FIRST = (EncoderClassifier, EncoderMultipleChoice)
+FIRST = (models.EncoderClassifier, models.EncoderMultipleChoice)
 SCORES = [(s, n) for s, n in itertools.product(SYSTEMS, HEADS) if s != "causal" or n not in FIRST]
 # Language models, which have other defaults (see `language_model`).
 LANGUAGE = {
@@ -126,9 +119,9 @@ CLASSIFIERS = {
 REAL = IDS != 0
 
 
-def encoder(system, network=PretrainingEncoder, **kind) -> Pretrained:
+def encoder(system, network=models.PretrainingEncoder, **kind) -> Pretrained:
     """Returns an encoder with random weights."""
-    masked = {"has_masked_language": network is PretrainingEncoder}
+    masked = {"has_masked_language": network is models.PretrainingEncoder}
     return model(network(config(**SYSTEMS[system]), **kind), **masked)
 
 
@@ -139,7 +132,9 @@ def decoder(system) -> Pretrained:
 
 def classifier(system, labels=("x", "y", "z"), **fields) -> Pretrained:
     """Returns the classifier of a language model, with random weights; no label is a regression."""
-    network = CausalClassifier(language_model(**CLASSIFIERS[system]).config, len(labels) or 1)
+    network = models.CausalClassifier(
+        language_model(**CLASSIFIERS[system]).config, len(labels) or 1
+    )
     return Pretrained(random(network), vocabulary=byte_pairs(), labels=labels, **fields)
 
 
@@ -152,7 +147,7 @@ def in_pytorch(made: Pretrained, ending: str, place):
 
 
 def weights_of(made: Pretrained) -> list:
-    if isinstance(made.network, CausalClassifier):  # which uses no output matrix
+    if isinstance(made.network, models.CausalClassifier):  # which uses no output matrix
         return [*made.encoder.weights, *made.network.head.weights]
     return made.network.weights
 
@@ -198,7 +193,7 @@ def test_our_reader_takes_the_folder_without_its_code(make, system, tmp_path, ca
 
 
 def test_a_layer_is_a_list_of_steps(tmp_path):
-    made = model(EncoderTokenClassifier(config(block="macaron", sharing="all"), 2))
+    made = model(models.EncoderTokenClassifier(config(block="macaron", sharing="all"), 2))
     fields = written(made, tmp_path / "out")
     half = {"mixer": "feed_forward", "step_size": 0.5, "solver": "euler"}
     half |= {"inner_dim": 32, "activation": "gelu"}
@@ -229,23 +224,23 @@ def test_pytorch_gives_the_same_scores(system, network, tmp_path):
     ending, kind = HEADS[network]
     made, batch = encoder(system, network, **kind), BATCH
     theirs = in_pytorch(made, ending, tmp_path / "out")
-    if network is EncoderMultipleChoice:
+    if network is models.EncoderMultipleChoice:
         batch = {name: rows[None] for name, rows in batch.items()}  # one example with two choices
     given = {"input_ids": batch["token_ids"], "token_type_ids": batch["segment_ids"]}
     given = {name: torch.tensor(rows).long() for name, rows in given.items()}
     with torch.no_grad():
         found = theirs(**given, attention_mask=(given["input_ids"] != 0).long())
     ours = made.network(batch)
-    if network is PretrainingEncoder:
+    if network is models.PretrainingEncoder:
         ours = numpy_of(ours["masked_language"])[REAL][:, : len(WORDS)]
         found = found.logits.numpy()[REAL]
-    elif network is EncoderQuestionAnswering:
+    elif network is models.EncoderQuestionAnswering:
         ours = numpy_of(ours)  # `(B, 2, L)`, very negative at positions that cannot be answers
         found = np.stack([found.start_logits, found.end_logits], axis=1)
         ours, found = ours[ours > -1e8], found[ours > -1e8]
     else:
         ours, found = numpy_of(ours), found.logits.numpy()
-        if network is EncoderTokenClassifier:
+        if network is models.EncoderTokenClassifier:
             ours, found = ours[REAL], found[REAL]
     assert len(ours)
     np.testing.assert_allclose(ours, found, atol=1e-5)
@@ -377,7 +372,7 @@ def test_distances_have_their_buckets(tmp_path):
 def test_its_loss_reaches_every_weight(labels, tmp_path):
     torch = pytest.importorskip("torch")
     outputs, labels = 2 if labels == [0, 1] else 1, torch.tensor(labels)
-    made = encoder("swish_rnn", EncoderClassifier, num_classes=outputs)
+    made = encoder("swish_rnn", models.EncoderClassifier, num_classes=outputs)
     theirs = in_pytorch(made, "SequenceClassification", tmp_path / "out")
     given = {"input_ids": torch.tensor(IDS).long(), "attention_mask": torch.tensor(REAL).long()}
     answer = theirs(**given, token_type_ids=torch.tensor(SEGMENTS).long(), labels=labels)

@@ -8,17 +8,7 @@ import numpy as np
 import pytest
 
 import macaron_tf
-from macaron_tf.models import (
-    Encoder,
-    EncoderClassifier,
-    EncoderConfig,
-    EncoderMultipleChoice,
-    EncoderQuestionAnswering,
-    EncoderTokenClassifier,
-    GeneratorDiscriminator,
-    PretrainingEncoder,
-    SiameseEncoder,
-)
+from macaron_tf import models
 from macaron_tf.models.pretraining import generator_config
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import NormalizationConfig, WordPieceVocabulary
@@ -114,8 +104,8 @@ def outputs(theirs, inputs):
         return theirs(**{n: torch.tensor(rows).long() for n, rows in inputs.items()})
 
 
-def config(vocabulary, options) -> EncoderConfig:
-    return EncoderConfig(vocabulary.size, 32, 128, 4, 2, max_length=20, **options)
+def config(vocabulary, options) -> models.EncoderConfig:
+    return models.EncoderConfig(vocabulary.size, 32, 128, 4, 2, max_length=20, **options)
 
 
 def check_equal(ours, theirs) -> None:
@@ -125,15 +115,15 @@ def check_equal(ours, theirs) -> None:
 
 
 NETWORKS = {
-    "classes": lambda c: EncoderClassifier(c, 3),
-    "tags": lambda c: EncoderTokenClassifier(c, 3),
-    "spans": EncoderQuestionAnswering,
-    "choices": EncoderMultipleChoice,
-    "masked": PretrainingEncoder,
-    "masked and pairs": lambda c: PretrainingEncoder(c, sentence_pair=True),
-    "vectors": SiameseEncoder,
-    "body": Encoder,
-    "replaced": lambda c: GeneratorDiscriminator(c, generator_config(c)),
+    "classes": lambda c: models.EncoderClassifier(c, 3),
+    "tags": lambda c: models.EncoderTokenClassifier(c, 3),
+    "spans": models.EncoderQuestionAnswering,
+    "choices": models.EncoderMultipleChoice,
+    "masked": models.PretrainingEncoder,
+    "masked and pairs": lambda c: models.PretrainingEncoder(c, sentence_pair=True),
+    "vectors": models.SiameseEncoder,
+    "body": models.Encoder,
+    "replaced": lambda c: models.GeneratorDiscriminator(c, generator_config(c)),
 }
 VOCABULARY = {"roberta": "bytes without a space", "xlm-roberta": "unigrams", "albert": "folded"}
 
@@ -189,7 +179,7 @@ def test_outputs_are_theirs(family, kind, tmp_path):
 @pytest.mark.parametrize("kind", VOCABULARIES)
 def test_ids_are_theirs_and_read_back(kind, tmp_path):
     vocabulary = vocabulary_of(kind)
-    made = model(Encoder(config(vocabulary, {})), vocabulary)
+    made = model(models.Encoder(config(vocabulary, {})), vocabulary)
     written(made, tmp_path / "out")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     expected = vocabulary.encode_lines(TEXTS)
@@ -213,7 +203,9 @@ def test_an_xlm_with_its_tokenizer_is_theirs(tmp_path):
     vocabulary = MosesPairVocabulary(units, ["a b</w>"], ("en", "fr"))
     vocabulary.added = {"covid19": vocabulary.names.index("covid19")}
     options = {"num_segments": 0, "num_languages": 2}
-    network = PretrainingEncoder(config(vocabulary, options), head_options={"transform": False})
+    network = models.PretrainingEncoder(
+        config(vocabulary, options), head_options={"transform": False}
+    )
     made = model(network, vocabulary, languages=("en", "fr"))
     theirs, tokenizer, fields = in_transformers(made, tmp_path / "out")
     assert fields["model_type"] == "xlm" and fields["lang2id"] == {"en": 0, "fr": 1}

@@ -17,16 +17,8 @@ from macaron_tf.models import PretrainingEncoder, catalog
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import WordPieceVocabulary
 from tests.harness import built, check_saved, numpy_of
+from tests.toys import peer_encoders as peers
 from tests.toys.hugging_face import MEAN, check_equal, opened, write_modules
-from tests.toys.peer_encoders import (
-    FAMILIES,
-    WORDS,
-    batch,
-    call,
-    make,
-    masked_head,
-    ours_of,
-)
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -47,7 +39,7 @@ def compare(read, inputs, expected):
     Returns:
         Our hidden states, and a bool array that is True at positions without padding.
     """
-    ours = ours_of(inputs)
+    ours = peers.ours_of(inputs)
     real = inputs["attention_mask"].astype(bool)
     np.testing.assert_array_equal(ours["token_ids"] == read.special.pad, ~real)
     hidden = numpy_of(read.network.hidden_states(ours, training=False))
@@ -62,14 +54,14 @@ def compare(read, inputs, expected):
 
 @pytest.mark.parametrize(
     ("family", "kind"),
-    [(family, kind) for family in FAMILIES for kind in (masked_head(family), "Model")]
+    [(family, kind) for family in peers.FAMILIES for kind in (peers.masked_head(family), "Model")]
     + [(family, "ForPreTraining") for family in ("bert", "albert", "electra")],
 )
 def test_every_part_agrees(family, kind, tmp_path):
-    theirs = make(family, kind, tmp_path)
+    theirs = peers.make(family, kind, tmp_path)
     read = macaron_tf.load(f"hugging-face:{tmp_path}")
-    inputs = batch(theirs, family)
-    expected = call(theirs, inputs)
+    inputs = peers.batch(theirs, family)
+    expected = peers.call(theirs, inputs)
     hidden, real = compare(read, inputs, expected)
     assert read.unread == ()
     discriminates = (family, kind) == ("electra", "ForPreTraining")
@@ -81,7 +73,7 @@ def test_every_part_agrees(family, kind, tmp_path):
         check_equal(read.network.pair_logits(hidden), expected[pairs])
     elif kind == "Model":
         network = read.classifier(3, head_dropout=0.0)
-        again = network.encoder(ours_of(inputs), training=False)
+        again = network.encoder(peers.ours_of(inputs), training=False)
         np.testing.assert_array_equal(numpy_of(again), hidden)
         assert (read.pooler is None) == (expected.get("pooler_output") is None)
         if read.pooler:
@@ -92,11 +84,11 @@ def test_every_part_agrees(family, kind, tmp_path):
 
 
 def test_bfloat16_weights_are_read(tmp_path):
-    theirs = make("bert", "ForMaskedLM", tmp_path)
+    theirs = peers.make("bert", "ForMaskedLM", tmp_path)
     theirs.bfloat16().save_pretrained(tmp_path)
     theirs.float()
-    read, inputs = read_hugging_face(tmp_path), batch(theirs, "bert")
-    compare(read, inputs, call(theirs, inputs))
+    read, inputs = read_hugging_face(tmp_path), peers.batch(theirs, "bert")
+    compare(read, inputs, peers.call(theirs, inputs))
     assert read.has_masked_language
     assert read.network.sentence_pair is None and read.pooler is None
 
@@ -117,21 +109,21 @@ HEADS = {
     ],
 )
 def test_a_head_of_a_task_is_read_and_written(family, head, tmp_path):
-    theirs = make(family, f"For{head}", tmp_path, **HEADS[head])
-    read, inputs = macaron_tf.load(f"hugging-face:{tmp_path}"), batch(theirs, family)
+    theirs = peers.make(family, f"For{head}", tmp_path, **HEADS[head])
+    read, inputs = macaron_tf.load(f"hugging-face:{tmp_path}"), peers.batch(theirs, family)
     if head == "MultipleChoice":
         inputs = {name: rows.reshape(2, 2, 13) for name, rows in inputs.items()}
-    expected = call(theirs, inputs)
+    expected = peers.call(theirs, inputs)
     assert read.unread == ()
     assert read.labels == {"S": ("x", "y", "z"), "T": ("LABEL_0", "LABEL_1", "LABEL_2")}.get(
         head[0], ()
     )
-    ours = ours_of(inputs)
+    ours = peers.ours_of(inputs)
     if head == "QuestionAnswering":
         # Our model hides positions where no answer can be.
         ours["segment_ids"] = np.where(ours["token_ids"] == 0, 0, 1).astype("int32")
         if "token_type_ids" in inputs:
-            expected = call(theirs, {**inputs, "token_type_ids": ours["segment_ids"]})
+            expected = peers.call(theirs, {**inputs, "token_type_ids": ours["segment_ids"]})
         found = numpy_of(read.network(ours, training=False))
         expected = np.stack([expected.start_logits, expected.end_logits], axis=1)
         found, expected = found[found > -1e8], expected[found > -1e8]
@@ -154,15 +146,17 @@ def test_a_modern_bert_of_ours_is_theirs(windows, tmp_path, caplog):
     sizes |= {"num_layers": 4, "rotary_scaling": (2.0,)}
     config = catalog.config("modern_bert_tiny", **sizes, attention_windows=windows)
     network = built(PretrainingEncoder, config, noise=0.1)
-    made = Pretrained(network, vocabulary=WordPieceVocabulary(WORDS), has_masked_language=True)
+    made = Pretrained(
+        network, vocabulary=WordPieceVocabulary(peers.WORDS), has_masked_language=True
+    )
     made.save_pretrained(tmp_path / "out", format="hugging-face")
     theirs = opened(transformers.AutoModelForMaskedLM, tmp_path / "out")
     assert type(theirs) is transformers.ModernBertForMaskedLM and not caplog.records
-    ids = np.random.default_rng(0).integers(4, len(WORDS), (2, 11)).astype("int32")
+    ids = np.random.default_rng(0).integers(4, len(peers.WORDS), (2, 11)).astype("int32")
     ids[1, 7:] = 0
     inputs = {"input_ids": ids, "attention_mask": (ids > 0).astype(int)}
-    expected = call(theirs, inputs).logits.numpy()
-    found = numpy_of(network({"token_ids": ids})["masked_language"])[..., : len(WORDS)]
+    expected = peers.call(theirs, inputs).logits.numpy()
+    found = numpy_of(network({"token_ids": ids})["masked_language"])[..., : len(peers.WORDS)]
     check_equal(found[ids > 0], expected[ids > 0])
     again = read_hugging_face(tmp_path / "out")
     assert again.config == dataclasses.replace(
@@ -180,7 +174,7 @@ def test_a_modern_bert_of_ours_is_theirs(windows, tmp_path, caplog):
     ],
 )
 def test_a_head_without_a_task_here_is_left_out(options, reason, tmp_path, capsys):
-    make("bert", "ForSequenceClassification", tmp_path, num_labels=3, **options)
+    peers.make("bert", "ForSequenceClassification", tmp_path, num_labels=3, **options)
     read = read_hugging_face(tmp_path)
     assert read.unread == ("classifier.bias", "classifier.weight") and read.pooler
     assert reason in capsys.readouterr().err
@@ -188,11 +182,11 @@ def test_a_head_without_a_task_here_is_left_out(options, reason, tmp_path, capsy
 
 @pytest.mark.parametrize("lower_case", [True, False])
 def test_the_tokenizer_that_is_saved_today_is_read(lower_case, tmp_path):
-    make("bert", "Model", tmp_path)
+    peers.make("bert", "Model", tmp_path)
     (tmp_path / "vocab.txt").unlink()
     (tmp_path / "tokenizer_config.json").unlink()
     tokenizer = transformers.BertTokenizer(
-        vocab={word: i for i, word in enumerate(WORDS)}, do_lower_case=lower_case
+        vocab={word: i for i, word in enumerate(peers.WORDS)}, do_lower_case=lower_case
     )
     tokenizer.save_pretrained(tmp_path)
     text = "AB, Ébc h abd"
@@ -203,7 +197,7 @@ def test_the_tokenizer_that_is_saved_today_is_read(lower_case, tmp_path):
 
 
 def test_an_xlm_reads_text_as_theirs(tmp_path):
-    theirs = make("xlm with its tokenizer", "Model", tmp_path)
+    theirs = peers.make("xlm with its tokenizer", "Model", tmp_path)
     read = read_hugging_face(tmp_path)
     tokenizer = transformers.XLMTokenizer.from_pretrained(tmp_path)
     assert read.languages == read.vocabulary.languages == ("en", "fr")
@@ -216,16 +210,18 @@ def test_an_xlm_reads_text_as_theirs(tmp_path):
     row = [vocabulary.special.begin, *row, vocabulary.special.end]
     assert row == given
     rows = np.array([given])
-    expected = call(theirs, {"input_ids": rows, "langs": np.ones_like(rows)}).hidden_states[-1]
+    expected = peers.call(theirs, {"input_ids": rows, "langs": np.ones_like(rows)}).hidden_states[
+        -1
+    ]
     ours = {"token_ids": np.array([row], "int32"), "language_ids": np.ones_like(rows, "int32")}
     check_equal(numpy_of(read.network.hidden_states(ours, training=False)), expected.numpy())
 
 
 def test_an_import_is_saved_and_loaded(tmp_path):
     (tmp_path / "theirs").mkdir()
-    theirs = make("xlm", "WithLMHeadModel", tmp_path / "theirs")
+    theirs = peers.make("xlm", "WithLMHeadModel", tmp_path / "theirs")
     read = read_hugging_face(tmp_path / "theirs")
-    check_saved(read.network, ours_of(batch(theirs, "xlm")), tmp_path)
+    check_saved(read.network, peers.ours_of(peers.batch(theirs, "xlm")), tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["toy", "all-MiniLM-L6-v2"])
@@ -238,7 +234,7 @@ def test_vectors_of_sentences_agree(kind, tmp_path):
     directory, length = tmp_path, 12
     sentences = ["a ab", "a b c d", "e a b c f " * 40]
     if kind == "toy":
-        make("bert", "Model", tmp_path)
+        peers.make("bert", "Model", tmp_path)
         pooling = {**MEAN, "word_embedding_dimension": 32}
         write_modules(tmp_path, pooling=pooling, sentence={"max_seq_length": 12})
     else:

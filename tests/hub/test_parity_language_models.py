@@ -26,16 +26,8 @@ from macaron_tf.layers.mixer import Context
 from macaron_tf.models import Encoder, EncoderConfig, LanguageModel
 from macaron_tf.special import Special
 from tests.harness import built, numpy_of, refuses
+from tests.toys import peer_language_models as peers
 from tests.toys.hugging_face import check_equal, opened, save_random, two_stream_batch
-from tests.toys.peer_language_models import (
-    FAMILIES,
-    LENGTH,
-    V,
-    hidden_states,
-    make,
-    stream_inputs,
-    write_gpt_vocabulary,
-)
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -43,12 +35,12 @@ pytest.importorskip("safetensors")
 
 L, B, PADDING = 9, 2, 5  # for XLNet
 WITH_TOKENIZERS = ("gpt of relu", "gpt2", "gpt2 of another width", "llama of one table")
-GPTS = [family for family in FAMILIES if family != "xlnet"]
+GPTS = [family for family in peers.FAMILIES if family != "xlnet"]
 
 
 @pytest.mark.parametrize("family", GPTS)
 def test_logits_agree(family, tmp_path):
-    theirs = make(family, tmp_path)
+    theirs = peers.make(family, tmp_path)
     read = read_hugging_face(tmp_path)
     assert read.unread == ()
     rng = np.random.default_rng(0)
@@ -85,7 +77,7 @@ def test_parallel_branches_and_a_turned_part_of_heads_are_gpt_js(tmp_path):
 
     GPT-J rotates neighbouring channels 2 i and 2 i + 1, so the test reorders the channels.
     """
-    sizes = {"vocab_size": 37, "n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": LENGTH}
+    sizes = {"vocab_size": 37, "n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": peers.LENGTH}
     theirs = transformers.GPTJConfig(**sizes, rotary_dim=4)
     theirs = save_random(transformers.GPTJModel, theirs, tmp_path)
     config = EncoderConfig(
@@ -143,7 +135,7 @@ def test_banded_layers_are_gpt_neo_s(tmp_path):
         hidden_size=32,
         num_layers=4,
         num_heads=4,
-        max_position_embeddings=LENGTH,
+        max_position_embeddings=peers.LENGTH,
         attention_types=[[["global", "local"], 2]],
         window_size=3,
     )
@@ -156,7 +148,7 @@ def test_banded_layers_are_gpt_neo_s(tmp_path):
         norm="pre",
         activation="gelu_tanh",
         epsilon=1e-5,
-        max_length=LENGTH,
+        max_length=peers.LENGTH,
         scaled=False,
         attention_windows=(0, 3),
     )
@@ -164,13 +156,13 @@ def test_banded_layers_are_gpt_neo_s(tmp_path):
     arrays = TorchArrays(read_state(tmp_path), "transformer.")
     assign_weights(ours, arrays, GPT_NEO)
     assert not set(arrays.arrays) - arrays.names_read - {"lm_head.weight"}
-    ids = np.random.default_rng(0).integers(1, 40, (2, LENGTH)).astype("int32")
+    ids = np.random.default_rng(0).integers(1, 40, (2, peers.LENGTH)).astype("int32")
     with torch.no_grad():
         expected = theirs(torch.tensor(ids)).logits.numpy()
     check_equal(ours({"token_ids": ids}), expected)
     context, cache = ours.init_decode(2, 1)
     cache = ours.prefill(ids[:, :6], 0, context, cache)
-    for index in range(6, LENGTH):
+    for index in range(6, peers.LENGTH):
         logits, cache = ours.decode_step(ids[:, index : index + 1], index, context, cache)
         check_equal(logits[:, 0], expected[:, index])
 
@@ -187,8 +179,8 @@ TOKENIZERS = {
 
 @pytest.mark.parametrize("family", TOKENIZERS)
 def test_a_tokenizer_cuts_as_theirs(family, tmp_path):
-    options = {"vocab_size": write_gpt_vocabulary(tmp_path)} if family == "gpt" else {}
-    make(family, tmp_path, **options)
+    options = {"vocab_size": peers.write_gpt_vocabulary(tmp_path)} if family == "gpt" else {}
+    peers.make(family, tmp_path, **options)
     read = read_hugging_face(tmp_path)
     assert read.starts == (family == "gpt2")
     name, texts = TOKENIZERS[family]
@@ -224,9 +216,11 @@ def test_the_published_vocabulary_of_gpt2_is_read(shared_data, tmp_path):
 @pytest.mark.parametrize("family", WITH_TOKENIZERS)
 def test_a_classifier_answers_texts_as_theirs(family, tmp_path):
     """A GPT classifier predicts what Hugging Face predicts for rows without special ids."""
-    size = {"vocab_size": write_gpt_vocabulary(tmp_path)} if family.startswith("gpt of") else {}
+    size = (
+        {"vocab_size": peers.write_gpt_vocabulary(tmp_path)} if family.startswith("gpt of") else {}
+    )
     head = {"num_labels": 3, "pad_token_id": 0}
-    theirs = make(family, tmp_path, "ForSequenceClassification", **size, **head)
+    theirs = peers.make(family, tmp_path, "ForSequenceClassification", **size, **head)
     model = macaron_tf.load(f"hugging-face:{tmp_path}")
     texts = ["hello well", "we", "hell he well hello"]
     ids = [[row] for row in model.vocabulary.encode_lines(texts)]
@@ -249,7 +243,9 @@ def test_a_classifier_answers_texts_as_theirs(family, tmp_path):
 
 def test_a_llama_classifier_has_no_output_matrix(tmp_path):
     """With untied embeddings, the classifier's file lacks lm_head.weight."""
-    theirs = make("llama", tmp_path, "ForSequenceClassification", num_labels=3, pad_token_id=0)
+    theirs = peers.make(
+        "llama", tmp_path, "ForSequenceClassification", num_labels=3, pad_token_id=0
+    )
     read = read_hugging_face(tmp_path)
     assert read.unread == () and read.missing_head == ""
     ours = np.random.default_rng(0).integers(6, 36, (4, 13)).astype("int32")
@@ -259,7 +255,7 @@ def test_a_llama_classifier_has_no_output_matrix(tmp_path):
 
 
 def test_heads_that_ours_has_not_are_named(tmp_path):
-    make("gpt2", tmp_path, "DoubleHeadsModel")
+    peers.make("gpt2", tmp_path, "DoubleHeadsModel")
     head, read = "multiple_choice_head.summary", read_hugging_face(tmp_path)
     assert read.unread == (f"{head}.bias", f"{head}.weight")
     assert read.missing_head == ""  # the language head is read
@@ -274,7 +270,7 @@ def test_heads_that_ours_has_not_are_named(tmp_path):
     ],
 )
 def test_a_model_with_another_head_predicts_no_tokens(family, head, tmp_path):
-    theirs = make(family, tmp_path, head)
+    theirs = peers.make(family, tmp_path, head)
     read = macaron_tf.load(f"hugging-face:{tmp_path}")
     assert (head == "Model") == (read.unread == ())
     lacking = r"lm_head\.weight" if head == "Model" else f"the head of {type(theirs).__name__}"
@@ -287,7 +283,7 @@ def test_a_model_with_another_head_predicts_no_tokens(family, head, tmp_path):
 
 
 def test_a_vocabulary_of_another_model_is_refused(tmp_path):
-    make("gpt2", tmp_path)
+    peers.make("gpt2", tmp_path)
     numbers = json.loads((tmp_path / "vocab.json").read_text())
     (tmp_path / "vocab.json").write_text(json.dumps({**numbers, "zz": len(numbers)}))
     refuses("use the tokenizer files and config.json", read_hugging_face, tmp_path)
@@ -295,12 +291,12 @@ def test_a_vocabulary_of_another_model_is_refused(tmp_path):
 
 @pytest.mark.parametrize(("options", "padded"), [({}, 0), ({"clamp_len": 4}, 0), ({}, 3)])
 def test_the_content_stream_is_the_encoder_s_and_nobody_sees_padding(tmp_path, options, padded):
-    theirs = make("xlnet", tmp_path, "Model", **options)
-    read, batch = read_hugging_face(tmp_path), two_stream_batch(V)
+    theirs = peers.make("xlnet", tmp_path, "Model", **options)
+    read, batch = read_hugging_face(tmp_path), two_stream_batch(peers.V)
     batch["token_ids"][1, L - padded :] = read.special.pad
     real = batch["token_ids"] != read.special.pad
     mask = torch.tensor(real.astype("float32"))
-    expected = hidden_states(theirs, batch, attention_mask=mask).last_hidden_state.numpy()
+    expected = peers.hidden_states(theirs, batch, attention_mask=mask).last_hidden_state.numpy()
     inputs = {name: batch[name] for name in ("token_ids", "segment_ids")}
     found = numpy_of(read.network.encoder(inputs))
     np.testing.assert_allclose(found[real], expected[real], atol=1e-4)
@@ -308,7 +304,7 @@ def test_the_content_stream_is_the_encoder_s_and_nobody_sees_padding(tmp_path, o
 
 def task_rows(padded=2):
     """Returns two rows `context [SEP] question [SEP] [CLS]`; the second row is shorter."""
-    tokens, segments = two_stream_batch(V)["token_ids"], np.zeros((B, L), "int32")
+    tokens, segments = two_stream_batch(peers.V)["token_ids"], np.zeros((B, L), "int32")
     for row, (context, length) in enumerate(((5, L), (3, L - padded))):
         segments[row, context : length - 1] = 1
         segments[row, length - 1] = 2
@@ -321,7 +317,7 @@ def task_rows(padded=2):
     "head", ["SequenceClassification", "TokenClassification", "MultipleChoice"]
 )
 def test_classes_tags_and_choices_of_an_xlnet_agree(head, tmp_path):
-    theirs = make("xlnet", tmp_path, f"For{head}", num_labels=3)
+    theirs = peers.make("xlnet", tmp_path, f"For{head}", num_labels=3)
     # Hugging Face summarizes the last column, so its rows are padded on the left.
     read = macaron_tf.load(f"hugging-face:{tmp_path}")
     rows = task_rows(2 if head.startswith("Token") else 0)
@@ -331,7 +327,7 @@ def test_classes_tags_and_choices_of_an_xlnet_agree(head, tmp_path):
     if head == "MultipleChoice":
         given = {name: ids[None] for name, ids in rows.items()}
         more = {"attention_mask": more["attention_mask"][None]}
-    expected = hidden_states(theirs, given, **more).logits.numpy()
+    expected = peers.hidden_states(theirs, given, **more).logits.numpy()
     found = numpy_of(read.network(given, training=False))
     check_equal(*((found[real], expected[real]) if head.startswith("Token") else (found, expected)))
     read.save_pretrained(tmp_path / "out", format="hugging-face")
@@ -342,10 +338,10 @@ def test_classes_tags_and_choices_of_an_xlnet_agree(head, tmp_path):
 
 
 def test_the_answers_of_an_xlnet_agree(tmp_path):
-    theirs = make("xlnet", tmp_path, "ForQuestionAnsweringSimple")
+    theirs = peers.make("xlnet", tmp_path, "ForQuestionAnsweringSimple")
     read, rows = read_hugging_face(tmp_path), task_rows()
     real = torch.tensor((rows["token_ids"] != PADDING).astype("float32"))
-    answers = hidden_states(theirs, rows, attention_mask=real)
+    answers = peers.hidden_states(theirs, rows, attention_mask=real)
     expected = torch.stack([answers.start_logits, answers.end_logits], dim=1).numpy()
     found = numpy_of(read.network(rows, training=False))
     for row, (context, length) in enumerate(((5, L), (3, L - 2))):
@@ -360,28 +356,28 @@ def test_both_streams_with_a_permutation_and_a_memory(both, tmp_path):
 
     If `both` is True, half of the batch is read backward.
     """
-    theirs = make("xlnet", tmp_path)
+    theirs = peers.make("xlnet", tmp_path)
     read = read_hugging_face(tmp_path)
     theirs.transformer.bi_data = both
     backward = {"backward": np.arange(B) >= B // 2} if both else {}
     mems, past = None, read.network.init_memory(B)
     for seed in range(3):  # segments 2 and 3 have memory
-        batch = two_stream_batch(V, seed)
+        batch = two_stream_batch(peers.V, seed)
         memory = {"mems": mems, "use_mems": True, "output_hidden_states": True}
-        found = hidden_states(theirs, batch, **stream_inputs(batch), **memory)
+        found = peers.hidden_states(theirs, batch, **peers.stream_inputs(batch), **memory)
         outputs = read.network({**batch, **backward, "memory": past})
         mems, past = found.mems, outputs["memory"]
         content, query = found.hidden_states[-2:]  # of the last layer
         np.testing.assert_allclose(numpy_of(outputs["content"]), content.numpy(), atol=2e-5)
         np.testing.assert_allclose(numpy_of(outputs["query"]), query.numpy(), atol=2e-5)
         logits = numpy_of(outputs["masked_language"])
-        np.testing.assert_allclose(logits[..., :V], found.logits.numpy(), atol=5e-5)
-        assert (logits[..., V:] < -1e3).all()
+        np.testing.assert_allclose(logits[..., : peers.V], found.logits.numpy(), atol=5e-5)
+        assert (logits[..., peers.V :] < -1e3).all()
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama of one table"])
 def test_several_ends_are_theirs_and_are_written_again(family, tmp_path):
-    theirs = make(family, tmp_path)
+    theirs = peers.make(family, tmp_path)
     file = tmp_path / "generation_config.json"
     read = macaron_tf.load(f"hugging-face:{tmp_path}")
     row = read.task.generator.row("he will")

@@ -7,16 +7,9 @@ import keras
 import pytest
 
 import macaron_tf
+from macaron_tf import models
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.own_tables import TableSettings
-from macaron_tf.models import (
-    CausalClassifier,
-    EncoderClassifier,
-    EncoderConfig,
-    EncoderMultipleChoice,
-    EncoderQuestionAnswering,
-    EncoderTokenClassifier,
-)
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.tasks import Limits, SpanLimits, labelled
 from macaron_tf.text import WordPieceVocabulary
@@ -52,8 +45,8 @@ def vocabulary_of(family: str):
     return WordPieceVocabulary(WORDS)
 
 
-def classifier(config: EncoderConfig, outputs: int):
-    return (CausalClassifier if config.causal else EncoderClassifier)(config, outputs)
+def classifier(config: models.EncoderConfig, outputs: int):
+    return (models.CausalClassifier if config.causal else models.EncoderClassifier)(config, outputs)
 
 
 def _own(name: str, **columns):
@@ -78,14 +71,14 @@ TASKS = {
         "text-classification",
     ),
     "tags": (
-        lambda c: EncoderTokenClassifier(c, 3),
+        lambda c: models.EncoderTokenClassifier(c, 3),
         _own("tag", classes=("O", "B-x", "I-x")),
         TEXTS,
         "token-classification",
     ),
-    "spans": (EncoderQuestionAnswering, get_task("squad2"), CONTEXTS, "question-answering"),
+    "spans": (models.EncoderQuestionAnswering, get_task("squad2"), CONTEXTS, "question-answering"),
     "choices": (
-        EncoderMultipleChoice,
+        models.EncoderMultipleChoice,
         _own(
             "choose",
             text=("context",),
@@ -112,7 +105,7 @@ def trained(family: str, task: str) -> Pretrained:
     """Returns a model with random weights and a task description."""
     make, described, *_ = TASKS[task]
     vocabulary = vocabulary_of(family)
-    config = EncoderConfig(vocabulary.size, 32, 128, 4, 2, max_length=40, **FAMILIES[family])
+    config = models.EncoderConfig(vocabulary.size, 32, 128, 4, 2, max_length=40, **FAMILIES[family])
     network = random(make(config))
     limits = Limits(24, SpanLimits(max_question=8), causal=config.causal)
     kind = labelled(described, limits, network, vocabulary)

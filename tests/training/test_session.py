@@ -29,21 +29,8 @@ from macaron_tf.training.progress import JsonLines, read_lines
 from macaron_tf.training.state import load_network, write_checkpoint
 from tests import ram_paths
 from tests.harness import file_limit, refuses
+from tests.toys import training as toys
 from tests.toys.marks import slow, thorough
-from tests.toys.training import (
-    CONFIG,
-    StopAt,
-    assert_same,
-    flip_a_byte,
-    judge,
-    killed,
-    numbered,
-    run,
-    scaled,
-    toy_dataset,
-    toy_network,
-    toy_objective,
-)
 
 HANDLERS = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
@@ -51,15 +38,15 @@ HANDLERS = {number: signal.getsignal(number) for number in (signal.SIGINT, signa
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     run_dir = tmp_path_factory.mktemp("uninterrupted")
-    result, model = run(run_dir)
+    result, model = toys.run(run_dir)
     return run_dir, result, model
 
 
 def assert_same_run(run_dir, model, uninterrupted):
     expected_dir, _, expected = uninterrupted
-    assert_same(model.network.variables, expected.network.variables)  # includes the weights
-    assert_same(model.optimizer.variables, expected.optimizer.variables)
-    assert_same(model.ema.shadows, expected.ema.shadows)
+    toys.assert_same(model.network.variables, expected.network.variables)  # includes the weights
+    toys.assert_same(model.optimizer.variables, expected.optimizer.variables)
+    toys.assert_same(model.ema.shadows, expected.ema.shadows)
     name = "metrics.jsonl"
     assert (run_dir / name).read_bytes() == (expected_dir / name).read_bytes()
     assert CheckpointDirectory(run_dir).best() == CheckpointDirectory(expected_dir).best()
@@ -99,19 +86,19 @@ def test_a_stopped_run_goes_on_to_the_bit(tmp_path, uninterrupted, capsys, how, 
     def interrupted_judge(model, at):
         if at == step:
             os.kill(os.getpid(), number)
-        return judge(model, at)
+        return toys.judge(model, at)
 
-    stop = killed if how == "kill" else lambda: os.kill(os.getpid(), number)
+    stop = toys.killed if how == "kill" else lambda: os.kill(os.getpid(), number)
     with pytest.raises(KeyboardInterrupt if how == "kill" else Interrupted) as error:
         if how == "validation":
-            run(tmp_path, validate=interrupted_judge)
-        run(tmp_path, callbacks=[StopAt(step, stop)])
+            toys.run(tmp_path, validate=interrupted_judge)
+        toys.run(tmp_path, callbacks=[toys.StopAt(step, stop)])
     if how != "kill":
         assert error.value.code == 128 + number
         message = capsys.readouterr().err
         assert f"step {step} is saved" in message and "same command" in message
         assert CheckpointDirectory(tmp_path).steps()[-1] == step
-    _, model = run(tmp_path)
+    _, model = toys.run(tmp_path)
     assert_same_run(tmp_path, model, uninterrupted)
 
 
@@ -124,12 +111,12 @@ def test_a_signal_that_a_library_catches_stops_the_run(tmp_path, uninterrupted, 
             signal.raise_signal(signal.SIGTERM)
         if error:
             raise error("no tensor")
-        return judge(model, at)
+        return toys.judge(model, at)
 
     with pytest.raises(Interrupted):
-        run(tmp_path, validate=swallowing)
+        toys.run(tmp_path, validate=swallowing)
     assert all(line["kind"] == "train" for line in read_lines(tmp_path / "metrics.jsonl"))
-    _, model = run(tmp_path)
+    _, model = toys.run(tmp_path)
     assert_same_run(tmp_path, model, uninterrupted)
 
 
@@ -154,12 +141,14 @@ def test_signals_during_the_save_that_the_first_began(more, tmp_path, monkeypatc
     try:
         with monkeypatch.context() as patch, pytest.raises(Interrupted) as error:
             signalled_save(patch, lambda: 3.0, *more)
-            run(tmp_path, callbacks=[StopAt(3, lambda: signal.raise_signal(signal.SIGINT))])
+            toys.run(
+                tmp_path, callbacks=[toys.StopAt(3, lambda: signal.raise_signal(signal.SIGINT))]
+            )
     finally:
         signal.signal(signal.SIGTERM, earlier)
     assert error.value.code == 130
     assert find_damage(CheckpointDirectory(tmp_path).of_step(3)) is None
-    _, model = run(tmp_path)
+    _, model = toys.run(tmp_path)
     assert_same_run(tmp_path, model, uninterrupted)
 
 
@@ -167,40 +156,44 @@ def test_a_signal_repeated_after_a_second_acts_at_once(tmp_path, monkeypatch):
     """A run that hangs in its save can be ended by a second Ctrl-C."""
     signalled_save(monkeypatch, iter([3.0, 4.0]).__next__, signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, callbacks=[StopAt(3, lambda: signal.raise_signal(signal.SIGINT))])
+        toys.run(tmp_path, callbacks=[toys.StopAt(3, lambda: signal.raise_signal(signal.SIGINT))])
     assert CheckpointDirectory(tmp_path).steps() == []
 
 
 def test_a_finished_run_is_left_alone(uninterrupted):
     run_dir, _, model = uninterrupted
     before = (run_dir / "metrics.jsonl").read_bytes()
-    again, same = run(run_dir)
+    again, same = toys.run(run_dir)
     assert (again.step, again.reason) == (20, "max_steps")
     assert (run_dir / "metrics.jsonl").read_bytes() == before
-    assert_same(same.network.weights, model.network.weights)
+    toys.assert_same(same.network.weights, model.network.weights)
 
 
 @pytest.mark.parametrize("average", [True, False])
 def test_evaluation_takes_the_moving_average(uninterrupted, average):
     _, result, model = uninterrupted
-    network = toy_network()
+    network = toys.toy_network()
     assert load_network(result.checkpoint, network, "", average)["step"] == 20
-    assert_same(network.weights, model.ema.shadows if average else model.network.weights)
+    toys.assert_same(network.weights, model.ema.shadows if average else model.network.weights)
 
 
 SHORT = {"max_steps": 2, "accumulation_steps": 1, "ema_decay": None, "validate_every": 2}
-SHORT = dataclasses.replace(CONFIG, **SHORT)
+SHORT = dataclasses.replace(toys.CONFIG, **SHORT)
 
 
 @pytest.mark.slow
 def test_refuses_what_does_not_belong_together(tmp_path):
-    one, _ = run(tmp_path / "one", SHORT, vocabulary_hash="first")
-    refuses("vocabulary mismatch", run, tmp_path / "one", SHORT, vocabulary_hash="second")
+    one, _ = toys.run(tmp_path / "one", SHORT, vocabulary_hash="first")
+    refuses("vocabulary mismatch", toys.run, tmp_path / "one", SHORT, vocabulary_hash="second")
     first = {"vocabulary_hash": "first"}
-    refuses("build the model with the settings", run, tmp_path / "one", SHORT, **first, width=12)
-    refuses("ema_decay", run, tmp_path / "one", dataclasses.replace(SHORT, ema_decay=0.9), **first)
-    other, _ = run(tmp_path / "two", SHORT, vocabulary_hash="second")
-    wide, _ = run(tmp_path / "three", SHORT, **first, width=12)
+    refuses(
+        "build the model with the settings", toys.run, tmp_path / "one", SHORT, **first, width=12
+    )
+    refuses(
+        "ema_decay", toys.run, tmp_path / "one", dataclasses.replace(SHORT, ema_decay=0.9), **first
+    )
+    other, _ = toys.run(tmp_path / "two", SHORT, vocabulary_hash="second")
+    wide, _ = toys.run(tmp_path / "three", SHORT, **first, width=12)
     for bad in (other, wide):
         both = [one.checkpoint, bad.checkpoint]
         refuses("", average_checkpoints, both, tmp_path / "averaged")
@@ -212,12 +205,12 @@ def test_early_stopping_and_the_best_checkpoint(tmp_path):
     scores = {2: 1.0, 4: 3.0, 6: 2.0, 8: float("nan"), 10: 9.0}
     judged = {"best_metric": "bleu", "best_mode": "max", "early_stopping_patience": 2}
     config = dataclasses.replace(SHORT, max_steps=100, save_every_steps=2, keep_last=1, **judged)
-    result, _ = run(tmp_path, config, validate=lambda model, step: {"bleu": scores[step]})
+    result, _ = toys.run(tmp_path, config, validate=lambda model, step: {"bleu": scores[step]})
     assert (result.step, result.reason) == (8, "early_stopping")
     assert (result.best_step, result.best_score) == (4, 3.0)
     assert CheckpointDirectory(tmp_path).steps() == [4, 8]
     assert result.best_checkpoint == CheckpointDirectory(tmp_path).of_step(4)
-    again, _ = run(tmp_path, config, validate=lambda model, step: {"bleu": scores[step]})
+    again, _ = toys.run(tmp_path, config, validate=lambda model, step: {"bleu": scores[step]})
     assert (again.step, again.reason) == (8, "early_stopping")
 
 
@@ -246,7 +239,7 @@ def test_the_best_checkpoint_by_the_direction_of_its_metric(
     config = dataclasses.replace(SHORT, best_metric=metric)
     for max_steps in (4, 6) if is_resumed else (6,):
         part = dataclasses.replace(config, max_steps=max_steps)
-        result, _ = run(tmp_path, part, validate)
+        result, _ = toys.run(tmp_path, part, validate)
     assert result.best_step == best
     record = CheckpointDirectory(tmp_path).best()
     assert record == {"step": best, "metric": metric, "score": validate(None, best)[metric]}
@@ -255,7 +248,7 @@ def test_the_best_checkpoint_by_the_direction_of_its_metric(
 def test_an_equal_score_does_not_put_off_early_stopping(tmp_path):
     judged = {"best_metric": "accuracy", "early_stopping_patience": 2, "max_steps": 100}
     config = dataclasses.replace(SHORT, **judged)
-    result, _ = run(tmp_path, config, lambda model, step: {"accuracy": 0.5, "loss": 1 / step})
+    result, _ = toys.run(tmp_path, config, lambda model, step: {"accuracy": 0.5, "loss": 1 / step})
     assert (result.step, result.best_step) == (6, 6)
 
 
@@ -264,12 +257,12 @@ def test_an_equal_score_does_not_put_off_early_stopping(tmp_path):
 def test_a_run_ends_at_its_last_skipped_update(limit, per_call, tmp_path):
     """The number of updates between two log lines is irrelevant."""
 
-    objective = scaled(lambda batch: tf.reduce_max(batch["number"]))
-    dataset = numbered(lambda i: tf.where((i == 2) | (i >= 5), np.nan, 1.0))
+    objective = toys.scaled(lambda batch: tf.reduce_max(batch["number"]))
+    dataset = toys.numbered(lambda i: tf.where((i == 2) | (i >= 5), np.nan, 1.0))
     options = dict(max_skipped_updates=limit, steps_per_call=per_call, log_every=50)
     config = dataclasses.replace(SHORT, max_steps=100, validate_every=28, **options)
     keras.utils.set_random_seed(0)
-    model = build_fit_model(toy_network(), objective, config)
+    model = build_fit_model(toys.toy_network(), objective, config)
     last = 3 if limit == 1 else 5 + limit
     said = f"^{limit} updates in a row up to step {last} had a NaN.*learning_rate"
     with pytest.raises(Diverged, match=said):
@@ -279,22 +272,24 @@ def test_a_run_ends_at_its_last_skipped_update(limit, per_call, tmp_path):
 
 def test_bad_input_is_one_clear_sentence(tmp_path):
     keras.utils.set_random_seed(0)
-    model = build_fit_model(toy_network(), toy_objective, SHORT)
-    refuses("ended after step 1", train, model, lambda start: toy_dataset(start, 1), tmp_path / "a")
+    model = build_fit_model(toys.toy_network(), toys.toy_objective, SHORT)
+    refuses(
+        "ended after step 1", train, model, lambda start: toys.toy_dataset(start, 1), tmp_path / "a"
+    )
     unknown = dataclasses.replace(SHORT, best_metric="bleu")
-    refuses("best_metric='bleu'", run, tmp_path / "b", unknown)
+    refuses("best_metric='bleu'", toys.run, tmp_path / "b", unknown)
     patient = dataclasses.replace(SHORT, early_stopping_patience=1)
-    refuses("early_stopping_patience", run, tmp_path / "c", patient, validate=None)
+    refuses("early_stopping_patience", toys.run, tmp_path / "c", patient, validate=None)
     (tmp_path / "file").write_text("")
-    refuses("choose another path", run, tmp_path / "file" / "d", SHORT)
+    refuses("choose another path", toys.run, tmp_path / "file" / "d", SHORT)
 
 
 def test_one_writer_at_a_time(tmp_path):
     def start_another(model, step):
-        refuses("another process is training", run, tmp_path, SHORT)
-        return judge(model, step)
+        refuses("another process is training", toys.run, tmp_path, SHORT)
+        return toys.judge(model, step)
 
-    run(tmp_path, SHORT, validate=start_another)
+    toys.run(tmp_path, SHORT, validate=start_another)
 
 
 def test_handlers_are_put_back(uninterrupted):
@@ -303,12 +298,12 @@ def test_handlers_are_put_back(uninterrupted):
 
 @pytest.mark.parametrize("per_call", [4, *thorough(1000)])
 def test_several_updates_a_call_change_nothing(uninterrupted, tmp_path, per_call):
-    result, model = run(tmp_path, dataclasses.replace(CONFIG, steps_per_call=per_call))
-    assert result.step == CONFIG.max_steps
+    result, model = toys.run(tmp_path, dataclasses.replace(toys.CONFIG, steps_per_call=per_call))
+    assert result.step == toys.CONFIG.max_steps
     assert_same_run(tmp_path, model, uninterrupted)
     # A later `fit` accepts finite data.
-    model.fit(toy_dataset(0, 4), verbose=0)
-    assert model.step == CONFIG.max_steps + 2
+    model.fit(toys.toy_dataset(0, 4), verbose=0)
+    assert model.step == toys.CONFIG.max_steps + 2
 
 
 def test_damaged_checkpoints_are_passed_over(tmp_path, uninterrupted, capsys):
@@ -317,11 +312,11 @@ def test_damaged_checkpoints_are_passed_over(tmp_path, uninterrupted, capsys):
     directory = CheckpointDirectory(run_dir)
     steps = directory.steps()
     assert steps[-3:] == [15, 16, 20]
-    flip_a_byte(directory.of_step(20) / "training_state.npz")
+    toys.flip_a_byte(directory.of_step(20) / "training_state.npz")
     for name in ("model.weights.h5", "ema.weights.h5"):
         (directory.of_step(16) / name).unlink()
     (directory.of_step(15) / "manifest.json").unlink()
-    _, model = run(run_dir)
+    _, model = toys.run(run_dir)
     warnings = capsys.readouterr().err.splitlines()
     assert "20/training_state.npz has changed since it was written" in warnings[0]
     assert [line.split("step-000000")[1][:2] for line in warnings] == ["20", "16", "15"]
@@ -371,24 +366,24 @@ def test_damage_that_the_checksums_confirm_is_one_sentence(tmp_path, short, name
     _write_files(checkpoint, lambda _: None, manifest)
     assert find_damage(checkpoint) is None
     said = rf"{name} .*restore the checkpoint from a copy"
-    refuses(said, run, run_dir, dataclasses.replace(SHORT, max_steps=3))
+    refuses(said, toys.run, run_dir, dataclasses.replace(SHORT, max_steps=3))
 
 
 @pytest.fixture(scope="module")
 def short(tmp_path_factory):
     run_dir = tmp_path_factory.mktemp("short")
-    run(run_dir, SHORT)
+    toys.run(run_dir, SHORT)
     return run_dir
 
 
 def test_a_disk_that_fills_up_costs_the_steps_since_the_last_checkpoint(tmp_path, uninterrupted):
     said = r"cannot write checkpoint .*step-00000015 \(.*are intact"
     with file_limit() as limit:
-        refuses(said, run, tmp_path, callbacks=[StopAt(13, lambda: limit(12_000))])
+        refuses(said, toys.run, tmp_path, callbacks=[toys.StopAt(13, lambda: limit(12_000))])
     directory = CheckpointDirectory(tmp_path)
     assert directory.steps() == [5, 8, 10]
     assert all(find_damage(directory.of_step(step)) is None for step in (5, 8, 10))
-    _, model = run(tmp_path)
+    _, model = toys.run(tmp_path)
     assert_same_run(tmp_path, model, uninterrupted)
 
 
@@ -409,22 +404,22 @@ def test_minutes_go_by_another_clock(tmp_path, monkeypatch):
     monkeypatch.setattr(time, "time", lambda: 0.0)
     base = dataclasses.replace(SHORT, validate_every=10**6, save_every_steps=None)
     budget = dataclasses.replace(base, max_steps=10**6, max_minutes=0.02, save_every_minutes=None)
-    result, _ = run(tmp_path / "budget", budget, validate=None)
+    result, _ = toys.run(tmp_path / "budget", budget, validate=None)
     assert 0 < result.step < 10**6 and result.reason == "max_minutes"
     assert 1.2 <= result.elapsed_seconds < 600
-    again, _ = run(tmp_path / "budget", budget, validate=None)
+    again, _ = toys.run(tmp_path / "budget", budget, validate=None)
     assert (again.step, again.reason) == (result.step, "max_minutes")
     # A budget that is over before the first update still makes one update, which is saved.
     brief = dataclasses.replace(budget, max_minutes=1e-9)
-    result, _ = run(tmp_path / "brief", brief, validate=None)
+    result, _ = toys.run(tmp_path / "brief", brief, validate=None)
     assert (result.step, result.reason) == (1, "max_minutes")
     saving = dataclasses.replace(base, max_steps=20, save_every_minutes=1e-9, keep_last=20)
-    run(tmp_path / "saving", saving, validate=None)
+    toys.run(tmp_path / "saving", saving, validate=None)
     assert CheckpointDirectory(tmp_path / "saving").steps()[0] == 1
 
 
 BRIEF = dataclasses.replace(
-    CONFIG, max_steps=4, log_every=1, validate_every=2, save_every_steps=1, keep_last=2
+    toys.CONFIG, max_steps=4, log_every=1, validate_every=2, save_every_steps=1, keep_last=2
 )
 
 
@@ -432,7 +427,7 @@ BRIEF = dataclasses.replace(
 def test_a_run_in_a_bucket_goes_on_to_the_bit(tmp_path):
     bucket = ram_paths.folder(tmp_path)
     with contextlib.suppress(KeyboardInterrupt):
-        run(bucket, BRIEF, callbacks=[StopAt(3, killed)])
+        toys.run(bucket, BRIEF, callbacks=[toys.StopAt(3, toys.killed)])
     directory = CheckpointDirectory(bucket)
     assert directory.steps() == [1, 2]
     assert directory.best()["step"] == 2
@@ -440,11 +435,11 @@ def test_a_run_in_a_bucket_goes_on_to_the_bit(tmp_path):
     manifest = directory.of_step(3) / "manifest.json"
     storage.write_atomic(directory.of_step(3) / "model.weights.h5", b"half")
     assert not manifest.exists()
-    result, model = run(bucket, BRIEF)
+    result, model = toys.run(bucket, BRIEF)
     assert (result.step, result.reason) == (4, "max_steps")
     assert str(result.checkpoint) == f"{bucket}/checkpoints/step-00000004"
-    _, expected = run(tmp_path, BRIEF)
-    assert_same(model.network.weights, expected.network.weights)
+    _, expected = toys.run(tmp_path, BRIEF)
+    toys.assert_same(model.network.weights, expected.network.weights)
     metrics = storage.read_bytes(f"{bucket}/metrics.jsonl")
     assert metrics == (tmp_path / "metrics.jsonl").read_bytes()
     assert [line["step"] for line in read_lines(f"{bucket}/timing.jsonl")] == [1, 2, 3, 4]
@@ -454,8 +449,8 @@ def test_a_run_in_a_bucket_goes_on_to_the_bit(tmp_path):
 
 
 def test_averaged_checkpoints(disk_or_bucket):
-    run(disk_or_bucket, BRIEF)
-    network, expected = toy_network(), []
+    toys.run(disk_or_bucket, BRIEF)
+    network, expected = toys.toy_network(), []
     sources = last_checkpoints(disk_or_bucket, 2)
     averaged = average_checkpoints(sources, f"{disk_or_bucket}/average")
     for source in sources:
