@@ -211,7 +211,7 @@ def test_settings_are_replaced_by_path():
         ("demo", "lerning_rate=1", "perhaps you meant 'training.learning_rate'"),
         ("demo", "model.intermediate_dim=64", "perhaps you meant 'model.feed_forward_dim'"),
         ("demo", "model.num_key_value_heads=2", "perhaps you meant 'model.num_kv_heads'"),
-        ("demo", "model.hiden_dim=8", "an unknown setting, 'hiden_dim': .* 'model.hidden_dim'"),
+        ("demo", "model.hiden_dim=8", "'hiden_dim'; perhaps you meant 'model.hidden_dim'"),
         ("demo", "training=1", "choose one of training.max_steps"),
         ("demo", "training.seed.x=1", "uses seed as a section, but seed is a single setting"),
         # Settings of another objective.
