@@ -102,9 +102,9 @@ def test_an_encoder_decoder_is_read_back(kind, options, tmp_path):
         assert read.vocabulary.encode_lines(HARD) == made.vocabulary.encode_lines(HARD)
 
 
-def test_two_texts_have_the_separators_of_the_vocabulary(tmp_path):
+def test_two_texts_have_the_separators_of_the_vocabulary(tmp_path, monkeypatch):
     made = sequence_model("denoiser")
-    made.vocabulary.pair_separators = 2
+    monkeypatch.setattr(made.vocabulary, "pair_separators", 2)  # other tests share it
     written(made, tmp_path / "out")
     fields = json.loads((tmp_path / "out/tokenizer.json").read_text())["post_processor"]["pair"]
     names = [value["id"] for field in fields for value in field.values()]

@@ -51,7 +51,7 @@ from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.decoding import translate_ids
 from macaron_tf.engines.exported import ExportedModel, find_version
 from macaron_tf.errors import UserError, plural
-from macaron_tf.hub import read_hugging_face
+from macaron_tf.loading import load
 from macaron_tf.models import EncoderConfig, catalog
 from macaron_tf.models.tasks import EncoderClassifier
 from macaron_tf.pretrained import Pretrained
@@ -235,7 +235,7 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
         self._vocabulary.save(directory)
         # Hugging Face reads the vocabulary from a file with this name.
         (directory / "vocab.txt").write_bytes(self._vocabulary.contents())
-        read = read_hugging_face(directory, lower_case=self._vocabulary.lower_case)
+        read = load(f"hugging-face:{directory}", self._vocabulary.lower_case)
         copied = read.classifier(len(LABELS))
         network = EncoderClassifier(copied.config, len(LABELS), dtype=dtype)
         network.build()
