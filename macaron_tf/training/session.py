@@ -92,12 +92,14 @@ class Interruptions:
 
         A signal that arrived before the block does not end the block. Errors after a signal are
         ignored: `keras.ops.shape` catches any exception, also a signal's, and leaves `None` in the
-        shape, so that tracing fails with another error.
+        shape, so that tracing fails with another error. A repeated Ctrl-C is not ignored.
         """
         self._raises = True
         try:
             yield
-        except BaseException:
+        except _StoppedByHand:
+            pass
+        except Exception:
             if self.received is None:
                 raise
         finally:

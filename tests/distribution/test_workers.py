@@ -5,7 +5,7 @@ import pytest
 from macaron_tf.training.progress import read_lines
 from tests.toys.numbers import number_settings
 from tests.toys.pretraining import flags, prepare, toy_settings, write_documents
-from tests.toys.processes import cluster_of_two, finished, started
+from tests.toys.processes import cluster, finished, started
 
 EACH = ["training.log_every=1", "training.warmup_steps=1"]
 
@@ -24,7 +24,7 @@ def losses(run, words: list[str], steps: int, workers: int = 2, more=()) -> list
     given = ["--resume", str(run)] if run.exists() else [name, str(run), *given]
     given += [*flags([f"training.max_steps={steps}"]), *more]
     given += ["--strategy", "multi_worker" if workers == 2 else "mirrored"]
-    configs = cluster_of_two() if workers == 2 else ["{}"]
+    configs = cluster(2) if workers == 2 else ["{}"]
     command = ["-m", "macaron_tf", "train", *given]
     for process in [started(command, TF_CONFIG=config) for config in configs]:
         finished(process)

@@ -16,7 +16,7 @@ import pytest
 from macaron_tf.training.progress import read_lines
 from tests.toys import runs
 from tests.toys.pretraining import flags, prepare, toy_settings
-from tests.toys.processes import assert_same_run, cluster_of_two, started
+from tests.toys.processes import assert_same_run, cluster, started
 
 MOMENTS = ("start", "update", "save", "validation")
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
@@ -183,7 +183,7 @@ def test_two_workers_of_which_one_is_killed_are_the_uninterrupted_ones(victim, r
 
     def workers(name):
         words = [word.replace("RUN", str(folders[name])) for word in command + SHORT]
-        return Session(words, folders[name], cluster_of_two())
+        return Session(words, folders[name], cluster(2))
 
     signals = rng.sample(SIGNALS, len(SIGNALS))
     for moment, number in zip(MOMENTS[1:], signals, strict=True):

@@ -7,7 +7,7 @@ import pytest
 
 from experiments.lab.benchmarks import input_pipeline
 from experiments.lab.benchmarks.harness import made_up_texts
-from experiments.lab.benchmarks.input_pipeline import IGNORED_LABEL, mask_rows
+from experiments.lab.benchmarks.input_pipeline import IGNORED_LABEL, batched, mask_rows
 from tests.harness import refuses
 
 pytest.importorskip("tokenizers")
@@ -89,6 +89,18 @@ def test_the_peer_masks_no_special_token_and_draws_none(vocabulary):
     np.testing.assert_array_equal(found["token_ids"][~asked], rows[~asked])
     drawn = np.setdiff1d(found["token_ids"][asked], vocabulary.special.mask)
     assert not np.isin(drawn, vocabulary.special.ids).any() and drawn.max() < vocabulary.pieces
+
+
+def test_blocks_of_any_size_become_batches():
+    blocks = [np.full((count, 2), count) for count in (1, 5, 0, 2, 9, 1)]
+    batches = list(batched(blocks, 4))
+    assert [len(batch) for batch in batches] == [4, 4, 4, 4, 2]
+    np.testing.assert_array_equal(np.concatenate(batches), np.concatenate(blocks))
+
+
+def test_made_up_text_is_the_same_each_time(texts):
+    assert next(made_up_texts()) == texts[0] != texts[1]
+    assert all(3_000 < len(text) < 9_000 and text.count("\n") == 9 for text in texts)
 
 
 def test_text_is_read_up_to_a_size(tmp_path):

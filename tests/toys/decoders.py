@@ -6,8 +6,9 @@ from macaron_tf.models import EncoderConfig, EncoderDecoder, EncoderDecoderConfi
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text.byte_pairs import BytePairVocabulary, byte_alphabet
 from macaron_tf.text.sentencepiece import SentencePieceVocabulary
-from tests.toys.hugging_face import noise
+from tests.toys import hugging_face
 
+random = functools.partial(hugging_face.random, scale=0.5)
 LINES = ["the cat sat on the mat", "a dog ran", "hello world, the world", "a café 1 2 3"] * 5
 GPT = {
     **dict(causal=True, num_segments=0, embedding_norm=False, activation="gelu_tanh"),
@@ -60,13 +61,6 @@ SEQUENCES = {
         "t5",
     ),
 }
-
-
-def random(network):
-    network.build()
-    for seed, weight in enumerate(network.weights):
-        weight.assign_add(noise(seed, weight.shape) / 2)
-    return network
 
 
 def language_model(norm: str = "pre", **options) -> Pretrained:

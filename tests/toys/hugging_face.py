@@ -152,11 +152,11 @@ def encoder_config(**options) -> EncoderConfig:
     return EncoderConfig(16, 32, 64, 4, 2, max_length=20, **options)
 
 
-def random(network):
-    """Builds a network and adds noise to its weights; returns the network."""
+def random(network, scale: float = 1.0):
+    """Builds a network and adds scaled noise to its weights; returns the network."""
     network.build()
     for seed, weight in enumerate(network.weights):
-        weight.assign_add(noise(seed, weight.shape))
+        weight.assign_add(scale * noise(seed, weight.shape))
     return network
 
 

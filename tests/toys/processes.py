@@ -54,13 +54,9 @@ def cluster(count: int) -> list[str]:
     return [json.dumps({"cluster": {"worker": addresses}, "task": task}) for task in tasks]
 
 
-def cluster_of_two() -> list[str]:
-    return cluster(2)
-
-
 def two_workers(jobs: list[str]) -> list[subprocess.Popen]:
     """Starts two workers that train together over gRPC."""
-    return [toy(jobs, "--multi-worker", TF_CONFIG=config) for config in cluster_of_two()]
+    return [toy(jobs, "--multi-worker", TF_CONFIG=config) for config in cluster(2)]
 
 
 def finished(process: subprocess.Popen, status: int = 0) -> str:
