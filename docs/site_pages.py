@@ -28,8 +28,8 @@ PACKAGES = ("", "layers", "models", "objectives", "training", "decoding", "text"
 PACKAGES += ("distribution", "hub", "hub.keras_hub", "layers.mixer", "layers.watching")
 PACKAGES += ("models.catalog", "objectives.base", "tasks")
 # Modules whose import defines every class of settings.
-SETTINGS = ("experiments.registry", "experiments.finetune.run", "experiments.embed.run")
-SETTINGS += ("experiments.text_to_text.run", "experiments.translate.evaluate")
+SETTINGS = ("experiments.registry", "macaron_tf.runs.finetuning", "macaron_tf.runs.embedding")
+SETTINGS += ("macaron_tf.runs.text_to_text", "experiments.evaluation.translation")
 SETTINGS += ("macaron_tf.data.tasks.own_tables", "export.server.config")
 
 

@@ -47,8 +47,8 @@ def _prepare(options: argparse.Namespace) -> None:
     if "checkpoint" in values and "run" in values:
         _split_checkpoint(options)
     if "download" in values:
-        from experiments.run import saved_data_dir
         from macaron_tf.data.sources.tfds import Tfds
+        from macaron_tf.runs.run import saved_data_dir
         from macaron_tf.training.locations import locate
 
         if options.data_dir is None:

@@ -211,14 +211,14 @@ COMMANDS = (
     cli.command(
         "average",
         "average the weights of the newest checkpoints, and write the result to RUN/average",
-        "experiments.translate.evaluate:run_average",
+        "experiments.evaluation.translation:run_average",
         cli.RUN,
         cli.count("--last N", "number of checkpoints (default: average_last of the run, or 5)"),
     ),
     cli.command(
         "prepare",
         "tokenize the corpus of a recipe, pack the tokens into rows, and write the rows as shards",
-        "experiments.pretrain.corpus:run_prepare",
+        "experiments.prepare:run",
         _RECIPE,
         cli.path_argument(
             "corpus",
@@ -268,12 +268,12 @@ COMMANDS = (
     cli.command(
         "tasks",
         "list the tasks of fine-tuning with their columns, classes and metrics",
-        "experiments.finetune.evaluate:print_tasks",
+        "experiments.evaluation.finetuning:print_tasks",
     ),
     cli.command(
         "baseline",
         "score a linear model on TF-IDF features or, for tags, the most frequent tag of each word",
-        "experiments.finetune.evaluate:baseline",
+        "experiments.evaluation.finetuning:baseline",
         cli.extra("evaluate"),
         cli.argument("task", "name of the task, such as 'sst2'; `macaron tasks` lists all tasks"),
         cli.path_argument(
@@ -285,7 +285,7 @@ COMMANDS = (
     cli.command(
         "submit",
         "predict the labels of test sets, and write files for the GLUE server",
-        "experiments.finetune.evaluate:submit",
+        "experiments.evaluation.finetuning:submit",
         cli.path_argument(
             "runs run", "folders of the fine-tuning runs, one run for each task", nargs="+"
         ),
@@ -299,7 +299,7 @@ COMMANDS = (
         "sts",
         "print Spearman's rank correlation between cosine similarities and similarity scores on "
         "several sets of sentence pairs",
-        "experiments.embed.evaluate:run_sets",
+        "experiments.evaluation.embedding:run_sets",
         cli.extra("evaluate"),
         MODEL,
         cli.path_argument(
@@ -315,7 +315,7 @@ COMMANDS = (
     cli.command(
         "search",
         "find the lines of a file with the greatest cosine similarity to a query",
-        "experiments.embed.evaluate:search",
+        "experiments.evaluation.embedding:search",
         MODEL,
         cli.local_path_argument(
             "--corpus FILE",
@@ -333,7 +333,7 @@ COMMANDS = (
     cli.command(
         "neighbours",
         "print the words and the occurrences in a corpus that an ELMo finds most similar to a word",
-        "experiments.elmo.neighbours:run",
+        "experiments.neighbours:run",
         cli.TRAINED,
         cli.argument("word", "word whose neighbours to find, spelled as in --in"),
         cli.argument(
@@ -356,7 +356,7 @@ COMMANDS = (
     cli.command(
         "bootstrap",
         "compare the BLEU of two evaluations by a paired bootstrap test",
-        "experiments.translate.evaluate:run_compare",
+        "experiments.evaluation.translation:run_compare",
         cli.path_argument("first", "JSON file written by `evaluate` for the first run"),
         cli.path_argument("second", "JSON file for the second run, on the same split"),
         cli.count("--samples N", "number of bootstrap samples (default: 1000)", 1000),

@@ -4,15 +4,25 @@ import argparse
 import dataclasses
 import pkgutil
 
-from experiments import registry
-from experiments.embed import evaluate as encoders
-from experiments.recipe import is_among, override
-from experiments.run import Run, refuse_flags
+from experiments.evaluation import embedding
 from macaron_tf.errors import UserError
+from macaron_tf.runs.kinds import open_run
+from macaron_tf.runs.recipe import is_among, override
+from macaron_tf.runs.run import Run, refuse_flags
 from macaron_tf.training.locations import locate
 
 # Flags that apply only to some kinds of runs, or to no run but to any encoder.
 _FLAGS = ("corpus", "source", "split", "languages", "backward", "task", "lower_case")
+# For each kind of run, the function that scores it, and the flags that it reads.
+_KINDS = {
+    "pretraining": ("pretraining:run", ("corpus",)),
+    "finetuning": ("finetuning:evaluate", ("source", "split", "languages")),
+    "embedding": ("embedding:run", ("source", "split", "lower_case")),
+    "text_to_text": ("text_to_text:evaluate", ("source", "split")),
+    "translation": ("translation:run", ("source", "split", "backward")),
+    "elmo": ("held_out:words", ()),
+    "sequence": ("held_out:sequences", ()),
+}
 
 
 def run(options: argparse.Namespace) -> None:
@@ -29,17 +39,16 @@ def run(options: argparse.Namespace) -> None:
             "the folder of a run, or --task to score a sentence encoder"
         )
     if options.task:
-        refuse_flags(options, _FLAGS, encoders.FLAGS, f"{options.run} as an encoder")
-        encoders.run(options)
+        refuse_flags(options, _FLAGS, embedding.FLAGS, f"{options.run} as an encoder")
+        embedding.run(None, options)
         return
-    opened = registry.open_run(location.folder, options.trust_code)
+    opened = open_run(location.folder, options.trust_code)
     kind = f"a run of kind {opened.recipe.kind}"
-    refuse_flags(options, _FLAGS, opened.evaluation_flags, kind)
-    if isinstance(opened, encoders.EmbeddingRun):
-        encoders.run(options)
-        return
-    opened = dataclasses.replace(opened, recipe=_changed(opened, options.set), earlier=opened)
-    pkgutil.resolve_name(opened.evaluation)(opened, options)
+    function, flags = _KINDS[opened.recipe.kind]
+    refuse_flags(options, _FLAGS, flags, kind)
+    if opened.recipe.kind != "embedding":  # whose settings are not those of the recipe
+        opened = dataclasses.replace(opened, recipe=_changed(opened, options.set), earlier=opened)
+    pkgutil.resolve_name(f"experiments.evaluation.{function}")(opened, options)
 
 
 def _changed(opened: Run, settings: list[str]):

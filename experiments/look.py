@@ -26,7 +26,6 @@ from matplotlib.figure import Figure
 
 from experiments import command_line as cli
 from experiments import studies
-from experiments.run import checkpoint_location
 from macaron_tf.cli.arguments import MODEL
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.decoding import GenerationConfig
@@ -36,10 +35,10 @@ from macaron_tf.kernels import swish_recurrence
 from macaron_tf.kernels.recurrence import derivatives
 from macaron_tf.layers.swish_rnn import SwishRNN
 from macaron_tf.layers.watching import watching
-from macaron_tf.loading import load
+from macaron_tf.model import Pretrained, load
 from macaron_tf.models import Encoder, EncoderDecoder, LanguageModel
 from macaron_tf.models.tasks import CausalReader
-from macaron_tf.pretrained import Pretrained
+from macaron_tf.runs.run import checkpoint_location
 from macaron_tf.tasks.translation import Translation
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.source_target import PairVocabulary

@@ -17,12 +17,7 @@ import numpy as np
 import tensorflow as tf
 from annotated_types import Gt, Le
 
-from experiments.elmo.run import embed
-from experiments.embed.run import EncoderSettings, open_encoder
 from experiments.lines import Answer, answer_lines, json_line, opened_input, opened_output
-from experiments.recipe import named_settings
-from experiments.run import checkpoint_location
-from experiments.text_to_text.run import answers_of, line_translator
 from macaron_tf.cli.program import decoded
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.text_tasks import PREFIXES
@@ -37,8 +32,12 @@ from macaron_tf.decoding.text_generator import GAP
 from macaron_tf.engines.graph import TaskGraph
 from macaron_tf.errors import LineError, TextError, UserError
 from macaron_tf.evaluation.similarity import unit_vectors
-from macaron_tf.loading import load
-from macaron_tf.pretrained import Pretrained
+from macaron_tf.model import Pretrained, load
+from macaron_tf.runs.elmo import embed
+from macaron_tf.runs.embedding import EncoderSettings, open_encoder
+from macaron_tf.runs.recipe import named_settings
+from macaron_tf.runs.run import checkpoint_location
+from macaron_tf.runs.text_to_text import answers_of, line_translator
 from macaron_tf.settings import Count, Natural, NonNegative
 from macaron_tf.tasks import LabelledTask
 from macaron_tf.tasks.embedding import SentenceEmbedding, WordVectors

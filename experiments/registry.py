@@ -5,17 +5,14 @@ import dataclasses
 import importlib
 import inspect
 import json
-import os
-import pkgutil
 import re
 import textwrap
 from collections.abc import Callable, Iterable
 
-from experiments.recipe import Recipe, override, settings_of
-from experiments.run import Run, recipe_kind
 from macaron_tf.errors import UserError, nearest
-from macaron_tf.io.paths import as_path
 from macaron_tf.io.plug_ins import call_user_code, find, find_sources, is_import_path, origin_of
+from macaron_tf.runs.kinds import run_class
+from macaron_tf.runs.recipe import Recipe, override, settings_of
 
 # Dict mapping a module of `experiments.recipes` to the names of its recipes.
 _FAMILIES = {
@@ -55,28 +52,6 @@ FAMILY_OF = {name: family for family, names in _FAMILIES.items() for name in nam
 
 # Modules whose recipes need a task, as in `finetune:sst2`.
 _OF_TASKS = ("finetuning",)
-# Class of the runs of each kind of recipe.
-_RUNS = {
-    "pretraining": "experiments.pretrain.run:PretrainingRun",
-    "finetuning": "experiments.finetune.run:FinetuningRun",
-    "embedding": "experiments.embed.run:EmbeddingRun",
-    "text_to_text": "experiments.text_to_text.run:TextRun",
-    "translation": "experiments.translate.run:TranslationRun",
-    "elmo": "experiments.elmo.run:ElmoRun",
-    "sequence": "experiments.tcn.run:SequenceRun",
-}
-
-
-def run_class(kind: str) -> type[Run]:
-    """Returns the class of the runs of recipes whose `kind` is `kind`."""
-    if kind not in _RUNS:
-        raise UserError(f"{kind!r} is an unknown kind of recipe: choose one of {', '.join(_RUNS)}")
-    return pkgutil.resolve_name(_RUNS[kind])
-
-
-def open_run(path: str | os.PathLike, trust_code: bool = False) -> Run:
-    """Opens the folder of a run of any kind; see `Run.open`."""
-    return run_class(recipe_kind(as_path(path))).open(path, trust_code)
 
 
 def _split(name: str) -> tuple[str, str | None]:

@@ -4,15 +4,14 @@ import argparse
 import math
 import sys
 
-from experiments.run import checkpoint_location, write_json
 from macaron_tf.decoding import SequenceGenerator
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.language import perplexity
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import lines_of
 from macaron_tf.io.progress import Progress
-from macaron_tf.loading import load
-from macaron_tf.pretrained import Pretrained
+from macaron_tf.model import Pretrained, load
+from macaron_tf.runs.run import checkpoint_location, write_json
 from macaron_tf.tasks.generation import Continuation
 
 

@@ -27,12 +27,12 @@ from typing import Any
 from matplotlib.figure import Figure
 from PIL import Image
 
-from experiments.run import write_json
-from experiments.versions import versions
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.paths import as_path, write_atomic
 from macaron_tf.io.progress import Progress
+from macaron_tf.runs.run import write_json
+from macaron_tf.runs.versions import versions
 from macaron_tf.training.progress import VALIDATION, finite, read_lines
 
 _COLUMNS = 3  # panels in a row of a figure

@@ -20,7 +20,7 @@ def run(options: argparse.Namespace) -> None:
     import dataclasses
 
     from macaron_tf.decoding import BeamSearchConfig
-    from macaron_tf.loading import load
+    from macaron_tf.model import load
     from macaron_tf.tasks import Classification, Translation
 
     try:

@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> None:
 def load_model(options: argparse.Namespace):
     """Loads the model at the location `options.run`, as a `macaron_tf.Pretrained`."""
     # Imported here so that `--help` works without TensorFlow.
-    from macaron_tf.loading import load
+    from macaron_tf.model import load
     from macaron_tf.training.locations import locate
 
     location = options.run

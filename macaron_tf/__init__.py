@@ -22,7 +22,7 @@ if sys.version_info < (3, 11):  # noqa: UP036  a checkout can be run outside its
 
 if TYPE_CHECKING:
     from macaron_tf import layers, models, tasks
-    from macaron_tf.loading import load
+    from macaron_tf.model import load
     from macaron_tf.models.catalog import build
 
 __version__ = "0.1.0"
@@ -31,7 +31,7 @@ __all__ = ["build", "layers", "load", "models", "tasks"]
 
 def __getattr__(name: str):
     if name == "load":
-        return importlib.import_module("macaron_tf.loading").load
+        return importlib.import_module("macaron_tf.model").load
     if name == "build":
         return importlib.import_module("macaron_tf.models.catalog").build
     if name in ("layers", "models", "tasks"):

@@ -17,10 +17,10 @@ import pytest
 
 from experiments import registry
 from experiments.predict import AnswerSettings
-from experiments.recipe import Recipe, named_settings, override, settings_of
 from macaron_tf.cli import arguments
 from macaron_tf.cli.launcher import COMMANDS, RUNS, import_command
 from macaron_tf.errors import UserError
+from macaron_tf.runs.recipe import Recipe, named_settings, override, settings_of
 from macaron_tf.settings import hints_of
 from tests import lab, walk
 

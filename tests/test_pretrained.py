@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import macaron_tf
-from macaron_tf.pretrained import Pretrained
+from macaron_tf.model import Pretrained
 from macaron_tf.tasks.model_parts import USAGE
 from tests import ram_paths
 from tests.harness import numpy_of, refuses

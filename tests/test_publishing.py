@@ -17,7 +17,7 @@ import pytest
 import macaron_tf
 from export.hub import main as hub_command
 from macaron_tf.io import plug_ins
-from macaron_tf.pretrained import Pretrained
+from macaron_tf.model import Pretrained
 from tests.harness import numpy_of, refuses, run_card
 from tests.toys.hugging_face import write_bert
 

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 import macaron_tf
 from macaron_tf.errors import EXTRAS
-from macaron_tf.pretrained import Pretrained
+from macaron_tf.model import Pretrained
 from macaron_tf.text import WordPieceVocabulary
 
 TEXTS = ["the sun shines", "rain and wind", "sun and blue sky", "wind and cold rain"] * 8

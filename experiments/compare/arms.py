@@ -14,11 +14,11 @@ from typing import Any, ClassVar
 import keras
 
 from experiments import registry, studies
-from experiments.finetune.run import FinetuningRecipe
-from experiments.recipe import Recipe, recipe_from_json
-from experiments.run import DIVERGED, Run, saved_versions
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import read_json
+from macaron_tf.runs.finetuning import FinetuningRecipe
+from macaron_tf.runs.recipe import Recipe, recipe_from_json
+from macaron_tf.runs.run import DIVERGED, Run, saved_versions
 from macaron_tf.training import Diverged
 from macaron_tf.training.progress import read_lines
 

@@ -14,10 +14,10 @@ from experiments.compare import choices
 from experiments.compare.arms import Arm, Trainer, recipes_of_tasks, task_of
 from experiments.compare.report import Study, write
 from experiments.compare.trainers import Finetuning, trainer_class
-from experiments.recipe import Recipe, is_among, refuse_argument_settings, settings_of
 from macaron_tf.errors import UserError, nearest
 from macaron_tf.io.hub import HUB
 from macaron_tf.io.plug_ins import is_import_path
+from macaron_tf.runs.recipe import Recipe, is_among, refuse_argument_settings, settings_of
 from macaron_tf.training import Diverged
 from macaron_tf.training.locations import LIBRARIES
 

@@ -17,9 +17,9 @@ from experiments import studies
 from experiments.compare.arms import Arm, Trainer
 from experiments.compare.choices import Timing, Tuning
 from experiments.compare.trainers import tuned_columns
-from experiments.recipe import Recipe
-from experiments.versions import versions
 from macaron_tf.evaluation.verdict import RULE, SEEDS, Verdict, is_at_chance, judge
+from macaron_tf.runs.recipe import Recipe
+from macaron_tf.runs.versions import versions
 
 # Settings that determine which batches arms read, and how many.
 _BUDGET = ("batch_size", "epochs", "training.max_steps", "training.accumulation_steps")

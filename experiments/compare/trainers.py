@@ -24,21 +24,6 @@ from experiments.compare.arms import (
     recipes_of_tasks,
     task_of,
 )
-from experiments.epochs import read_init
-from experiments.finetune.run import (
-    CHANCE_MARGIN,
-    RESULT,
-    FinetuningRecipe,
-    FinetuningRun,
-    TaskData,
-)
-from experiments.pretrain.corpus import prepare_corpus
-from experiments.pretrain.recipe import PretrainingRecipe
-from experiments.pretrain.run import PretrainingRun, check_corpus
-from experiments.recipe import Recipe
-from experiments.run import DIVERGED
-from experiments.translate.recipe import TranslationRecipe
-from experiments.translate.run import TranslationRun
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
@@ -50,6 +35,21 @@ from macaron_tf.evaluation.translation import (
 )
 from macaron_tf.io.paths import as_path
 from macaron_tf.models import EncoderDecoder
+from macaron_tf.runs.corpora import prepare_corpus
+from macaron_tf.runs.epochs import read_init
+from macaron_tf.runs.finetuning import (
+    CHANCE_MARGIN,
+    RESULT,
+    FinetuningRecipe,
+    FinetuningRun,
+    TaskData,
+)
+from macaron_tf.runs.pretraining import PretrainingRun, check_corpus
+from macaron_tf.runs.pretraining_recipe import PretrainingRecipe
+from macaron_tf.runs.recipe import Recipe
+from macaron_tf.runs.run import DIVERGED
+from macaron_tf.runs.translation import TranslationRun
+from macaron_tf.runs.translation_recipe import TranslationRecipe
 from macaron_tf.training import Diverged
 
 # Maximum number of corpus rows in which tokens are counted. Counting 100 million ids takes 5 s.

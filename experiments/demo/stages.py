@@ -10,14 +10,14 @@ import time
 import urllib.request
 
 from experiments import registry
-from experiments.run import Inputs
-from experiments.train import fit
-from experiments.translate.evaluate import average_run
-from experiments.translate.init import TranslationStart
-from experiments.translate.run import TranslationRun
+from experiments.evaluation.translation import average_run
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.errors import UserError, check_packages, needed
 from macaron_tf.evaluation.translation import evaluate_translations
+from macaron_tf.runs.run import Inputs
+from macaron_tf.runs.trainer import fit
+from macaron_tf.runs.translation import TranslationRun
+from macaron_tf.runs.translation_start import TranslationStart
 
 SHOWN = 10
 # Sentences of the training text.

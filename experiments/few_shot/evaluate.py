@@ -17,7 +17,6 @@ from experiments.few_shot.tasks import (
     limit_questions,
     read_task,
 )
-from experiments.run import write_json
 from experiments.score import open_model
 from experiments.studies import grouped, mean_curves, mean_of, table, values
 from macaron_tf.decoding import fill_context
@@ -25,7 +24,8 @@ from macaron_tf.decoding.scoring import split_ids
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import track
-from macaron_tf.pretrained import Pretrained
+from macaron_tf.model import Pretrained
+from macaron_tf.runs.run import write_json
 from macaron_tf.text.normalization import as_prompt
 
 JSON, MARKDOWN, FIGURE, SIZES = "few_shot.json", "few_shot.md", "few_shot.png", "sizes.png"

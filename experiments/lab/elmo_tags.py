@@ -18,8 +18,6 @@ from etils import epath
 
 from experiments import command_line as cli
 from experiments import studies
-from experiments.elmo.run import ElmoRun
-from experiments.run import write_json
 from macaron_tf.data.batches import ArrayBatches
 from macaron_tf.data.buckets import in_parts
 from macaron_tf.data.tasks.definitions import get_task
@@ -29,6 +27,8 @@ from macaron_tf.evaluation.answers import score_tags
 from macaron_tf.io.paths import as_path
 from macaron_tf.models import Elmo, WordTagger, WordTaggerConfig
 from macaron_tf.objectives import SequenceObjective
+from macaron_tf.runs.elmo import ElmoRun
+from macaron_tf.runs.run import write_json
 from macaron_tf.text.token_rows import fingerprint
 from macaron_tf.text.words import character_ids, with_ends
 from macaron_tf.training import TrainingConfig, build_fit_model, train

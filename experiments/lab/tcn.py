@@ -21,15 +21,15 @@ from etils import epath
 
 from experiments import command_line as cli
 from experiments import registry, studies
-from experiments.recipe import refuse_argument_settings
-from experiments.run import write_json
-from experiments.tcn.data import TaskData
-from experiments.tcn.run import SequenceRecipe, SequenceRun, task_metrics
-from experiments.tcn.tasks import MODELS, TASKS, Task
-from experiments.train import fit
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path, refuse_damage
 from macaron_tf.io.plug_ins import is_import_path
+from macaron_tf.runs.recipe import refuse_argument_settings
+from macaron_tf.runs.run import write_json
+from macaron_tf.runs.sequences.data import TaskData
+from macaron_tf.runs.sequences.run import SequenceRecipe, SequenceRun, task_metrics
+from macaron_tf.runs.sequences.tasks import MODELS, TASKS, Task
+from macaron_tf.runs.trainer import fit
 from macaron_tf.text.token_rows import fingerprint
 from macaron_tf.training import build_fit_model
 

@@ -35,8 +35,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from experiments import command_line as cli
-from experiments.versions import commit
 from macaron_tf.errors import UserError
+from macaron_tf.runs.versions import commit
 
 # The GiB that libtpu 0.0.51 lets a program use on a core, and the clock in Hz at which one
 # multiply-add per cell and cycle gives the peak rate in bfloat16 of Google's documentation:
@@ -151,7 +151,7 @@ def _gib(num_bytes: int) -> str:
 def load(name: str, settings: Sequence[str] = ()):
     """Returns a recipe with settings for a TPU, followed by `settings`."""
     from experiments import registry
-    from experiments.recipe import override
+    from macaron_tf.runs.recipe import override
 
     recipe = registry.load(name)
     if recipe.kind not in KINDS:
@@ -187,7 +187,7 @@ def layout_of(recipe) -> Layout:
         return TensorSpec(shape, int32)
 
     if recipe.kind == "pretraining":
-        from experiments.pretrain.run import PretrainingRun
+        from macaron_tf.runs.pretraining import PretrainingRun
         from macaron_tf.text.wordpiece import WordPieceVocabulary
 
         words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -196,8 +196,8 @@ def layout_of(recipe) -> Layout:
         length = recipe.corpus.sequence_length
         return Layout(PretrainingRun, vocabulary, recipe.batch_size, length, None)
     if recipe.kind == "translation":
-        from experiments.translate.run import TranslationRun
         from macaron_tf.data.buckets import Buckets
+        from macaron_tf.runs.translation import TranslationRun
 
         batching = recipe.data.batching
         vocabulary = types.SimpleNamespace(size=_rounded(recipe.data.vocabulary_size, 8))
@@ -206,14 +206,14 @@ def layout_of(recipe) -> Layout:
         pair = {"source": ids(length), "target": ids(length)}
         return Layout(TranslationRun, vocabulary, rows, length, pair)
     if recipe.kind == "elmo":
-        from experiments.elmo.run import ElmoRun
+        from macaron_tf.runs.elmo import ElmoRun
 
         length, vocabulary = recipe.row_length, types.SimpleNamespace(size=recipe.vocabulary_size)
         width = recipe.model_config(vocabulary.size).max_characters
         row = {"characters": ids(length, width), "words": ids(length)}
         return Layout(ElmoRun, vocabulary, recipe.batch_size, length, row)
-    from experiments.tcn.run import SequenceRun
-    from experiments.tcn.tasks import TASKS
+    from macaron_tf.runs.sequences.run import SequenceRun
+    from macaron_tf.runs.sequences.tasks import TASKS
 
     task, config = TASKS[recipe.task], recipe.model_config()
     outputs = () if config.last_only else (task.length,)

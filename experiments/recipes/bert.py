@@ -9,9 +9,9 @@ The recipes for the larger models were not run to the end.
     bert_rab_tiny       4.98, 4.62, 4.53        macaron_bert_tiny   4.81, 4.78, 4.71
 """
 
-from experiments.pretrain.recipe import PretrainingRecipe, VocabularyConfig
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.objectives import MaskedLanguageObjective, MaskingConfig
+from macaron_tf.runs.pretraining_recipe import PretrainingRecipe, VocabularyConfig
 from macaron_tf.training.config import TrainingConfig
 
 

@@ -20,7 +20,6 @@ models were not run to the end.
     amlp_tiny        4.65             81.1         69.5
 """
 
-from experiments.pretrain.recipe import PretrainingRecipe, VocabularyConfig
 from experiments.recipes.bert import DEVLIN, bert_base, bert_tiny
 from macaron_tf.data.corpus.config import CorpusSource
 from macaron_tf.objectives import (
@@ -30,6 +29,7 @@ from macaron_tf.objectives import (
     ReplacedTokenObjective,
     SpanBoundaryObjective,
 )
+from macaron_tf.runs.pretraining_recipe import PretrainingRecipe, VocabularyConfig
 
 
 def _language_sources(source: str) -> list[CorpusSource]:

@@ -1,6 +1,6 @@
 """Recipes for ELMo: a tiny model, and the released model."""
 
-from experiments.elmo.run import ElmoRecipe
+from macaron_tf.runs.elmo import ElmoRecipe
 from macaron_tf.training.config import TrainingConfig
 
 

@@ -5,10 +5,10 @@ All recipes but `sentence_bert` and `text_to_text` use Adam with epsilon 1e-6, w
 selects the best checkpoint on the development set. `macaron tasks` lists the tasks.
 """
 
-from experiments.embed.run import TRIPLETS, EmbeddingRecipe, pair_task
-from experiments.finetune.run import FinetuningRecipe
-from experiments.text_to_text.run import T5_TRAINING, TextRecipe
 from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.runs.embedding import TRIPLETS, EmbeddingRecipe, pair_task
+from macaron_tf.runs.finetuning import FinetuningRecipe
+from macaron_tf.runs.text_to_text import T5_TRAINING, TextRecipe
 from macaron_tf.training.config import fine_tuning
 
 # Update counts in table 4 of Lei et al. 2022. Large sets that the table lacks have the update count

@@ -10,13 +10,13 @@ runs with other settings than these recipes: 5,000 updates of 512 tokens, and pr
 for the larger models were not run to the end.
 """
 
-from experiments.pretrain.recipe import PretrainingRecipe, VocabularyConfig
 from experiments.recipes.bert import DEVLIN, bert_base, bert_tiny
 from macaron_tf.objectives import (
     CausalLanguageObjective,
     PermutationObjective,
     SegmentLanguageObjective,
 )
+from macaron_tf.runs.pretraining_recipe import PretrainingRecipe, VocabularyConfig
 
 
 def gpt_tiny() -> PretrainingRecipe:

@@ -10,9 +10,9 @@ runs with other settings than these recipes: 5,000 updates of 8 rows, and pre-no
 the base models were not run to the end.
 """
 
-from experiments.pretrain.recipe import PretrainingRecipe, VocabularyConfig
 from experiments.recipes.bert import bert_base, bert_tiny
 from macaron_tf.objectives import DenoisingObjective, SpanCorruptionObjective
+from macaron_tf.runs.pretraining_recipe import PretrainingRecipe, VocabularyConfig
 
 _SPANS = SpanCorruptionObjective(rate=0.15, mean_span=3.0)
 

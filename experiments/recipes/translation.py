@@ -9,10 +9,10 @@ Multi30k, also from pre-trained models after 1,000 updates. The IWSLT14 and WMT1
 not run to the end, because IWSLT14 needs a GPU or TPU, and WMT14 needs several GPUs or TPUs.
 """
 
-from experiments.translate.recipe import DataConfig, TranslationRecipe
 from macaron_tf.data.translation import BatchingConfig, CleaningConfig
 from macaron_tf.decoding import BeamSearchConfig
 from macaron_tf.evaluation.translation import TranslationMetric
+from macaron_tf.runs.translation_recipe import DataConfig, TranslationRecipe
 from macaron_tf.text.normalization import NormalizationConfig
 from macaron_tf.training.config import TrainingConfig
 

@@ -20,7 +20,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from macaron_tf.decoding import GenerationConfig, SequenceGenerator, TextScorer
 from macaron_tf.decoding.scoring import split_ids
 from macaron_tf.errors import UserError
-from macaron_tf.loading import load
+from macaron_tf.model import load
 from macaron_tf.tasks.generation import Continuation
 from macaron_tf.text.normalization import as_prompt
 

@@ -17,6 +17,7 @@ from macaron_tf.data.tasks.definitions import Task, get_task
 from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.errors import UserError, plural
 from macaron_tf.models import EncoderConfig
+from macaron_tf.objectives import Objective
 from macaron_tf.settings import Count, Settings
 from macaron_tf.tasks.base import OnePass
 from macaron_tf.tasks.model_parts import ModelParts
@@ -238,10 +239,10 @@ class LabelledTask(OnePass):
 
     @property
     @abc.abstractmethod
-    def objective(self) -> Callable:
+    def objective(self) -> Objective:
         """Objective of validation. Training has the same objective by default."""
 
-    def training_objective(self, config: EncoderConfig, language_weight: float) -> Callable:
+    def training_objective(self, config: EncoderConfig, language_weight: float) -> Objective:
         """Returns the training objective.
 
         Args:

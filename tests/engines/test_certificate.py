@@ -14,8 +14,8 @@ from macaron_tf.engines import certificate, saved_model
 from macaron_tf.engines.certificate import break_even, certificate_table
 from macaron_tf.engines.lite import LiteNetwork
 from macaron_tf.errors import needed
+from macaron_tf.model import Pretrained
 from macaron_tf.models import EncoderClassifier, LanguageModel, PretrainingEncoder, catalog
-from macaron_tf.pretrained import Pretrained
 from tests.harness import refuses
 from tests.toys.marks import slow
 from tests.toys.pretrained import BYTES, WORDS, loaded

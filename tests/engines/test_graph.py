@@ -10,7 +10,7 @@ from macaron_tf.engines.graph import TaskGraph
 from macaron_tf.engines.session import STEPS
 from macaron_tf.errors import UserError
 from macaron_tf.io.serving import failed_check, failed_rows
-from macaron_tf.loading import load
+from macaron_tf.model import Pretrained, load
 from macaron_tf.models import (
     Elmo,
     EncoderClassifier,
@@ -18,7 +18,6 @@ from macaron_tf.models import (
     LanguageModel,
     PretrainingEncoder,
 )
-from macaron_tf.pretrained import Pretrained
 from tests.harness import refuses
 from tests.toys.marks import slow
 from tests.toys.pretrained import BYTES, PAIR, WORDS, loaded

@@ -15,7 +15,7 @@ from macaron_tf.engines import certificate, lite_writer
 from macaron_tf.engines.lite import NETWORK, RECORD, LiteModel, LiteNetwork
 from macaron_tf.engines.lite_writer import write_lite
 from macaron_tf.engines.networks import TaskNetwork
-from macaron_tf.pretrained import Pretrained
+from macaron_tf.model import Pretrained
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 from macaron_tf.text.words import WordVocabulary
 from tests.harness import int8_error, refuses

@@ -13,8 +13,8 @@ from macaron_tf.engines import certificate
 from macaron_tf.engines.exported import ExportedModel, find_version
 from macaron_tf.engines.lite_decoding import DECODER, RECORD, LiteDecoder, convert_decoder
 from macaron_tf.io.serving import CONTROLS, as_rows, failed_check
+from macaron_tf.model import Pretrained
 from macaron_tf.models import EncoderConfig, EncoderDecoder, LanguageModel, catalog
-from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import PairVocabulary
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 from tests.harness import int8_error, refuses

@@ -18,17 +18,18 @@ import pytest
 import scipy.stats
 
 import macaron_tf
-from experiments import registry, studies, versions
+from experiments import registry, studies
 from experiments.compare import trainers
 from experiments.compare.arms import Arm
 from experiments.compare.commands import main as compare
 from experiments.compare.comparison import _parse_arms
 from experiments.compare.report import Study, trends_of
 from experiments.compare.trainers import Finetuning, Pretraining
-from experiments.pretrain.corpus import prepare_corpus
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.verdict import judge
+from macaron_tf.runs import versions
+from macaron_tf.runs.corpora import prepare_corpus
 from tests.toys.numbers import number_settings
 from tests.toys.pretraining import flags, prepare, toy_settings
 from tests.toys.studies import is_figure, write_scores

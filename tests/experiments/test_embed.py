@@ -9,11 +9,11 @@ from scipy.stats import spearmanr
 
 from experiments import registry
 from experiments.commands import main
-from experiments.embed.run import EmbeddingRun
 from macaron_tf.data.tasks.definitions import TASKS
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.evaluation.similarity import cosines, unit_vectors
-from macaron_tf.loading import load
+from macaron_tf.model import load
+from macaron_tf.runs.embedding import EmbeddingRun
 from macaron_tf.tasks import SentenceEmbedding
 from tests.harness import refuses
 from tests.toys import tasks as task_toys

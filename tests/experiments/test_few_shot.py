@@ -16,7 +16,7 @@ from experiments.few_shot.evaluate import Asker, evaluate
 from macaron_tf.data.sources.names import Source
 from macaron_tf.data.tasks.definitions import TASKS
 from macaron_tf.data.tasks.examples import Examples
-from macaron_tf.loading import load
+from macaron_tf.model import load
 from tests.harness import refuses
 from tests.toys.decoding import llama_2
 from tests.toys.pretraining import LETTERS

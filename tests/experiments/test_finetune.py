@@ -11,17 +11,17 @@ import pytest
 import macaron_tf
 from experiments import registry
 from experiments.commands import main
-from experiments.epochs import read_init, warn_start
-from experiments.finetune.run import FinetuningRun, TaskData, measure
-from experiments.pretrain.recipe import PretrainingRecipe
-from experiments.pretrain.run import PretrainingRun
-from experiments.recipe import override
-from experiments.run import saved_data_dir
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.tasks.definitions import TASKS, get_task
 from macaron_tf.data.tasks.examples import Examples, read_examples
 from macaron_tf.engines.graph import TaskGraph
 from macaron_tf.errors import UserError
+from macaron_tf.runs.epochs import read_init, warn_start
+from macaron_tf.runs.finetuning import FinetuningRun, TaskData, measure
+from macaron_tf.runs.pretraining import PretrainingRun
+from macaron_tf.runs.pretraining_recipe import PretrainingRecipe
+from macaron_tf.runs.recipe import override
+from macaron_tf.runs.run import saved_data_dir
 from macaron_tf.tasks import Limits
 from macaron_tf.tasks.sets import SetOutputs
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
@@ -106,7 +106,7 @@ def test_the_servers_files(toy_run, toy, tmp_path, monkeypatch, refused, capsys)
         assert (split, source) == ("test", "tfds:glue/sst2")
         return read_examples(task, "validation", source=f"tsv:{toy}/{{split}}.tsv")
 
-    monkeypatch.setattr("experiments.finetune.evaluate.read_examples", read)
+    monkeypatch.setattr("experiments.evaluation.finetuning.read_examples", read)
     assert main(["submit", str(toy_run), f"{tmp_path}/glue/"]) == 0
     lines = (tmp_path / "glue" / "SST-2.tsv").read_text().splitlines()
     assert lines[0] == "index\tprediction" and len(lines) == 51

@@ -13,13 +13,12 @@ import tensorflow as tf
 
 from experiments import registry
 from experiments.commands import main
-from experiments.finetune.run import FinetuningRun, TaskData
-from experiments.pretrain.run import PretrainingRun
-from experiments.starts import start_of
 from macaron_tf import models
 from macaron_tf.data.tasks.definitions import get_task
-from macaron_tf.loading import load
-from macaron_tf.pretrained import Pretrained
+from macaron_tf.model import Pretrained, load
+from macaron_tf.runs.finetuning import FinetuningRun, TaskData
+from macaron_tf.runs.pretraining import PretrainingRun
+from macaron_tf.runs.starts import start_of
 from macaron_tf.tasks import labelled
 from macaron_tf.tasks.sets import SetOutputs
 from macaron_tf.text import load_encoder_vocabulary

@@ -10,17 +10,17 @@ import tensorflow as tf
 
 from experiments import registry
 from experiments.commands import main
-from experiments.embed.run import read_encoder
 from experiments.few_shot import commands as few_shot
-from experiments.finetune.run import FinetuningRun
-from experiments.starts import read_start
-from experiments.text_to_text.run import TextRun, recipe_of_model
 from macaron_tf.data.translation import TranslationData
 from macaron_tf.decoding import GenerationConfig, SamplingConfig, translate_ids
 from macaron_tf.hub import read_hugging_face
-from macaron_tf.loading import load
+from macaron_tf.model import load
 from macaron_tf.models import CausalClassifier
 from macaron_tf.objectives import TranslationObjective
+from macaron_tf.runs.embedding import read_encoder
+from macaron_tf.runs.finetuning import FinetuningRun
+from macaron_tf.runs.starts import read_start
+from macaron_tf.runs.text_to_text import TextRun, recipe_of_model
 from macaron_tf.tasks import labelled
 from macaron_tf.tasks.generation import frame_lines
 from macaron_tf.training.progress import read_lines

@@ -9,7 +9,7 @@ import tensorflow as tf
 import macaron_tf
 from experiments.commands import main
 from macaron_tf import models
-from macaron_tf.pretrained import Pretrained
+from macaron_tf.model import Pretrained
 from macaron_tf.text import PairVocabulary, WordPieceVocabulary
 from macaron_tf.text.wordpiece import SPECIAL_PIECES
 from macaron_tf.text.words import WordVocabulary

@@ -8,10 +8,10 @@ import tensorflow as tf
 
 import macaron_tf
 from experiments.commands import main
-from experiments.finetune.run import FinetuningRun
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.examples import Examples, read_examples
+from macaron_tf.runs.finetuning import FinetuningRun
 from macaron_tf.tasks.sets import SetOutputs
 from tests.harness import refuses
 from tests.toys.numbers import number_pairs

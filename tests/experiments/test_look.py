@@ -7,7 +7,7 @@ from experiments.look import main, state_derivatives
 from macaron_tf import models
 from macaron_tf.layers import SwishRNN
 from macaron_tf.layers.watching import watching
-from macaron_tf.pretrained import Pretrained
+from macaron_tf.model import Pretrained
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from tests.harness import built, normal, randomized, weights_of
 from tests.toys.numbers import number_pairs

@@ -9,12 +9,12 @@ import macaron_tf
 from experiments import registry
 from experiments.commands import main
 from experiments.few_shot.commands import main as few_shot
-from experiments.finetune.run import FinetuningRun, TaskData
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.examples import read_examples
 from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.data.tasks.tags import TaggedSentences
+from macaron_tf.runs.finetuning import FinetuningRun, TaskData
 from macaron_tf.tasks import labelled
 from tests.harness import refuses
 from tests.toys import tasks as toys
@@ -205,7 +205,7 @@ def test_a_run_keeps_the_folder_of_tensorflow_datasets(own, toy, tmp_path, ran):
     ("command", "function", "words"),
     [
         (main, "experiments.evaluate:run", ["evaluate", "RUN"]),
-        (main, "experiments.finetune.evaluate:submit", ["submit", "RUN", "OUT"]),
+        (main, "experiments.evaluation.finetuning:submit", ["submit", "RUN", "OUT"]),
         (few_shot, "experiments.few_shot.evaluate:run", ["RUN", "--task", "sst2", "--out", "OUT"]),
     ],
 )

@@ -12,15 +12,15 @@ import tensorflow as tf
 import macaron_tf
 from experiments import registry
 from experiments.commands import main
-from experiments.finetune.run import FinetuningRun
-from experiments.pretrain.run import PretrainingRun
-from experiments.translate.recipe import TranslationRecipe
 from export.saved_model import main as export
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import USER_FILES, UserError
 from macaron_tf.layers.blocks import MacaronBlock
 from macaron_tf.models.catalog import build
+from macaron_tf.runs.finetuning import FinetuningRun
+from macaron_tf.runs.pretraining import PretrainingRun
+from macaron_tf.runs.translation_recipe import TranslationRecipe
 from tests.toys.pretraining import flags, toy_settings
 from tests.toys.processes import python
 from tests.toys.tasks import outputs_of, validations

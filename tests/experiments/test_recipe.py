@@ -12,14 +12,14 @@ import pytest
 
 from experiments import command_line, registry
 from experiments.commands import main
-from experiments.recipe import override, recipe_from_json, settings_of, warn_unread
-from experiments.run import write_json
-from experiments.translate.recipe import TranslationRecipe
-from experiments.translate.run import TranslationRun
 from macaron_tf.distribution import STRATEGIES
 from macaron_tf.errors import UserError
 from macaron_tf.models import catalog
 from macaron_tf.objectives import MaskingConfig, ReplacedTokenObjective
+from macaron_tf.runs.recipe import override, recipe_from_json, settings_of, warn_unread
+from macaron_tf.runs.run import write_json
+from macaron_tf.runs.translation import TranslationRun
+from macaron_tf.runs.translation_recipe import TranslationRecipe
 from macaron_tf.training import checkpoints
 from macaron_tf.training.config import ENDING_SCHEDULES
 from macaron_tf.training.optimizer import WarmupSchedule, make_schedule
@@ -42,11 +42,11 @@ def test_every_public_function_of_a_family_is_listed():
 
 @pytest.mark.slow
 def test_a_training_imports_its_own_family_alone():
-    code = "import sys, experiments.pretrain.run; from experiments import registry; "
+    code = "import sys, macaron_tf.runs.pretraining; from experiments import registry; "
     code += "registry.load('bert_tiny'); print(*sys.modules)"
     imported = python("-c", code)
     assert "experiments.recipes.bert" in imported.split()
-    others = r"experiments\.(elmo|tcn|translate|finetune)|macaron_tf\.(hub|tasks|decoding)"
+    others = r"macaron_tf\.(hub|tasks|decoding|runs\.(elmo|sequences|translation|finetuning))"
     assert not re.findall(rf"\b(?:{others})\S*", imported)
 
 

@@ -6,10 +6,10 @@ import filelock
 import pytest
 import tensorflow as tf
 
-from experiments import train as training
 from experiments.commands import main
-from experiments.versions import versions
 from macaron_tf.distribution import Workers
+from macaron_tf.runs import trainer as training
+from macaron_tf.runs.versions import versions
 from macaron_tf.training import build_fit_model
 from tests.toys.marks import slow
 from tests.toys.runs import check_resumed, elmo, embeddings, fine_tuning, text_to_text, translation

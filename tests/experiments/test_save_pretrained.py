@@ -8,11 +8,11 @@ import yaml
 
 import macaron_tf
 from experiments.commands import main
-from experiments.epochs import read_init
-from experiments.finetune.run import FinetuningRun
 from export.saved_model import main as export
+from macaron_tf.model import Pretrained
 from macaron_tf.models import EncoderClassifier, SiameseEncoder
-from macaron_tf.pretrained import Pretrained
+from macaron_tf.runs.epochs import read_init
+from macaron_tf.runs.finetuning import FinetuningRun
 from tests.harness import refuses, run_card
 from tests.toys.marks import slow
 from tests.toys.pretraining import flags

@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from experiments import starts
 from macaron_tf import models
-from macaron_tf.pretrained import Pretrained
+from macaron_tf.model import Pretrained
+from macaron_tf.runs import starts
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from tests.harness import built, ids, normal, refuses
 from tests.toys.marks import thorough

@@ -32,9 +32,9 @@ from macaron_tf.hub.family import build_model
 from macaron_tf.io import paths as storage
 from macaron_tf.io.plug_ins import find
 from macaron_tf.layers.block import Block
+from macaron_tf.model import Pretrained
 from macaron_tf.models import Encoder, EncoderConfig
 from macaron_tf.models.catalog import build
-from macaron_tf.pretrained import Pretrained
 from macaron_tf.training import checkpoints
 from tests.harness import refuses
 from tests.toys.pretraining import flags

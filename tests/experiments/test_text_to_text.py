@@ -8,12 +8,12 @@ import pytest
 import tensorflow as tf
 
 from experiments.commands import main
-from experiments.epochs import read_init
-from experiments.pretrain.run import PretrainingRun
-from experiments.text_to_text.run import TextRun, answers_of, check_answers
 from macaron_tf.data.tasks.definitions import TASKS, Task
-from macaron_tf.loading import load
+from macaron_tf.model import load
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
+from macaron_tf.runs.epochs import read_init
+from macaron_tf.runs.pretraining import PretrainingRun
+from macaron_tf.runs.text_to_text import TextRun, answers_of, check_answers
 from macaron_tf.training.progress import read_lines
 from tests.harness import refuses
 from tests.toys.marks import slow

@@ -15,15 +15,6 @@ import tensorflow as tf
 
 import macaron_tf
 from experiments import registry
-from experiments.elmo.run import ElmoRecipe, ElmoRun, embed
-from experiments.embed.run import EmbeddingRun
-from experiments.finetune.run import FinetuningRun
-from experiments.pretrain.recipe import PretrainingRecipe
-from experiments.pretrain.run import PretrainingRun
-from experiments.recipe import override
-from experiments.text_to_text.run import TextRun, recipe_of_model
-from experiments.translate.recipe import TranslationRecipe
-from experiments.translate.run import TranslationRun
 from export import keras_model
 from export.saved_model import main
 from export.server.config import ServerConfig
@@ -35,6 +26,15 @@ from macaron_tf.errors import UserError
 from macaron_tf.evaluation.glue import decide
 from macaron_tf.evaluation.similarity import unit_vectors
 from macaron_tf.io.paths import as_path
+from macaron_tf.runs.elmo import ElmoRecipe, ElmoRun, embed
+from macaron_tf.runs.embedding import EmbeddingRun
+from macaron_tf.runs.finetuning import FinetuningRun
+from macaron_tf.runs.pretraining import PretrainingRun
+from macaron_tf.runs.pretraining_recipe import PretrainingRecipe
+from macaron_tf.runs.recipe import override
+from macaron_tf.runs.text_to_text import TextRun, recipe_of_model
+from macaron_tf.runs.translation import TranslationRun
+from macaron_tf.runs.translation_recipe import TranslationRecipe
 from macaron_tf.text import (
     NormalizationConfig,
     PairVocabulary,

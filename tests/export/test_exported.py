@@ -12,14 +12,14 @@ import pytest
 import tensorflow as tf
 
 import macaron_tf
-from experiments.finetune.run import FinetuningRun
-from experiments.text_to_text.run import TextRun
-from experiments.translate.run import TranslationRun
 from export.saved_model import main
 from macaron_tf.decoding import GenerationConfig
 from macaron_tf.engines import certificate, graph
 from macaron_tf.engines.warm_up import WARMUP_REQUESTS
 from macaron_tf.io.serving import failed_rows
+from macaron_tf.runs.finetuning import FinetuningRun
+from macaron_tf.runs.text_to_text import TextRun
+from macaron_tf.runs.translation import TranslationRun
 from macaron_tf.tasks import translation
 from macaron_tf.tasks.generation import TaskGenerator, frame_lines
 from tests.export.serving_toys import call

@@ -5,7 +5,7 @@ import functools
 from tests.fuzz.profiles import examples, hypothesis, strategies, survive, values  # isort: skip
 
 from experiments import registry
-from experiments.recipe import recipe_from_json, settings_of
+from macaron_tf.runs.recipe import recipe_from_json, settings_of
 
 OF_TASKS = ("finetune:squad", "sentence_bert:snli", "text_to_text:sst2+cola")
 

@@ -11,9 +11,9 @@ from macaron_tf.decoding import BeamSearchConfig, GenerationConfig, translate_id
 from macaron_tf.decoding.scoring import padded
 from macaron_tf.decoding.text_generator import SequenceGenerator, TextGenerator
 from macaron_tf.hub import import_encoder_decoder
+from macaron_tf.model import Pretrained
 from macaron_tf.models import CausalClassifier, EncoderConfig
 from macaron_tf.models.segment_memory import TwoStreamModel
-from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import WordPieceVocabulary
 from tests.harness import float32_sum_error, numpy_of, refuses
 from tests.toys import hugging_face as toys

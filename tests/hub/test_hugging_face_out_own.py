@@ -8,7 +8,7 @@ import pytest
 
 import macaron_tf
 from macaron_tf import models
-from macaron_tf.pretrained import Pretrained
+from macaron_tf.model import Pretrained
 from tests.harness import numpy_of, refuses
 from tests.toys.decoders import LLAMA, byte_pairs, language_model, random
 from tests.toys.hugging_face import BATCH, FORMAT, SEGMENTS, WORDS, opened, written

@@ -9,8 +9,8 @@ import pytest
 
 import macaron_tf
 from macaron_tf import models
+from macaron_tf.model import Pretrained
 from macaron_tf.models.pretraining import generator_config
-from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import NormalizationConfig, WordPieceVocabulary
 from macaron_tf.text.byte_pairs import BytePairVocabulary, MosesPairVocabulary
 from macaron_tf.text.sentencepiece import SentencePieceVocabulary

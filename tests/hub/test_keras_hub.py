@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import macaron_tf
 from macaron_tf.decoding.scoring import padded
+from macaron_tf.model import Pretrained
 from macaron_tf.models import (
     EncoderClassifier,
     EncoderConfig,
@@ -18,7 +19,6 @@ from macaron_tf.models import (
     PretrainingEncoder,
 )
 from macaron_tf.models.elmo import WordEncoderConfig
-from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import BytePairVocabulary, WordPieceVocabulary
 from macaron_tf.text.byte_pairs import byte_alphabet
 from tests.harness import built, ids, numpy_of, refuses

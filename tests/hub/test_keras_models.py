@@ -13,13 +13,13 @@ import macaron_tf
 from macaron_tf import hub
 from macaron_tf.hub.arrays import assign_weights, transformer_layer
 from macaron_tf.hub.keras_models import KerasArrays
+from macaron_tf.model import Pretrained
 from macaron_tf.models import (
     EncoderConfig,
     EncoderDecoder,
     EncoderDecoderConfig,
     PretrainingEncoder,
 )
-from macaron_tf.pretrained import Pretrained
 from macaron_tf.text.byte_pairs import byte_alphabet
 from tests.harness import ids, numpy_of, refuses
 from tests.toys.decoding import check_greedy

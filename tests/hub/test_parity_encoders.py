@@ -13,8 +13,8 @@ import pytest
 
 import macaron_tf
 from macaron_tf.hub import read_hugging_face
+from macaron_tf.model import Pretrained
 from macaron_tf.models import PretrainingEncoder, catalog
-from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import WordPieceVocabulary
 from tests.harness import built, check_saved, numpy_of
 from tests.toys import peer_encoders as peers

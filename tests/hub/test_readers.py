@@ -10,8 +10,8 @@ import pytest
 
 import macaron_tf
 from macaron_tf.decoding import GenerationConfig
+from macaron_tf.model import Pretrained
 from macaron_tf.models import EncoderConfig, SiameseEncoder
-from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import WordPieceVocabulary
 from tests.harness import refuses
 from tests.toys.decoders import language_model, random, sequence_model

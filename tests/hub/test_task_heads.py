@@ -10,7 +10,7 @@ import macaron_tf
 from macaron_tf import models
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.own_tables import TableSettings
-from macaron_tf.pretrained import Pretrained
+from macaron_tf.model import Pretrained
 from macaron_tf.tasks import Limits, SpanLimits, labelled
 from macaron_tf.text import WordPieceVocabulary
 from macaron_tf.text.byte_pairs import BytePairVocabulary, byte_alphabet

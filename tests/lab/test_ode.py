@@ -6,8 +6,8 @@ import pytest
 
 from experiments.lab import ode
 from macaron_tf.io.paths import as_path
+from macaron_tf.model import Pretrained
 from macaron_tf.models import EncoderConfig, PretrainingEncoder
-from macaron_tf.pretrained import Pretrained
 from tests.harness import built
 from tests.toys.marks import slow
 

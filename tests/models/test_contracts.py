@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from macaron_tf import layers, models
-from macaron_tf.loading import load
-from macaron_tf.pretrained import Pretrained
+from macaron_tf.model import Pretrained, load
 from tests.harness import check_checkpoint, check_model, ids
 from tests.toys.marks import slow, thorough
 from tests.toys.objectives import tiny

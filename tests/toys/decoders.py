@@ -2,8 +2,8 @@
 
 import functools
 
+from macaron_tf.model import Pretrained
 from macaron_tf.models import EncoderConfig, EncoderDecoder, EncoderDecoderConfig, LanguageModel
-from macaron_tf.pretrained import Pretrained
 from macaron_tf.text.byte_pairs import BytePairVocabulary, byte_alphabet
 from macaron_tf.text.sentencepiece import SentencePieceVocabulary
 from tests.toys import hugging_face

@@ -9,8 +9,8 @@ import pathlib
 import numpy as np
 
 import macaron_tf
+from macaron_tf.model import Pretrained
 from macaron_tf.models import EncoderConfig
-from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import WordPieceVocabulary
 from tests.harness import numpy_of
 

@@ -1,7 +1,7 @@
 """`Pretrained` models with random weights and vocabularies of a few letters."""
 
+from macaron_tf.model import Pretrained
 from macaron_tf.models import catalog
-from macaron_tf.pretrained import Pretrained
 from macaron_tf.text.byte_pairs import BytePairVocabulary
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 

@@ -9,11 +9,11 @@ import pytest
 
 from experiments import registry, studies
 from experiments.commands import main
-from experiments.run import DIVERGED
-from experiments.versions import versions
 from macaron_tf.cli import arguments
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.errors import UserError
+from macaron_tf.runs.run import DIVERGED
+from macaron_tf.runs.versions import versions
 from macaron_tf.text import SentencePieceVocabulary
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from tests.toys.pretraining import prepare, toy_settings, write_documents
@@ -106,7 +106,7 @@ def write_scores(path, checkpoint: str, steps: list[int], bleu: float = 30.0) ->
 TRAIN = {"pretraining": pretrain, "finetuning": fine_tune, "translation": train_translator}
 STAND_INS = {
     "experiments.train:run": lambda options: TRAIN[registry.load(options.recipe).kind](options),
-    "experiments.translate.evaluate:run_average": lambda options: None,
+    "experiments.evaluation.translation:run_average": lambda options: None,
     "experiments.evaluate:run": evaluate_translator,
 }
 

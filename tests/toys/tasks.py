@@ -9,13 +9,13 @@ import pytest
 
 from experiments import registry
 from experiments.commands import main
-from experiments.epochs import read_init
-from experiments.finetune.run import FinetuningRun
-from experiments.recipe import override, recipe_from_json
 from macaron_tf.data.tasks.examples import Examples
 from macaron_tf.data.tasks.questions import Questions
 from macaron_tf.data.tasks.tags import TaggedSentences, at_spaces
 from macaron_tf.io.paths import as_path
+from macaron_tf.runs.epochs import read_init
+from macaron_tf.runs.finetuning import FinetuningRun
+from macaron_tf.runs.recipe import override, recipe_from_json
 from macaron_tf.tasks import LabelledTask, QuestionAnswering, TokenClassification
 from macaron_tf.tasks.sets import SetOutputs
 from macaron_tf.text import load_encoder_vocabulary

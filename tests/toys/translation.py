@@ -3,12 +3,12 @@
 import pathlib
 
 from experiments import registry
-from experiments.pretrain.corpus import train_vocabulary
-from experiments.pretrain.recipe import PretrainingRecipe
-from experiments.pretrain.run import PretrainingRun
-from experiments.recipe import override
-from experiments.translate.run import TranslationRun
 from macaron_tf.io.paths import as_path
+from macaron_tf.runs.corpora import train_vocabulary
+from macaron_tf.runs.pretraining import PretrainingRun
+from macaron_tf.runs.pretraining_recipe import PretrainingRecipe
+from macaron_tf.runs.recipe import override
+from macaron_tf.runs.translation import TranslationRun
 from tests.toys.numbers import number_pairs, number_settings
 from tests.toys.pretraining import toy_settings
 from tests.toys.tasks import write_untrained

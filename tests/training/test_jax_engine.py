@@ -15,7 +15,7 @@ import tensorflow as tf
 from experiments.commands import main
 from macaron_tf.distribution.mesh import parse_mesh
 from macaron_tf.io.serving import CONTROLS
-from macaron_tf.loading import load
+from macaron_tf.model import load
 from macaron_tf.training.progress import read_lines
 from tests.harness import refuses
 from tests.toys.numbers import number_settings

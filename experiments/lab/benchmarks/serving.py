@@ -51,10 +51,9 @@ from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.decoding import translate_ids
 from macaron_tf.engines.exported import ExportedModel, find_version
 from macaron_tf.errors import UserError, plural
-from macaron_tf.loading import load
+from macaron_tf.model import Pretrained, load
 from macaron_tf.models import EncoderConfig, catalog
 from macaron_tf.models.tasks import EncoderClassifier
-from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import SentencePieceVocabulary
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 

@@ -8,10 +8,10 @@ import pytest
 import tensorflow as tf
 
 from experiments.commands import main
-from experiments.elmo.run import ElmoRun, embed
 from experiments.lab.elmo_tags import main as tag
 from macaron_tf.engines import certificate
-from macaron_tf.loading import load
+from macaron_tf.model import load
+from macaron_tf.runs.elmo import ElmoRun, embed
 from macaron_tf.training.progress import read_lines
 from tests.toys.pretraining import flags
 from tests.toys.runs import elmo

@@ -8,16 +8,16 @@ import pytest
 
 import macaron_tf
 from experiments import registry
-from experiments import train as loop
 from experiments.commands import main
-from experiments.pretrain import run as training
-from experiments.pretrain.corpus import vocabulary_config, vocabulary_lines
-from experiments.pretrain.recipe import PretrainingRecipe
-from experiments.pretrain.run import PretrainingRun
-from experiments.recipe import override, recipe_from_json
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.errors import UserError
+from macaron_tf.runs import pretraining as training
+from macaron_tf.runs import trainer as loop
+from macaron_tf.runs.corpora import vocabulary_config, vocabulary_lines
+from macaron_tf.runs.pretraining import PretrainingRun
+from macaron_tf.runs.pretraining_recipe import PretrainingRecipe
+from macaron_tf.runs.recipe import override, recipe_from_json
 from macaron_tf.text import load_encoder_vocabulary
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.progress import read_lines

@@ -8,11 +8,11 @@ import pytest
 import tensorflow as tf
 
 from experiments.commands import main
-from experiments.pretrain.run import PretrainingRun
 from export import saved_model
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.decoding import GenerationConfig
-from macaron_tf.loading import load
+from macaron_tf.model import load
+from macaron_tf.runs.pretraining import PretrainingRun
 from macaron_tf.training import state
 from macaron_tf.training.progress import read_lines
 from tests.harness import ids

@@ -5,10 +5,10 @@ import pytest
 import tensorflow as tf
 
 from experiments import registry
-from experiments.pretrain.recipe import PretrainingRecipe
-from experiments.pretrain.run import PretrainingRun, _batches
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.distribution import Workers
+from macaron_tf.runs.pretraining import PretrainingRun, _batches
+from macaron_tf.runs.pretraining_recipe import PretrainingRecipe
 from tests.toys.numbers import NUMBERS, number_pairs
 from tests.toys.pretraining import flags, prepare, toy_settings
 from tests.toys.runs import check_resumed

@@ -14,11 +14,11 @@ from experiments import registry
 from experiments.commands import main
 from experiments.lab.tcn import main as train
 from experiments.lab.tcn import table
-from experiments.tcn import data, text
-from experiments.tcn.run import SequenceRecipe
-from experiments.tcn.tasks import MODELS, TASKS
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
+from macaron_tf.runs.sequences import data, text
+from macaron_tf.runs.sequences.run import SequenceRecipe
+from macaron_tf.runs.sequences.tasks import MODELS, TASKS
 from tests import ram_paths
 from tests.toys.pretraining import flags
 from tests.toys.tasks import scores_in, validations

@@ -12,12 +12,12 @@ import types
 import pytest
 
 from experiments.commands import main
-from experiments.translate.recipe import DataConfig
-from experiments.translate.run import TranslationRun
 from macaron_tf.cli.launcher import main as launched
 from macaron_tf.data.sources.names import HeldOut
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.errors import UserError
+from macaron_tf.runs.translation import TranslationRun
+from macaron_tf.runs.translation_recipe import DataConfig
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.training.progress import read_lines
 from tests.toys.numbers import number_pairs, number_settings, write_numbers
@@ -150,7 +150,7 @@ def test_checkpoints_of_text_without_spaces_are_told_apart(
     def pairs(run, data, judged, asked, score, *others, **options):
         raise UserError(f"{score([line for _, line in asked])} {score(['我们'] * len(asked))}")
 
-    monkeypatch.setattr("experiments.translate.run.plan_of_pairs", pairs)
+    monkeypatch.setattr("macaron_tf.runs.translation.plan_of_pairs", pairs)
     source.rename(tmp_path / "train.tsv").with_name("validation.tsv").write_text(f"a\t{line}\n" * 9)
     (tmp_path / "train.tsv").write_text(f"{line}\t{line}\n" * 200)
     settings = number_settings(f"tsv:{tmp_path}/{{split}}.tsv")
@@ -306,7 +306,7 @@ def test_languages_may_be_called_otherwise(number_run, tmp_path, monkeypatch, re
         asked.append(languages_and_place[:2])
         return [("one", "eins")]
 
-    monkeypatch.setattr("experiments.translate.evaluate.read_pairs", read)
+    monkeypatch.setattr("experiments.evaluation.translation.read_pairs", read)
     languages = flags(["data.source_language=en_US", "data.target_language=de_DE"])
     (record,) = evaluated(number_run, tmp_path, "--source", "tfds:x", *languages)
     assert asked == [("en_US", "de_DE")]

@@ -9,9 +9,6 @@ import pytest
 import tensorflow as tf
 
 from experiments.commands import main
-from experiments.pretrain.run import PretrainingRun
-from experiments.translate.init import read_init as read_start
-from experiments.translate.run import TranslationRun, _warn_unequal_lengths
 from export.saved_model import main as export
 from macaron_tf.data.buckets import Batch
 from macaron_tf.data.translation import TranslationData
@@ -19,6 +16,9 @@ from macaron_tf.decoding import BackTranslationObjective, BeamSearchConfig, tran
 from macaron_tf.models.encoder_decoder import Backward
 from macaron_tf.objectives import TranslationObjective, shift_right
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
+from macaron_tf.runs.pretraining import PretrainingRun
+from macaron_tf.runs.translation import TranslationRun, _warn_unequal_lengths
+from macaron_tf.runs.translation_start import read_init as read_start
 from macaron_tf.text import PairVocabulary
 from tests.toys.numbers import write_numbers
 from tests.toys.pretraining import flags

@@ -1,1 +1,0 @@
-"""ELMo and its word vectors."""

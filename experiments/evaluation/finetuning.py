@@ -1,0 +1,186 @@
+"""Evaluation of fine-tuned models, and the commands `submit`, `baseline` and `tasks`."""
+
+import argparse
+import itertools
+import time
+from typing import Any
+
+from macaron_tf.data.batches import ExampleBatches
+from macaron_tf.data.tasks.definitions import OWN_TASKS, TASKS, get_task
+from macaron_tf.data.tasks.examples import read_examples
+from macaron_tf.errors import UserError, check_packages, diverged
+from macaron_tf.evaluation.glue import write_submission
+from macaron_tf.io import paths as storage
+from macaron_tf.runs.finetuning import TRAIN, FinetuningRun, TaskData, by_split, measure
+from macaron_tf.runs.run import (
+    default_splits,
+    metrics_line,
+    save_scores,
+    scores_name,
+    write_json,
+)
+from macaron_tf.tasks import labelled
+from macaron_tf.tasks.sets import SetOutputs
+from macaron_tf.training.checkpoints import read_manifest
+
+
+def evaluate(run: FinetuningRun, options: argparse.Namespace) -> None:
+    """Scores a run, and writes the metrics and the predictions.
+
+    The split is that of `--split`, or all validation splits of the task.
+    """
+    check_packages("evaluate")
+    task, labelled_task = run.task, labelled(run.task)
+    source = options.source or run.recipe.source
+    splits = [options.split] if options.split else [*task.validation_splits]
+    is_run_source = source == run.recipe.source
+    if not is_run_source and not options.split:
+        splits = default_splits(source, splits)
+    languages = dict.fromkeys(options.languages or ())
+    if languages and "language" not in labelled_task.takes:
+        raise UserError(f"--languages applies only to classification tasks, not to {task.name}")
+    for language in languages:
+        # Raises for a language that the model does not know.
+        run.recipe.changed(language=language)
+    # Two dicts from the name of a set of examples to the set and to its language.
+    examples, language_of = {}, {}
+    origin, table = (options.tfds, source), run.recipe.table
+    for language in languages or (None,):
+        if (
+            is_run_source
+            and language is None
+            and labelled_task.split_names(splits, *origin) is None
+        ):
+            sets = labelled_task.read_splits([*splits, TRAIN], *origin, table)
+            check_trained(run, sets[TRAIN])
+            sets = {split: sets[split] for split in splits}
+        elif is_run_source:
+            sets = labelled_task.read_splits(splits, *origin, table, language)
+        else:
+            sets = {split: labelled_task.read(split, *origin, language) for split in splits}
+        for split, split_examples in sets.items():
+            name = (language if len(splits) == 1 else f"{language}_{split}") if language else split
+            examples[name], language_of[name] = split_examples, language
+    for (name, first), (other_name, second) in itertools.combinations(examples.items(), 2):
+        if language_of[name] != language_of[other_name] and first.texts == second.texts:
+            raise UserError(
+                f"{source} has identical texts for the languages {language_of[name]} and "
+                f"{language_of[other_name]}: give a single CODE in --languages"
+            )
+    checkpoint = run.checkpoint(options.checkpoint)
+    manifest = read_manifest(checkpoint)
+    with options.devices.scope():
+        outputs_of = SetOutputs(run.load_labelled_task(checkpoint), run.recipe.batch_size).compute
+    began = time.monotonic()
+    outputs = {name: outputs_of(rows, language_of[name]) for name, rows in examples.items()}
+    seconds = time.monotonic() - began
+    if languages:
+        metrics = {
+            name: labelled_task.measure(outputs[name], rows) for name, rows in examples.items()
+        }
+        for name, values in metrics.items():
+            print(f"{name:8} {metrics_line(values)}")
+    else:
+        metrics = measure(task, outputs, examples)
+        print(metrics_line(metrics))
+    count, step = sum(map(len, examples.values())), manifest["step"]
+    print(f"{count:,} examples of {', '.join(splits)} in {seconds:.1f} s, step {step:,}")
+    record = {
+        "run": str(run.path),
+        "task": task.name,
+        "source": source,
+        "splits": splits,
+        "languages": [*languages],
+        "checkpoint": checkpoint.name,
+        "step": step,
+        "seconds": round(seconds, 2),
+        "metrics": metrics,
+        "predictions": {
+            name: labelled_task.answers(outputs[name], rows) for name, rows in examples.items()
+        },
+    }
+    identity = [manifest["files"], {name: vars(rows) for name, rows in examples.items()}]
+    settings = "-".join([checkpoint.name, *languages, ""])
+    name = scores_name(f"{source}-{'-'.join(splits)}", settings, identity)
+    save_scores(options.output, run.path, name, record)
+
+
+def check_trained(run: FinetuningRun, train: Any) -> None:
+    """Raises a `UserError` if the user's table has changed since the run was trained.
+
+    Part of the table is held out for evaluation. If a line is added or removed, a different part is
+    held out. The run was then trained on many of the held-out examples, so a score on these
+    examples would be too high.
+    """
+    recipe = run.recipe
+    encoded = labelled(run.task).encoded(run.vocabulary, train, recipe.limits)
+    run.check_data(
+        ExampleBatches(encoded, recipe.batch_size).fingerprint(),
+        "restore the table, because a changed table holds out other examples, or give other "
+        "examples by --source",
+    )
+
+
+def submit(options: argparse.Namespace) -> None:
+    """Runs the command `submit`: writes test set predictions of runs for the GLUE server."""
+    runs: dict[str, FinetuningRun] = {}
+    for path in options.runs:
+        run = FinetuningRun.open(path, options.trust_code)
+        name = run.task.name
+        if not run.task.submissions:
+            raise UserError(
+                f"{path} is a run on {name}, which the GLUE server does not score: leave it out"
+            )
+        if name in runs:
+            raise UserError(
+                f"{runs[name].path} and {path} are both runs on {name}: give one run per task"
+            )
+        runs[name] = run
+    test_sets = [
+        (run, file, read_examples(run.task, file.split, options.tfds, file.source))
+        for run in runs.values()
+        for file in run.task.submissions
+    ]
+    tasks = {name: run.load_labelled_task(options.checkpoint) for name, run in runs.items()}
+    answers = []
+    for run, _, examples in test_sets:
+        task = tasks[run.task.name]
+        outputs = SetOutputs(task, run.recipe.batch_size).compute(examples)
+        if not task.is_finite(outputs):
+            raise diverged(run.path)
+        answers.append(task.decide(outputs))
+    for (run, file, examples), predictions in zip(test_sets, answers, strict=True):
+        path = write_submission(
+            run.task, file, options.out, predictions, examples.indices, examples.groups
+        )
+        print(f"{path}: {len(examples):,} predictions of {run.path}")
+    out = storage.as_path(options.out)  # removes a trailing slash
+    print(f"next: zip -j {out}.zip {out}/*   # then upload {out}.zip")
+
+
+def baseline(options: argparse.Namespace) -> None:
+    """Prints the metrics of a simple baseline, and writes them to a JSON file with `--output`."""
+    task = get_task(options.task, own=True)
+    data = TaskData(task, options.source, options.tfds)
+    predictor = data.labelled_task.baseline(data.splits[TRAIN])
+    if predictor is None:
+        raise UserError(f"the task {task.name} has no baseline: give one of texts or tags")
+    score = data.labelled_task.score
+    metrics = by_split(
+        {name: score(predictor(rows), rows) for name, rows in data.validation.items()}
+    )
+    print(metrics_line(metrics))
+    if options.output:
+        record = {"task": task.name, "source": options.source or task.source, **metrics}
+        write_json(storage.as_path(options.output), record)
+
+
+def print_tasks(options: argparse.Namespace) -> None:
+    """Runs the command `tasks`: prints the columns, classes and metrics of each task."""
+    print(f"{'task':11} {'columns of a table, with `label`':46} {'classes':40} metrics")
+    for task in TASKS.values():
+        columns = " ".join((*task.first, *task.question, *task.second))
+        print(f"{task.name:11} {columns:46} {labelled(task).answer:40} {' '.join(task.metrics)}")
+    for task in OWN_TASKS.values():
+        columns, answers = "found in the header, or table.text", "classes of your table"
+        print(f"{task.name:11} {columns:46} {answers:40} {' '.join(task.metrics)}")

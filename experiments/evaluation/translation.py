@@ -1,0 +1,136 @@
+"""Evaluation of translation runs, and the commands `average` and `bootstrap`."""
+
+import argparse
+import dataclasses
+import time
+
+from macaron_tf.data.sources.readers import read_pairs
+from macaron_tf.errors import UserError, check_packages
+from macaron_tf.evaluation.translation import (
+    TranslationMetric,
+    evaluate_translations,
+    paired_bootstrap,
+)
+from macaron_tf.io.paths import read_json, refuse_damage
+from macaron_tf.runs.kinds import open_run
+from macaron_tf.runs.run import Run, default_splits, save_scores, scores_name
+from macaron_tf.runs.trainer import generated
+from macaron_tf.runs.translation import TranslationRun
+from macaron_tf.training.checkpoints import (
+    average_checkpoints,
+    last_checkpoints,
+    read_manifest,
+)
+
+
+def run_average(options: argparse.Namespace) -> None:
+    """Runs the command `average`: averages the newest checkpoints of a run."""
+    opened = open_run(options.run, options.trust_code)
+    default = opened.recipe.average_last if isinstance(opened, TranslationRun) else 5
+    average_run(opened, options.last or max(1, min(default, len(opened.regular_steps()))))
+
+
+def average_run(opened: Run, count: int) -> None:
+    """Averages the weights of the newest `count` checkpoints of a run into RUN/average.
+
+    The average includes only checkpoints whose step is a multiple of `training.save_every_steps`.
+    """
+    save_every_steps = opened.recipe.training.save_every_steps
+    checkpoints = last_checkpoints(opened.path, count, save_every_steps)
+    average = average_checkpoints(checkpoints, opened.path / "average")
+    print(f"averaged {', '.join(checkpoint.name for checkpoint in checkpoints)} into {average}")
+
+
+def run(opened: TranslationRun, options: argparse.Namespace) -> None:
+    """Translates a split, and prints and saves the scores.
+
+    The run has the settings of the evaluation, and its field `earlier` those of the training.
+    """
+    check_packages("evaluate")
+    data, metric, decoding = opened.recipe.data, opened.recipe.metric, opened.recipe.decoding
+    # The languages of --set name the columns of the data; those of the run are the real ones.
+    trained = opened.earlier.recipe
+    if not any(text.startswith("metric.language=") for text in options.set):
+        metric = dataclasses.replace(metric, language=trained.metric.language)
+    source, languages = options.source or data.source, list(data.languages)
+    codes = list(trained.data.languages)
+    if codes[0] != codes[1] and languages == codes[::-1]:
+        mend = "give --backward" if opened.recipe.unsupervised else "train another run"
+        raise UserError(f"{options.run} translates from {languages[1]} to {languages[0]}: {mend}")
+    if options.backward and not opened.recipe.unsupervised:
+        raise UserError(
+            f"--backward is not possible with {options.run}: give a run with unsupervised=True"
+        )
+    parts = data.parts if source == data.source else {}
+    splits = [data.validation_split]
+    split = options.split or (splits if parts else default_splits(source, splits))[0]
+    pairs = read_pairs(source, parts.get(split, split), *languages, options.tfds)
+    if options.backward:
+        pairs, languages = [pair[::-1] for pair in pairs], languages[::-1]
+        metric = dataclasses.replace(metric, language=codes[0])
+    checkpoint = opened.checkpoint(options.checkpoint)
+    manifest = read_manifest(checkpoint)
+    steps = manifest.get("averaged_steps", [manifest["step"]])
+    references = [reference for _, reference in pairs]
+    metric = metric.for_references(references)
+    with options.devices.scope():
+        translator = opened.translator(checkpoint, decoding, backward=options.backward)
+
+    start_time = time.monotonic()
+    hypotheses = generated(translator, [line for line, _ in pairs], "translating")
+    seconds = time.monotonic() - start_time
+    scores = evaluate_translations(hypotheses, references, metric)
+    print(scores)
+    mean = f"the mean of steps {', '.join(map(str, steps))}"
+    weights = mean if len(steps) > 1 else f"step {steps[0]:,}"
+    print(f"{len(pairs)} lines in {seconds:.1f} s, checkpoint {checkpoint.name} ({weights})")
+    conditions = {
+        "source": source,
+        "split": split,
+        "languages": languages,
+        "decoding": dataclasses.asdict(translator.config),
+        "metric": dataclasses.asdict(metric),
+    }
+    record = {
+        "run": str(opened.path),
+        "checkpoint": checkpoint.name,
+        "steps": steps,
+        **conditions,
+        "seconds": round(seconds, 2),
+        **dataclasses.asdict(scores),
+        "hypotheses": hypotheses,
+        "references": references,
+    }
+    settings = f"{checkpoint.name}-beam{decoding.beam_size}-"
+    identity = [conditions, manifest["files"], list(pairs)]
+    name = scores_name(f"{source}-{split}", settings, identity)
+    save_scores(options.output, opened.path, name, record)
+
+
+def run_compare(options: argparse.Namespace) -> None:
+    """Runs the command `bootstrap`: prints the BLEU of two evaluations and a p-value."""
+    (first, references, metric), (second, others, other_metric) = map(
+        _read_outputs, (options.first, options.second)
+    )
+    if references != others:
+        raise UserError(f"{options.first} and {options.second} have different references")
+    metric, other_metric = (each.for_references(references) for each in (metric, other_metric))
+    if metric != other_metric:
+        raise UserError(
+            f"{options.first} was scored by {metric.signature}, {options.second} by "
+            f"{other_metric.signature}: score both with the same metric"
+        )
+    arguments = {"resamples": options.samples, "seed": options.seed}
+    print(paired_bootstrap(first, second, references, metric, **arguments))
+
+
+def _read_outputs(name: str) -> tuple[list[str], list[str], TranslationMetric]:
+    """Reads hypotheses, references and metric from a JSON file that `evaluate` wrote."""
+    mend = "give a JSON file that `evaluate` wrote"
+    record = read_json(name, mend=mend, hypotheses=list, references=list, metric=dict)
+    hypotheses, references = record["hypotheses"], record["references"]
+    are_texts = all(isinstance(text, str) for text in (*hypotheses, *references))
+    if len(hypotheses) != len(references) or not references or not are_texts:
+        raise UserError(f"{name} has no reference for each hypothesis: {mend}")
+    with refuse_damage(name, mend):
+        return hypotheses, references, TranslationMetric(**record["metric"])

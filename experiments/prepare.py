@@ -1,0 +1,24 @@
+"""The command `prepare`, which prepares a corpus."""
+
+import argparse
+import functools
+
+from experiments import registry
+from macaron_tf.errors import UserError, needed
+from macaron_tf.runs.corpora import prepare_corpus
+from macaron_tf.runs.pretraining_recipe import PretrainingRecipe
+
+
+def run(options: argparse.Namespace) -> None:
+    """Prepares a corpus, and prints the next command."""
+    recipe = registry.load(options.recipe, PretrainingRecipe, options.set)
+    writing = {"processes": options.processes}
+    if options.beam:
+        if options.processes > 1:
+            raise UserError("--beam starts its own workers: leave --processes out")
+        with needed("preparing a corpus with --beam"):
+            from macaron_tf.data.corpus import beam
+        writing = {"write": functools.partial(beam.write, options=options.beam)}
+    corpus = prepare_corpus(recipe, options.corpus, options.vocabulary, options.tfds, **writing)
+    print(f"{options.corpus}: {corpus.summary()}")
+    print(f"next: macaron train {options.recipe} RUN --corpus {options.corpus}")

@@ -1,1 +1,0 @@
-"""Temporal convolutional and recurrent networks on sequence tasks."""

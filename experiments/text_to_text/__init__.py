@@ -1,1 +1,0 @@
-"""Fine-tuning of T5 and BART on text-to-text tasks."""

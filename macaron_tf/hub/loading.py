@@ -1,0 +1,239 @@
+"""Reader of trained networks: from a run, from another library's files, or from a hub."""
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import keras
+from etils import epath
+from keras.src.saving.serialization_lib import SafeModeScope  # no public name
+
+from macaron_tf.errors import UserError, check_choice, first_line, parse_json
+from macaron_tf.hub.keras_models import read_keras_hub, read_model_garden_bert
+from macaron_tf.hub.reading import read_hugging_face
+from macaron_tf.hub.tokenizers.reading import refuse_lower_case
+from macaron_tf.io import paths
+from macaron_tf.io.code_files import offer_code
+from macaron_tf.io.hub import HUB
+from macaron_tf.io.paths import read_json
+from macaron_tf.io.progress import Progress
+from macaron_tf.models.base import Model
+from macaron_tf.models.config import StackConfig
+from macaron_tf.special import Special
+from macaron_tf.tasks.model_parts import HEADS, USAGE, ModelParts
+from macaron_tf.text.base import Vocabulary
+from macaron_tf.training.checkpoints import MODEL, find_checkpoint, saved_file
+from macaron_tf.training.locations import (
+    HUGGING_FACE,
+    KERAS_HUB,
+    MODEL_GARDEN,
+    RECIPE,
+    Location,
+    locate,
+)
+from macaron_tf.training.state import load_network, load_weights
+
+_MEND = "restore the file, or train or save the model again"
+
+
+def read_model(
+    location: str | os.PathLike,
+    lower_case: bool | None = None,
+    pooling: bool = True,
+    vocabulary: Vocabulary | str | os.PathLike | None = None,
+    trust_code: bool = False,
+    tokenizer: str = "graph",
+) -> ModelParts:
+    """Reads a trained network, its vocabulary and its use; see `macaron_tf.load`."""
+    location = os.fspath(location)
+    if vocabulary is not None:
+        loaded = read_model(
+            location, lower_case, pooling, trust_code=trust_code, tokenizer=tokenizer
+        )
+        if loaded.vocabulary is not None:
+            raise UserError(
+                f"{location} has its own vocabulary: leave the argument `vocabulary` out"
+            )
+        if not isinstance(vocabulary, Vocabulary):
+            vocabulary = Vocabulary.load(vocabulary)
+        network = loaded.network
+        if isinstance(network, Model) and isinstance(network.config, StackConfig):
+            vocab_size = network.config.vocab_size
+            if vocabulary.size > vocab_size:
+                raise UserError(
+                    f"the vocabulary has {vocabulary.size} tokens, but {location} has only "
+                    f"{vocab_size} embeddings: give its own vocabulary"
+                )
+        return dataclasses.replace(loaded, vocabulary=vocabulary)
+    check_choice("tokenizer", tokenizer, ("graph", "python"))
+    parsed = None if location.endswith(".keras") else locate(location)
+    if tokenizer == "python" and (not parsed or parsed.library != HUGGING_FACE):
+        raise UserError(
+            f"tokenizer='python' needs hugging-face:DIR or a hub's folder, not {location}"
+        )
+    if not parsed or parsed.library not in (HUGGING_FACE, MODEL_GARDEN):
+        refuse_lower_case(lower_case, location)
+    if not parsed:
+        path = paths.as_path(location)
+        with _refuse_network(location), SafeModeScope(not trust_code):
+            network = keras.saving.load_model(path, compile=False)
+        return ModelParts(network, name=path.stem, checkpoint=location)
+    with Progress(f"loading {location}"):
+        if parsed.library:
+            model = _read_library(parsed, lower_case, pooling, trust_code, tokenizer)
+            model = dataclasses.replace(model, checkpoint=location)
+        else:
+            model = _read_native(parsed, trust_code)
+    if parsed.library and model.unread:
+        print(f"note: weights not read: {', '.join(model.unread)}", file=sys.stderr)
+    # A folder downloaded from the hub has the revision as its name.
+    on_hub = location.startswith(f"{HUB}:")
+    name = location.rpartition("/")[2] if on_hub else paths.absolute(parsed.folder).name
+    return dataclasses.replace(model, name=name)
+
+
+@contextlib.contextmanager
+def _refuse_network(location: str) -> Iterator[None]:
+    """Turns errors of the `with` block, which reads the network at `location`, into UserErrors."""
+    try:
+        yield
+    except (ImportError, *paths.FILE_ERRORS, *paths.DAMAGE) as error:
+        if "`safe_mode=False`" in str(error):
+            raise UserError(
+                f"{location} contains Python code: to trust it, give --trust-code (trust_code=True)"
+            ) from error
+        raise UserError(
+            f"{location} has no network that this version can read ({first_line(error):.200}): "
+            "use the version of macaron_tf that saved the network, or save the network again"
+        ) from error
+
+
+def saved_network(folder: epath.Path, trust_code: bool = False) -> keras.Model:
+    """Builds the network that a folder's model.json describes, without reading the weights."""
+    return _build_layers(folder, _read_record(folder, str(folder)), trust_code)["network"]
+
+
+def _read_record(path: epath.Path, location: str) -> dict[str, Any]:
+    try:
+        return parse_json(paths.read_bytes(path / MODEL))
+    except (UserError, ValueError) as error:
+        raise UserError(
+            f"{location} has no readable model.json: give the folder that `macaron train` or "
+            "`save_pretrained` wrote, hugging-face:DIR, keras-hub:DIR, model-garden:DIR, "
+            "hub:OWNER/NAME or a .keras file"
+        ) from error
+
+
+def _build_layers(
+    path: epath.Path, record: dict[str, Any], trust_code: bool
+) -> dict[str, keras.layers.Layer]:
+    """Builds the layers that a model.json describes: `"network"`, and heads by name in `HEADS`."""
+    with paths.refuse_damage(path / MODEL, _MEND):
+        heads = {n: head for n, head in record.get("heads", {}).items() if n in HEADS}
+        layers = {"network": record["network"], **heads}
+    if trust_code:
+        offer_code(path)
+    # The scope holds in this thread, and takes precedence over an outer scope. The argument
+    # `safe_mode` would not, if a trusted module loads another folder while it is imported.
+    scope = SafeModeScope(not trust_code)
+    with _refuse_network(str(path / MODEL)), scope:
+        deserialize = keras.saving.deserialize_keras_object
+        built = {name: deserialize(layer) for name, layer in layers.items()}
+        if not built["network"].built:
+            built["network"].build()
+    return built
+
+
+def _read_native(parsed: Location, trust_code: bool) -> ModelParts:
+    path, location = parsed.folder, parsed.argument
+    record = _read_record(path, location)
+    with paths.refuse_damage(path / MODEL, _MEND):
+        usage = {name: value for name, value in record["usage"].items() if name in USAGE}
+        usage |= {
+            name: tuple(usage.get(name, ()))
+            for name in ("languages", "labels", "unread", "unlisted")
+        }
+        weights = find_checkpoint(path, parsed.checkpoint, record.get("save_every_steps"))
+        folder = record["vocabulary"] and str(record["vocabulary"])
+        special = Special.of(record.get("special", {}))
+        scores = record.get("results", {}).get("scores") or _read_scores(path)
+    vocabulary = Vocabulary.load(path / folder) if folder else None
+    layers = _build_layers(path, record, trust_code)
+    with _refuse_network(str(path / MODEL)):
+        manifest = load_network(weights, layers["network"], vocabulary.hash if vocabulary else "")
+        for name in HEADS:
+            if name in layers:
+                load_weights(layers[name], saved_file(path, name))
+    results = {name: manifest[name] for name in ("step", "metrics") if name in manifest}
+    return ModelParts(
+        **layers,
+        vocabulary=vocabulary,
+        special=special,
+        checkpoint=weights.name,
+        recipe=_read_optional(path / RECIPE),
+        results={**results, "scores": scores},
+        **usage,
+    )
+
+
+def _read_optional(path: epath.Path) -> dict[str, Any]:
+    """Reads a JSON object from a file. Returns {} if the file is missing or holds no object."""
+    try:
+        return paths.read_json(path)
+    except UserError:
+        return {}
+
+
+def _read_scores(run: epath.Path) -> dict[str, dict[str, float]]:
+    """Reads metrics of earlier evaluations, as a dict from each file in RUN/scores to its floats.
+
+    The name of a file lacks `.json`, and the field `seconds` is left out.
+    """
+    files = sorted((run / "scores").glob("*.json")) if (run / "scores").exists() else ()
+    scores = {}
+    for file in files:
+        record = _read_optional(file)
+        metrics = record.get("metrics", record)
+        if isinstance(metrics, Mapping):
+            scores[file.stem] = {
+                n: v for n, v in metrics.items() if isinstance(v, float) and n != "seconds"
+            }
+    return scores
+
+
+def _read_library(
+    parsed: Location, lower_case: bool | None, pooling: bool, trust_code: bool, tokenizer: str
+) -> ModelParts:
+    folder = pathlib.Path(parsed.folder)
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {folder} for {parsed.argument}: check the path")
+    if parsed.library == KERAS_HUB:
+        file = folder / "config.json"
+        config = read_json(file) if file.is_file() else {}
+        if str(config.get("registered_name")).startswith("macaron_tf>"):
+            from macaron_tf.hub.keras_hub import read_preset  # KerasHub is optional
+
+            return read_preset(folder, trust_code)
+        return read_keras_hub(folder)
+    if parsed.library == MODEL_GARDEN:
+        return read_model_garden_bert(folder, _lower_case(folder, lower_case))
+    return read_hugging_face(folder, lower_case, pooling, tokenizer == "python")
+
+
+def _lower_case(folder: pathlib.Path, lower_case: bool | None) -> bool:
+    """Returns whether a BERT checkpoint of Model Garden lower-cases text.
+
+    If `lower_case` is `None`, "cased" or "uncased" in the folder's name determines the result.
+    """
+    match = re.search("uncased|cased", folder.name)
+    if lower_case is None and not match:
+        raise UserError(
+            f"neither the files nor the name of {folder} says whether text is lower-cased: give "
+            "lower_case=True or False in Python, or --[no-]lower-case in a command"
+        )
+    return lower_case if lower_case is not None else match[0] == "uncased"

@@ -1,0 +1,415 @@
+"""`Pretrained`, a trained network with its vocabulary and its task, and `load`."""
+
+import contextlib
+import dataclasses
+import functools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Self
+
+import keras
+import numpy as np
+from etils import epath
+
+from macaron_tf.data.batches import ExampleBatches
+from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.data.tasks.examples import Examples
+from macaron_tf.data.tasks.own_tables import TableSettings
+from macaron_tf.engines.accuracy import Accuracy
+from macaron_tf.engines.certificate import Certificate
+from macaron_tf.engines.graph import TaskGraph, columns_of
+from macaron_tf.engines.lite_decoding import LiteDecoder, convert_decoder
+from macaron_tf.engines.lite_writer import PRECISIONS, convert_to_lite
+from macaron_tf.engines.saved_model import WRITERS, write_version
+from macaron_tf.errors import UserError, check_choice
+from macaron_tf.hub.hugging_face import writer
+from macaron_tf.hub.loading import read_model
+from macaron_tf.models import catalog
+from macaron_tf.models.base import Model
+from macaron_tf.models.config import EncoderConfig
+from macaron_tf.models.model_card import USE_OF_EXPORT
+from macaron_tf.models.tasks import CausalClassifier, EncoderClassifier
+from macaron_tf.tasks import Decoding, Limits, TaskKind, labelled, saving, task_of
+from macaron_tf.tasks.labelled import embeds_languages
+from macaron_tf.tasks.model_parts import ModelParts
+from macaron_tf.text.base import Vocabulary
+from macaron_tf.training import build_fit_model
+from macaron_tf.training.config import fine_tuning
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pretrained(ModelParts):
+    """A trained network, its vocabulary and its task.
+
+    Example:
+        model = macaron_tf.load("runs/rte")
+        model.predict([("Two men sleep.", "Men sleep.")])  # a list with one answer
+
+    Attributes:
+        lite: LiteRT weight type; see `with_lite`. `None` means that `predict` uses TensorFlow.
+    """
+
+    lite: str | None = None
+
+    def __repr__(self) -> str:
+        description = type(self.network).__name__
+        if isinstance(self.network, Model):
+            description += f" on {catalog.sized_name(self.model, dict(self.model_options))}"
+        weights = f"{self.network.count_params():,} weights"
+        return f"<Pretrained {self.name or 'model'}: {description}, {weights}>"
+
+    @functools.cached_property
+    def task(self) -> TaskKind:
+        """Task that the model was trained for."""
+        return task_of(self)
+
+    def _graph(self, **options: Any) -> TaskGraph:
+        """Returns the cached `TaskGraph` of the task with `options` of `TaskKind.with_options`."""
+        key = tuple(sorted(options.items()))
+        if key not in self._graphs:
+            task = self.task.with_options(**options) if key else self.task
+            if self.lite and isinstance(task, Decoding):
+                self._graphs[key] = TaskGraph(task.with_decoder(self._lite_decoder))
+            else:
+                lite_graph = convert_to_lite(TaskGraph(task), self.lite) if self.lite else None
+                self._graphs[key] = TaskGraph(task, lite_graph)
+        return self._graphs[key]
+
+    @functools.cached_property
+    def _graphs(self) -> dict[tuple, TaskGraph]:
+        return {}
+
+    @functools.cached_property
+    def _lite_decoder(self) -> LiteDecoder:
+        return convert_decoder(self.network, self.lite)
+
+    def with_lite(self, precision: str = "fp32") -> Self:
+        """Returns a copy of this model whose `predict` runs small requests in LiteRT.
+
+        In LiteRT, a small request can take a third of the time that it takes in TensorFlow. If the
+        model generates text, the copy runs all requests in LiteRT, also requests of `stream`.
+
+        LiteRT is not the default, because the first request converts the network. The conversion
+        takes seconds, or a minute for GPT-2 base. Changes of the network's weights after the
+        conversion do not affect the copy.
+
+        Args:
+            precision: weight type, `"fp32"` or `"int8"`. With int8 matrices, predictions can be
+                twice as fast as with `"fp32"`, and probabilities differ by about 1e-3.
+        """
+        check_choice("precision", precision, PRECISIONS)
+        return dataclasses.replace(self, lite=precision)
+
+    def predict(self, *texts: Any, **options: Any) -> Any:
+        """Runs the model's task on texts, and returns the answers.
+
+        Exported models and servers return answers in the same form.
+
+        Args:
+            texts: one argument for each text input in `model.task.texts`. An argument is a string
+                or an iterable of strings, such as a list, an array, a pandas column or a
+                `tf.data.Dataset`. Alternatively, a single argument holds all examples: an iterable
+                of tuples or dictionaries of texts.
+            options: options of the task, such as `temperature` or `n_best`.
+
+        Returns:
+            A list with a plain Python value for each example, such as a string or a dictionary. If
+            the input is a single example that is not in an iterable, the result is the value
+            itself.
+        """
+        columns, is_single = columns_of(self.task.texts, texts)
+        task_options = {name: options.pop(name) for name in self.task.takes if name in options}
+        graph = self._graph(**task_options)
+        one_at_a_time = self.lite and isinstance(graph.task, Decoding)
+        with self._lite_decoder.alone() if one_at_a_time else contextlib.nullcontext():
+            answers = graph.answer(columns, **options)
+        return answers[0] if is_single else answers
+
+    def stream(self, text: str, **options: Any) -> Iterator[str]:
+        """Yields the answer to one text in parts, each as soon as it is generated.
+
+        The options are those of generation, such as `temperature` and `seed`, except `num_samples`.
+        """
+        return self._graph().task.stream(text, **options)
+
+    def score(self, *texts: Any) -> Any:
+        """Computes the log-probability of each text, or of each target given its source.
+
+        The texts of a language model, or the sources and targets of a translator, have the forms
+        that `predict` accepts.
+
+        Returns:
+            A list with a dictionary for each text or target, or the dictionary itself for a single
+            example. `log_probs` is the natural logarithm of the probability, and `tokens` is the
+            number of tokens.
+        """
+        signatures = self.task.functions()
+        names = signatures["score"][1] if "score" in signatures else ("text",)
+        columns, is_single = columns_of([*names], texts)
+        if "score" in signatures:
+            result = self._graph().answer(columns, "score")
+        else:
+            result = self.task.likelihoods(*columns)
+        return result[0] if is_single else result
+
+    def export(
+        self,
+        path: str | os.PathLike,
+        version: int | None = None,
+        bfloat16: bool = False,
+        lite: str | None = None,
+        formats: Sequence[str] = (),
+        check: str | None = None,
+        **options: Any,
+    ) -> epath.Path:
+        """Writes a SavedModel that includes the vocabulary and gives the same answers as `predict`.
+
+        A server of the SavedModel needs tensorflow and tensorflow_text, but not this library. This
+        method also opens every written file and compares its outputs with the network; see
+        `macaron_tf.engines.certificate`.
+
+        Args:
+            path: folder of the model, which gets a subfolder for each version. TensorFlow Serving
+                can watch this folder.
+            version: version number. `None` means the greatest version in the folder plus 1, or 1
+                in a new folder.
+            bfloat16: whether the dense layers of the SavedModel compute in bfloat16; see
+                `TaskGraph.in_bfloat16`.
+            lite: weight type of an additional LiteRT file, `"fp32"` or `"int8"`; see `with_lite`.
+                This project's server uses the file for small requests. `None` means no such file.
+            formats: additional formats, `"onnx"` or `"openvino"` or both. Each format has its own
+                folder inside the version. The folder contains the network without the vocabulary,
+                so the network maps token ids to float32 outputs.
+            check: source of labelled examples, such as `"tsv:dev.tsv"`, on which the network and
+                each file are scored; see `Accuracy`.
+            options: options of the task, such as `n_best`.
+        """
+        for name in formats:
+            check_choice("formats", name, [*WRITERS])
+        task = self.task.with_options(**options) if options else self.task
+        graph = TaskGraph(task)
+        record = {"run": self.name, "checkpoint": self.checkpoint, **task.facts()}
+        accuracy = Accuracy(task, check) if check else None
+        certificate = Certificate(task, accuracy)  # before the policy changes
+        in_bfloat16 = graph.in_bfloat16(self.checkpoint or self.name)
+        card = saving.card(self, self._task, USE_OF_EXPORT)
+        with in_bfloat16 if bfloat16 else contextlib.nullcontext():
+            return write_version(graph, record, path, version, lite, formats, certificate, card)
+
+    def classifier(
+        self, num_classes: int, head_dropout: float = 0.1, **changes
+    ) -> EncoderClassifier | CausalClassifier:
+        """Builds a classifier from this encoder and its pooler, with a new output layer.
+
+        If the checkpoint has no pooler, or a pooler with other layers, the classifier's pooler has
+        its initial weights. The classifier of a language model, such as GPT-2 or Llama, has no
+        pooler. It reads the last token of a text.
+
+        Args:
+            num_classes: number of classes, or 1 for regression.
+            head_dropout: dropout rate of the pooled vector, from 0 to 1.
+            changes: new values for fields of `EncoderConfig` that do not affect the shapes of
+                weights, such as `dropout`.
+        """
+        if not (isinstance(self.network, Model) and isinstance(self.config, EncoderConfig)):
+            raise UserError(
+                f"{self.name or self.checkpoint} is no encoder, which a classifier needs: load one"
+            )
+        config = dataclasses.replace(self.config, **changes)
+        if config.splittings != self.config.splittings:
+            raise UserError(f"scheme={config.scheme!r} does not fit the weights: leave scheme out")
+        self.require_floats()
+        if config.causal and config.summary == "first":
+            causal_classifier = CausalClassifier(config, num_classes, head_dropout)
+            causal_classifier.build()
+            causal_classifier.encoder.set_weights(self.encoder.get_weights())
+            if language_head := self.network.language_head:
+                causal_classifier.language_head.set_weights(language_head.get_weights())
+            return causal_classifier
+        pooler = self.network.pooler or self.pooler
+        classifier = EncoderClassifier(
+            config, num_classes, head_dropout, pooler and pooler.activation_argument
+        )
+        if pooler and not classifier.pooler.is_like(pooler):
+            pooler, classifier = None, EncoderClassifier(config, num_classes, head_dropout)
+        classifier.build()
+        classifier.encoder.set_weights(self.encoder.get_weights())
+        if pooler:
+            classifier.pooler.set_weights(pooler.get_weights())
+        return classifier
+
+    def fine_tune(
+        self,
+        texts: Iterable[Any],
+        labels: Iterable[Any],
+        epochs: int = 3,
+        learning_rate: float = 5e-5,
+        batch_size: int = 32,
+        max_length: int = 128,
+        seed: int = 1,
+    ) -> "Pretrained":
+        """Fine-tunes this encoder or language model to classify or rate texts; returns that model.
+
+        The optimizer is AdamW with BERT's hyperparameters (see `fine_tuning`). The learning rate
+        rises linearly in the first 10% of the updates and then decays linearly to 0. In contrast to
+        this method, the command `macaron train finetune:TASK` can also validate, resume runs, and
+        fine-tune for tagging, questions and multiple choice.
+
+        Args:
+            texts: training texts, or pairs of texts as tuples.
+            labels: class name of each text or pair, or its score as a float.
+            max_length: maximum row length in tokens, including special tokens. Longer texts are
+                truncated. The network's own maximum also applies.
+            seed: random seed for initial weights, shuffling and dropout.
+
+        Example:
+            model = macaron_tf.load("hugging-face:bert-base-uncased")
+            model = model.fine_tune(["Fine.", "Late again."], ["praise", "complaint"])
+            model.predict(["It came late."])
+        """
+        examples, labels = [*texts], [*labels]
+        has_pairs = bool(examples) and isinstance(examples[0], tuple | list | dict)
+        columns, _ = columns_of(("first", "second") if has_pairs else ("text",), [examples])
+        has_scores = all(isinstance(label, float | np.floating) for label in labels)
+        names = labels if has_scores else [*map(str, labels)]
+        classes = tuple(sorted({*names}))
+        if len(examples) != len(labels) or len(classes) < 2:
+            raise UserError(
+                f"the numbers of texts ({len(examples)}), labels ({len(labels)}) and distinct "
+                f"labels ({len(classes)}) do not fit: give each text a label, and at least two "
+                "classes or scores"
+            )
+        keras.utils.set_random_seed(seed)
+        table = TableSettings(text=("text",), text_b=("second",) if has_pairs else ())
+        values = np.array(names, np.float32) if has_scores else np.searchsorted(classes, names)
+        if has_scores:
+            moments = {"mean": float(values.mean()), "deviation": float(values.std())}
+            table, classes = dataclasses.replace(table, **moments), ()
+        table = dataclasses.replace(table, classes=classes)
+        definition = table.described(get_task("regress" if has_scores else "classify", own=True))
+        network = self.classifier(len(classes) or 1)
+        if network.language_head:
+            network.language_head.trainable = False  # the loss does not depend on this head
+        limits = Limits(
+            min(max_length, self.config.longest or max_length),
+            causal=self.config.causal,
+            languages=self.languages,
+            embeds_languages=embeds_languages(self.config),
+        )
+        task = labelled(definition, limits, network, self.vocabulary)
+        fields = {"vocabulary": self.vocabulary, "languages": self.languages, "labels": classes}
+        fields |= {"labelled": task.description(), "name": self.name}
+        rows = Examples(tuple(columns), values if has_scores else values.astype(np.int32))
+        batches = ExampleBatches(task.encoded(self.vocabulary, rows, limits), batch_size)
+        total = epochs * batches.steps_per_epoch
+        config = fine_tuning(learning_rate, seed=seed, max_steps=total, warmup_steps=total // 10)
+        fit_options = {"epochs": epochs, "steps_per_epoch": batches.steps_per_epoch, "verbose": 2}
+        build_fit_model(network, task.objective, config).fit(batches.dataset(seed), **fit_options)
+        return Pretrained(network, self.model, **fields)
+
+    def save_pretrained(
+        self, directory: str | os.PathLike, format: str = "weights.h5", license: str | None = None
+    ) -> None:
+        """Writes the model into a folder that `macaron_tf.load`, `--init` and `export` can read.
+
+        If writing to a local disk fails, an earlier model in the folder remains unchanged.
+
+            DIR/model.json           configuration of the network, its task and its results
+            DIR/model.weights.h5     weights
+            DIR/pooler.weights.h5    weights of a pooler that is not part of the network
+            DIR/replaced_token.weights.h5  weights of an ELECTRA discriminator's head
+            DIR/vocabulary/          vocabulary, if the model has a vocabulary
+            DIR/recipe.json          recipe of the training run, if the model has a recipe
+            DIR/code/                copies of user code, if needed; see `io.code_files`
+            DIR/manifest.json        format and checksums
+            DIR/README.md            model card, which you may edit
+
+        Args:
+            directory: folder to write, local or `gs://`. The folder must be new or empty, or
+                contain only the files of an earlier `save_pretrained`, which are replaced.
+            format: format of the weights, `"weights.h5"` or `"safetensors"`, which is also the
+                suffix of the weight files. With `"hugging-face"`, the folder has config.json,
+                model.safetensors, tokenizer files, a model card and manifest.json instead of the
+                files above. Transformers and `load("hugging-face:DIR")` can read the folder.
+            license: license to record. `None` means the model's `license`.
+        """
+        self._saving(format, license).save(self, directory)
+
+    def push_to_hub(
+        self,
+        repository: str,
+        format: str = "safetensors",
+        license: str | None = None,
+        private: bool | None = None,
+    ) -> str:
+        """Uploads the model to the Hugging Face hub in one commit, and returns the model's URL.
+
+        Log in with `hf auth login`, or set HF_TOKEN, before the call. Then
+        `macaron_tf.load("hub:OWNER/NAME")` loads the uploaded model. With `format="hugging-face"`,
+        transformers can load the model too.
+
+        Args:
+            repository: name of the repository, `OWNER/NAME`. A missing repository is created. In an
+                existing repository, the model card and the files of earlier pushes are replaced.
+            format, license: see `save_pretrained`.
+            private: whether a new repository is private. `None` means the owner's default.
+        """
+        return self._saving(format, license).publish(self, repository, private)
+
+    def _saving(self, format: str, license: str | None) -> saving.Saving:
+        return saving.Saving(self._task, format, license, writer)
+
+    @property
+    def _task(self) -> TaskKind | None:
+        """Task of the model, or `None` if the model has no task with texts as inputs."""
+        with contextlib.suppress(UserError):
+            return self.task
+        return None
+
+
+def load(
+    location: str | os.PathLike,
+    lower_case: bool | None = None,
+    pooling: bool = True,
+    vocabulary: Vocabulary | str | os.PathLike | None = None,
+    trust_code: bool = False,
+    tokenizer: str = "graph",
+) -> Pretrained:
+    """Loads a trained network with its weights, its vocabulary and its task.
+
+    Args:
+        location: the network, in one of these forms:
+
+            - `RUN`, the folder of a training run;
+            - `RUN@CHECKPOINT`, a checkpoint of a run (see `find_checkpoint`);
+            - `DIR`, a folder that `Pretrained.save_pretrained` wrote;
+            - `hugging-face:DIR`, a folder that transformers or sentence-transformers saved;
+            - `keras-hub:DIR`, a KerasHub preset of BERT, RoBERTa, DistilBERT, ELECTRA or GPT-2, or
+              a preset that `macaron_tf.hub.keras_hub` wrote;
+            - `model-garden:DIR`, a BERT checkpoint of TensorFlow's Model Garden;
+            - `hub:OWNER/NAME[@REVISION]`, a Hugging Face hub repository with the files of one of
+              the folders above except `RUN`. The package huggingface_hub downloads and caches the
+              files;
+            - `FILE.keras`, a network that Keras saved. The file has no vocabulary, so a network
+              that reads text also needs the argument `vocabulary`.
+        lower_case: whether to lower-case text. Pass `lower_case` only for WordPiece files that do
+            not say whether text is lower-cased.
+        pooling: whether to read the pooling of a sentence-transformers model. With `False`, only
+            the encoder is read. With `True`, unsupported pooling raises an error.
+        vocabulary: vocabulary, or its folder, for a network that was saved without a vocabulary.
+        trust_code: whether to import Python modules that the folder names or contains, such as a
+            custom block, and to open `.keras` files without Keras's safe mode. The code in these
+            modules and files then runs in this process.
+        tokenizer: "graph", or "python" for a Hugging Face folder whose `tokenizer.json` has a step
+            that our TensorFlow graphs lack. Hugging Face's package tokenizers then encodes text in
+            Python. Such a model cannot be exported with its tokenizer.
+
+    Example:
+
+        bert = macaron_tf.load("hugging-face:bert-base-uncased")
+        classifier = bert.classifier(num_classes=2)
+        bert.save_pretrained("my-bert")
+    """
+    return Pretrained(
+        **vars(read_model(location, lower_case, pooling, vocabulary, trust_code, tokenizer))
+    )

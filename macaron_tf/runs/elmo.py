@@ -1,0 +1,217 @@
+"""ELMo: recipe, run, data, evaluation and word vectors."""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated
+
+import numpy as np
+import tensorflow as tf
+from annotated_types import Ge
+
+from macaron_tf.data.batches import ArrayBatches
+from macaron_tf.data.sources.readers import documents
+from macaron_tf.data.sources.tfds import Tfds
+from macaron_tf.errors import UserError, check_encodable
+from macaron_tf.models import Elmo, ElmoConfig
+from macaron_tf.objectives import BidirectionalLanguageObjective
+from macaron_tf.runs.recipe import Recipe
+from macaron_tf.runs.run import Inputs, Plan, Run
+from macaron_tf.runs.trainer import evaluate_model
+from macaron_tf.settings import INT32, Count, Natural
+from macaron_tf.text.normalization import in_chunks
+from macaron_tf.text.token_rows import fingerprint
+from macaron_tf.text.words import (
+    WordText,
+    WordVocabulary,
+    as_word_text,
+    character_ids,
+    count_words,
+    read_words,
+    split_words,
+    with_ends,
+)
+
+_MAX_BATCH_WORDS = 2048  # maximum number of words in a batch of `embed`, including padding
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ElmoRecipe(Recipe):
+    """Settings of an ELMo training run.
+
+    Attributes:
+        sources: sources of the documents, which must fit in memory; see
+            `macaron_tf.data.sources.readers.documents`.
+        vocabulary_size: maximum number of words that ELMo predicts, including <UNK>, <S> and </S>.
+            The vocabulary has the most frequent words of the training documents.
+        row_length: number of words in a row, including the start and end tokens of sentences.
+        batch_size: number of rows in a micro-batch.
+        held_out: interval between held-out documents. With 50, the first document and every 50th
+            document after it are used for validation.
+        samples: number of negative samples of the sampled softmax in training; 0 means the full
+            softmax.
+    """
+
+    kind = "elmo"
+
+    sources: tuple[str, ...]
+    vocabulary_size: Annotated[int, Ge(4), INT32] = 8_000
+    row_length: Annotated[int, Ge(2), INT32] = 32
+    batch_size: Count = 32
+    held_out: Annotated[int, Ge(2), INT32] = 50
+    samples: Natural = 0
+
+    def check(self) -> None:
+        if not self.sources:
+            raise self.error("sources is empty: give the text, as in sources=text-lines:FILE")
+
+    def model_config(self, vocab_size: int | None = None) -> ElmoConfig:
+        config = super().model_config(vocab_size)
+        return self.expect_model(config, ElmoConfig, "is not an ELMo")
+
+    def make_objective(self, static_shapes: bool = False) -> BidirectionalLanguageObjective:
+        return BidirectionalLanguageObjective(self.samples)
+
+
+@dataclasses.dataclass(frozen=True)
+class ElmoRun(Run):
+    recipe_class = ElmoRecipe
+    vocabulary_class = WordVocabulary
+
+    def plan(self, start: None, inputs: Inputs) -> Plan:
+        recipe = self.recipe
+        recipe.model_config()  # raises for wrong settings before minutes are spent on the data
+        recipe.check_metric(recipe.make_objective().metric_names)
+        run = self.continued()
+        rows, held_out, vocabulary = read_rows(recipe, run.vocabulary, inputs.tfds)
+        return Plan(
+            run=dataclasses.replace(run, vocabulary=vocabulary),
+            batches=functools.partial(rows.dataset, recipe.training.seed),
+            validation=lambda network: (
+                lambda model, step: evaluate_model(model, held_out.evaluation_dataset())
+            ),
+            fingerprint=rows.fingerprint(),
+            counts={"rows": len(rows.ids)},
+            note=f"; {rows.ids.size:,} training words, {held_out.ids.size:,} held-out words, "
+            f"{vocabulary.size:,} words in the vocabulary",
+            next=(
+                "predict {run} --input lines.txt --output vectors.npz",
+                "train finetune_elmo:sst2 {run}-sst2 --init {run} --data-dir DIR",
+            ),
+        )
+
+
+class Rows(ArrayBatches):
+    """Batches of a text that is split into rows of L words. An incomplete last row is dropped.
+
+    A batch is a dict. `characters (B, L, C)` contains the C character ids of each word, and `words
+    (B, L)` contains the word ids. `ids (N, L)` are the indices into `text.types` of all N rows.
+    """
+
+    def __init__(self, text: WordText, recipe: ElmoRecipe):
+        length, width = recipe.row_length, recipe.model_config(text.vocab_size).max_characters
+        count = len(text.ids) // length
+        self.ids = text.ids[: count * length].reshape(count, length)  # (N,) -> (rows, L)
+        characters = text.characters(width)  # (types, C)
+
+        def gather(indices: np.ndarray) -> dict[str, np.ndarray]:
+            ids = self.ids[indices]
+            return {"characters": characters[ids], "words": text.targets(ids)}
+
+        shapes = {"characters": ("int32", (None, length, width))}
+        shapes["words"] = ("int32", (None, length))
+        super().__init__(count, recipe.batch_size, gather, shapes)
+
+    def fingerprint(self) -> str:
+        """Computes the SHA-256 digest (hex) of all rows."""
+        return fingerprint([self.ids])
+
+
+def read_word_splits(
+    recipe: Recipe, tfds: Tfds | None, edit: Callable[[str], str] = str
+) -> list[list[str]]:
+    """Reads documents, and returns the words of the training and of the held-out documents.
+
+    The first document and every `held_out`-th document after it are held out. `edit` edits the text
+    of a document before the text is split.
+    """
+    document_words = [
+        words
+        for source in recipe.sources
+        for words in read_words(map(edit, documents(source, "train", tfds)))
+    ]
+    held_out_words = document_words[:: recipe.held_out]
+    del document_words[:: recipe.held_out]
+    return [list(itertools.chain.from_iterable(part)) for part in (document_words, held_out_words)]
+
+
+def build_vocabulary(word_splits: list[list[str]], size: int) -> WordVocabulary:
+    """Builds the vocabulary of the `size` most frequent training words, including special words."""
+    train_words, held_out_words = word_splits
+    if held_out_words and not train_words:
+        raise UserError(
+            "the only document is held out: give more, or split it with text-paragraphs:FILE"
+        )
+    return count_words([train_words], size)
+
+
+def read_rows(
+    recipe: ElmoRecipe, vocabulary: WordVocabulary | None, tfds: Tfds | None
+) -> tuple[Rows, Rows, WordVocabulary]:
+    """Reads the training rows, the held-out rows and the vocabulary of a recipe.
+
+    The `vocabulary` `None` means a new vocabulary of the most frequent training words.
+    """
+    word_splits = read_word_splits(recipe, tfds)
+    vocabulary = vocabulary or build_vocabulary(word_splits, recipe.vocabulary_size)
+    num_train, num_validation = (len(words) // recipe.row_length for words in word_splits)
+    if num_train < recipe.batch_size or not num_validation:
+        raise UserError(
+            f"the sources have {num_train} rows for training and {num_validation} for validation, "
+            f"but {recipe.batch_size} and 1 are needed: add documents, or lower batch_size"
+        )
+    train, validation = (Rows(as_word_text(words, vocabulary), recipe) for words in word_splits)
+    return train, validation, vocabulary
+
+
+def _batched(rows: Iterable[list[bytes]]) -> Iterator[list[list[bytes]]]:
+    """Groups lines into batches of at most `_MAX_BATCH_WORDS` words, including padding.
+
+    A longer line forms a batch alone.
+    """
+    batch, max_length = [], 0
+    for row in rows:
+        max_length = max(max_length, len(row))
+        if batch and (len(batch) + 1) * max_length > _MAX_BATCH_WORDS:
+            yield batch
+            batch, max_length = [], len(row)
+        batch.append(row)
+    if batch:
+        yield batch
+
+
+def embed(
+    network: Elmo, lines: list[str], tokenized: bool = False
+) -> Iterator[tuple[list[str], np.ndarray]]:
+    """Yields the words of each line, and the vectors of these words from all layers.
+
+    For N words, the vectors have the shape `(N, 1 + num_layers, 2 P)` float32, where P is ELMo's
+    projection width. `tokenized` lines are split at white space only, not by `split_words`.
+    """
+    check_encodable(lines)
+    layers = tf.function(
+        lambda characters: network(characters, training=False),
+        autograph=False,
+        reduce_retracing=True,  # because batches have many lengths
+    )
+    split = tf.strings.split if tokenized else split_words
+    word_rows = (row for chunk in in_chunks(lines) for row in split(tf.constant(chunk)).to_list())
+    for rows in _batched(word_rows):
+        words = tf.ragged.constant(rows, tf.string, ragged_rank=1)
+        padded = with_ends(words).to_tensor("")  # (B, L)
+        layer_vectors = layers(character_ids(padded, network.config.max_characters))
+        for row, line_words in enumerate(rows):
+            # Drops the start token and the end token.
+            vectors = tf.cast(layer_vectors[row, 1 : 1 + len(line_words)], tf.float32).numpy()
+            yield [word.decode("utf-8", "replace") for word in line_words], vectors

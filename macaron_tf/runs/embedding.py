@@ -1,0 +1,246 @@
+"""Sentence-BERT: recipe, run, data, and the function that opens a sentence encoder."""
+
+import dataclasses
+from typing import Annotated, Literal
+
+import numpy as np
+import tensorflow as tf
+from annotated_types import Ge
+
+from macaron_tf.data.sources.tfds import Tfds
+from macaron_tf.data.tasks.definitions import TASKS, Task, get_task
+from macaron_tf.data.tasks.encoding import encode_sets
+from macaron_tf.data.tasks.examples import Examples, read_triplets
+from macaron_tf.errors import UserError
+from macaron_tf.evaluation.similarity import similarity_metrics, triplet_accuracy
+from macaron_tf.models import EncoderConfig
+from macaron_tf.models.tasks import SiameseEncoder, parse_concatenation
+from macaron_tf.objectives import (
+    CosineObjective,
+    Objective,
+    PairClassificationObjective,
+    TripletObjective,
+)
+from macaron_tf.runs.epochs import EpochRecipe, EpochRun, read_init, warn_start
+from macaron_tf.runs.run import Inputs, Plan, Run
+from macaron_tf.runs.starts import Start
+from macaron_tf.settings import INT32, Positive
+from macaron_tf.tasks import labelled
+from macaron_tf.tasks.embedding import SentenceEmbedding, warn_cut
+from macaron_tf.training import FitModel
+
+# Task of choosing the text that is closer in meaning to the anchor; only `embed` has this task.
+TRIPLETS = Task(
+    "triplets",
+    ("anchor",),
+    ("positive", "negative"),
+    labels=("positive", "negative"),
+    kind="choice",
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EmbeddingRecipe(EpochRecipe):
+    """Settings of a Sentence-BERT run.
+
+    Attributes:
+        task: name of a classification or regression task on sentence pairs, or `triplets`.
+        pooling: pooling of the token vectors into a sentence vector, which is `mean`, `max` or
+            `cls` (the vector of the first token).
+        concatenation: features of the sentence vectors u and v that the softmax classifier reads.
+            The value is a selection of `u`, `v`, `|u-v|` and `u*v`, separated by commas.
+        normalize: whether to scale sentence vectors to norm 1, in training too.
+        margin: margin of the triplet loss.
+        max_length: maximum number of tokens in a sentence, including special tokens. Longer
+            sentences are truncated.
+    """
+
+    kind = "embedding"
+    pooling: Literal["mean", "max", "cls"] = "mean"
+    concatenation: str = "u,v,|u-v|"
+    normalize: bool = False
+    margin: Positive = 1.0
+    max_length: Annotated[int, Ge(3), INT32] = 128  # [CLS], a token, [SEP]
+
+    def check(self) -> None:
+        try:
+            parse_concatenation(self.concatenation)
+        except ValueError as error:
+            raise UserError(str(error)) from error
+
+    def network(self, config: EncoderConfig) -> SiameseEncoder:
+        arguments = (self.pooling, self.normalize, self.num_classes, self.concatenation)
+        return SiameseEncoder(config, *arguments, dtype=self.training.dtype_policy)
+
+    def unread(self) -> list[str]:
+        readers = {"concatenation": "softmax", "margin": "triplet"}
+        unread = (name for name, objective in readers.items() if self.objective != objective)
+        return [*super().unread(), *unread]
+
+    @property
+    def task_definition(self) -> Task:
+        return pair_task(self.task)
+
+    @property
+    def objective(self) -> str:
+        """Training objective: `triplet`, `cosine` for scores of pairs or `softmax` for classes."""
+        if self.task_definition is TRIPLETS:
+            return "triplet"
+        return "cosine" if self.task_definition.regression else "softmax"
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the validation metrics, without the loss."""
+        if self.objective == "softmax":
+            return ("score", *self.task_definition.metrics)
+        return ("spearman", "pearson") if self.objective == "cosine" else ("accuracy",)
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes of the softmax objective, or 0 for other objectives."""
+        return self.task_definition.num_classes if self.objective == "softmax" else 0
+
+    def usage(self) -> dict:
+        return {
+            **super().usage(),
+            "max_length": self.max_length,
+            "pooling": self.pooling,
+            "normalize": self.normalize,
+        }
+
+    def make_objective(self, static_shapes: bool = False) -> Objective:
+        if self.objective == "softmax":
+            return PairClassificationObjective(self.num_classes)
+        if self.objective == "cosine":
+            return CosineObjective(*self.task_definition.score_range)
+        return TripletObjective(self.margin)
+
+
+def pair_task(name: str) -> Task:
+    """Returns the task `name`, whose examples are sentence pairs or triplets."""
+    if name == TRIPLETS.name:
+        return TRIPLETS
+    if not _is_of_pairs(get_task(name)):
+        choices = ", ".join(task.name for task in TASKS.values() if _is_of_pairs(task))
+        raise UserError(
+            f"{name} is not a task with sentence pairs: choose one of {TRIPLETS.name}, {choices}"
+        )
+    return get_task(name)
+
+
+def _is_of_pairs(task: Task) -> bool:
+    # Excludes MultiRC, which scores all answers to a question together.
+    return bool(task.second) and task.kind == "classification" and not task.grouped
+
+
+def read_sets(
+    task: Task, split: str, source: str | None = None, tfds: Tfds | None = None
+) -> Examples:
+    """Reads the examples of a task with two texts per example, or of `TRIPLETS`.
+
+    The `source` `None` means the default source of the task.
+    """
+    if task is not TRIPLETS:
+        return labelled(task).read(split, tfds, source)
+    if not source:
+        raise UserError(f"the task {task.name} has no default source: give --set source=tsv:FILE")
+    return read_triplets(source, split)
+
+
+def measure(
+    task: Task, network: SiameseEncoder, vectors: np.ndarray, labels: np.ndarray | None
+) -> dict[str, float]:
+    """Computes the metrics of sentence vectors on a task.
+
+    The metrics are `spearman` and `pearson` for a regression task, `accuracy` for triplets, and the
+    metrics of `task` for a classification task. The correlations and the triplet accuracy are NaN
+    if a vector is not finite.
+
+    Args:
+        network: the encoder, whose classifier is used for a classification task.
+        vectors: `(N, S, D)`, vectors of N examples with S sentences each.
+        labels: `(N,)`, the scores or class indices; `None` for triplets.
+    """
+    if task is TRIPLETS:
+        return {"accuracy": triplet_accuracy(*np.moveaxis(vectors, 1, 0))}  # (N, S, D) -> (S, N, D)
+    if task.regression:
+        return similarity_metrics(vectors[:, 0], vectors[:, 1], labels)
+    logits = network.pair_logits(tf.constant(vectors[:, 0]), tf.constant(vectors[:, 1]))  # (N, C)
+    return labelled(task).measure(tf.cast(logits, tf.float32).numpy(), Examples((), labels))
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbeddingRun(EpochRun):
+    recipe_class = EmbeddingRecipe
+
+    @classmethod
+    def read_start(cls, recipe: EmbeddingRecipe, inputs: Inputs, earlier: Run | None) -> Start:
+        if earlier or not recipe.init:
+            return super().read_start(recipe, inputs, earlier)
+        arguments = inputs.vocabulary, inputs.lower_case, inputs.trust_code
+        return read_encoder(recipe.init, *arguments)
+
+    @classmethod
+    def started(cls, recipe: EmbeddingRecipe, start: Start) -> EmbeddingRecipe:
+        """Returns the recipe with the pooling, normalization and length of the encoder `start`."""
+        recipe, pretrained = super().started(recipe, start), start.source
+        if not pretrained:
+            return recipe
+        return recipe.changed(
+            pooling=pretrained.pooling or recipe.pooling,
+            normalize=pretrained.normalize,
+            max_length=pretrained.max_length or recipe.max_length,
+        )
+
+    def plan(self, start: Start, inputs: Inputs) -> Plan:
+        recipe, vocabulary = self.recipe, start.vocabulary
+        start.check(recipe.model_config(vocabulary.size))
+        recipe.check_metric((*recipe.metrics, "loss"))
+        task = recipe.task_definition
+        examples, held_out = (
+            read_sets(task, split, recipe.source, inputs.tfds)
+            for split in ("train", task.validation_splits[0])
+        )
+        recipe = recipe.resolved(len(examples))
+        warn_start(start, recipe)
+        # Raises for a run of other settings before the tokenization.
+        run = dataclasses.replace(self, recipe=recipe, vocabulary=vocabulary).continued()
+        train_data, validation_data = (
+            encode_sets(vocabulary, sets, recipe.max_length) for sets in (examples, held_out)
+        )
+        for sets in (train_data, validation_data):
+            warn_cut(sets.truncated_count, len(sets.rows.lengths), recipe.max_length)
+        objective = recipe.make_objective()
+
+        def validation(network: SiameseEncoder):
+            encoder = SentenceEmbedding(network, vocabulary, recipe.max_length)
+
+            def validate(model: FitModel, step: int) -> dict[str, float]:
+                vectors = encoder.encode_sets(validation_data)
+                labels = (
+                    None if validation_data.labels is None else tf.constant(validation_data.labels)
+                )
+                loss = objective.loss(network, tf.constant(vectors), labels)  # (N,)
+                metrics = measure(task, network, vectors, validation_data.labels)
+                return {"loss": float(tf.reduce_mean(loss)), **metrics}
+
+            return validate
+
+        commands = "evaluate {run}{data}", "search {run} --corpus FILE"
+        commands += (f"export {{run}} served/{run.path.name}",)
+        return run.plan_of_examples(train_data, validation, start, inputs.devices, next=commands)
+
+
+def read_encoder(
+    location: str,
+    vocabulary: str | None = None,
+    lower_case: bool | None = None,
+    trust_code: bool = False,
+) -> Start:
+    """Loads an encoder by `read_init`, also from a sentence-transformers folder."""
+    init = read_init(location, None, vocabulary, lower_case, ("encoder",), True, trust_code)
+    if init.config.summary == "last":
+        raise UserError(
+            f"{location} is an XLNet with [CLS] at the end of a sequence: give another encoder"
+        )
+    return init

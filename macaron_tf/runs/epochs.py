@@ -1,0 +1,231 @@
+"""Training of encoders on a task's examples, with the training length in epochs."""
+
+import dataclasses
+import functools
+import os
+import sys
+import typing
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+import keras
+import tensorflow as tf
+from annotated_types import Gt, Lt
+
+from macaron_tf.data.batches import EncodedExamples, ExampleBatches
+from macaron_tf.distribution import is_tpu
+from macaron_tf.errors import UserError
+from macaron_tf.hub.tokenizers.reading import refuse_lower_case
+from macaron_tf.models import ElmoConfig, EncoderConfig, EncoderDecoderConfig, catalog
+from macaron_tf.runs.recipe import MAY_CHANGE, Recipe
+from macaron_tf.runs.run import Inputs, Plan, Run
+from macaron_tf.runs.starts import Start, read_start
+from macaron_tf.settings import Count, Dropout
+from macaron_tf.text import load_encoder_vocabulary
+from macaron_tf.text.base import check_vocabulary
+from macaron_tf.training.session import Validate
+
+NOTHING = "random weights"
+_Recipe = typing.TypeVar("_Recipe", bound="EpochRecipe")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EpochRecipe(Recipe):
+    """Recipe of an encoder, with the training length in epochs.
+
+    An epoch is a pass over the training set. When the size of the training set is known, `resolved`
+    converts epochs and fractions into update counts in `training`. The run's recipe.json contains
+    the epochs and the update counts. If a user sets `training.max_steps`, `training.warmup_steps`
+    or `training.validate_every`, the corresponding setting `epochs`, `warmup_fraction` or
+    `validate_epochs` becomes `None`.
+
+    Attributes:
+        task: name of the task; `macaron_tf.data.tasks.definitions` lists the tasks.
+        source: source of the examples; see `macaron_tf.data.tasks.examples`. `None` means that
+            neither the user nor the task names a source.
+        init: pre-trained model to start from; `None` means random weights. See `read_init`.
+        batch_size: number of examples in a micro-batch or, if long texts are read in windows,
+            number of windows.
+        epochs: number of passes over the training set; `None` means `training.max_steps` updates.
+        warmup_fraction: fraction of all updates that is warm-up; `None` means
+            `training.warmup_steps` updates.
+        validate_epochs: number of epochs between validations; `None` means
+            `training.validate_every` updates.
+        max_length: maximum number of tokens in a row, including special tokens.
+    """
+
+    # These settings may differ when a run is resumed, because the update counts that they
+    # determine are compared instead.
+    may_change: typing.ClassVar[tuple[str, ...]] = (
+        *MAY_CHANGE,
+        "epochs",
+        "warmup_fraction",
+        "validate_epochs",
+    )
+
+    by_argument: typing.ClassVar = {"task": "the recipe with its task, as in finetune:sst2,"}
+    start_settings: typing.ClassVar = ("init", "model")
+    configs: typing.ClassVar[tuple[type, ...]] = (EncoderConfig,)  # supported model configurations
+
+    task: str
+    source: str | None
+    init: str | None = None
+    batch_size: Count = 32
+    epochs: Annotated[float, Gt(0), Lt(1e6)] | None = 3.0
+    warmup_fraction: Dropout | None = 0.1
+    validate_epochs: Annotated[float, Gt(0), Lt(1e6)] | None = 1.0
+    max_length: Count = 128
+
+    def model_config(self, vocab_size: int | None = None) -> EncoderConfig | EncoderDecoderConfig:
+        config = super().model_config(vocab_size)
+        if not isinstance(config, self.configs):
+            self.expect_model(config, EncoderConfig, "is not an encoder")
+        self.expect_positions(config, "max_length", self.max_length)
+        return config
+
+    def usage(self) -> dict:
+        return {**super().usage(), "trained_length": self.max_length}
+
+    def follow(self, path: str) -> "EpochRecipe":
+        """Returns the recipe without the setting that a new value of `path` overrides."""
+        computed = {
+            "training.max_steps": "epochs",
+            "training.warmup_steps": "warmup_fraction",
+            "training.validate_every": "validate_epochs",
+        }
+        return self.changed(**{computed[path]: None}) if path in computed else self
+
+    def resolved(self, num_examples: int) -> "EpochRecipe":
+        """Returns the recipe with update counts for a training set of `num_examples` examples."""
+        training = self.training
+        updates_per_epoch = -(-num_examples // self.batch_size) / training.accumulation_steps
+        changes = {"max_steps": training.max_steps}
+        if self.epochs is not None:
+            changes["max_steps"] = max(round(self.epochs * updates_per_epoch), 1)
+        max_steps = changes["max_steps"]
+        if self.warmup_fraction is not None:
+            changes["warmup_steps"] = min(round(self.warmup_fraction * max_steps), max_steps - 1)
+        if self.validate_epochs is not None:
+            changes["validate_every"] = min(
+                max(round(self.validate_epochs * updates_per_epoch), 1), max_steps
+            )
+        return self.changed(training=changes)
+
+
+@dataclasses.dataclass(frozen=True)
+class EpochRun(Run):
+    training_flags = ("vocabulary", "lower_case")
+
+    @classmethod
+    def read_start(cls, recipe: EpochRecipe, inputs: Inputs, earlier: Run | None) -> Start:
+        vocabulary = inputs.vocabulary
+        if earlier and not recipe.init:
+            if vocabulary:
+                raise UserError("--resume cannot be combined with --vocabulary: leave it out")
+            return Start(NOTHING, earlier.vocabulary, recipe.model, recipe.model_options)
+        model = None if recipe.init else recipe.model
+        return read_init(
+            recipe.init, model, vocabulary, inputs.lower_case, trust_code=inputs.trust_code
+        )
+
+    @classmethod
+    def started(cls, recipe: _Recipe, start: Start) -> _Recipe:
+        return recipe.changed(**start.settings) if recipe.init else recipe
+
+    def plan_of_examples(
+        self,
+        examples: EncodedExamples,
+        validation: Callable[[keras.Model], Validate],
+        start: Start,
+        strategy: tf.distribute.Strategy,
+        **fields,
+    ) -> Plan:
+        """Plans the training on tokenized examples; `fields` are further fields of the plan."""
+        recipe = self.recipe
+        batches = example_batches(examples, recipe.batch_size, strategy)
+        print(f"{recipe.task}: {batches.summary()}", flush=True)
+        return Plan(
+            run=self,
+            batches=functools.partial(batches.dataset, recipe.training.seed),
+            validation=validation,
+            fingerprint=batches.fingerprint(),
+            counts={"examples": len(batches)},
+            initialize=start.copy_to,
+            note=f", from {start.given}",
+            **fields,
+        )
+
+
+def read_init(
+    location: str | None,
+    model: str | None = None,
+    vocabulary: str | os.PathLike | None = None,
+    lower_case: bool | None = None,
+    kinds: Sequence[str] = ("encoder", "reader", "words"),
+    pooling: bool = False,
+    trust_code: bool = False,
+) -> Start:
+    """Loads the pre-trained model that `--init` names, or prepares a start from random weights.
+
+    Args:
+        location: value of `--init`, which is a location that `macaron_tf.load` reads; `None` means
+            random weights.
+        model: name of the model in the catalog, if `location` is `None`.
+        vocabulary: folder of the vocabulary. If `location` is `None`, this argument is required.
+            Otherwise, the vocabulary must equal the vocabulary of the loaded model.
+        lower_case: whether the model lower-cases text, for a model whose files do not say so.
+        pooling: whether to read the pooling of a sentence-transformers model.
+    """
+    if not location and not vocabulary:
+        raise UserError(
+            "--init is missing: give a model, such as hugging-face:DIR, or train from random "
+            "weights by `--set model=bert_tiny --vocabulary CORPUS/vocabulary` after `macaron "
+            "prepare bert_tiny CORPUS --set corpus.sources=text-lines:FILE`"
+        )
+    if not location:
+        refuse_lower_case(lower_case, f"--vocabulary {vocabulary}")
+        if isinstance(catalog.CONFIGS.get(model), ElmoConfig):
+            raise UserError(f"model={model} needs pre-trained weights: give --init RUN")
+        return Start(NOTHING, load_encoder_vocabulary(vocabulary), model)
+    init = read_start(location, kinds, lower_case, pooling, trust_code)
+    if vocabulary:
+        check_vocabulary(init.vocabulary.hash, load_encoder_vocabulary(vocabulary).hash, location)
+    return init
+
+
+def warn_start(
+    init: Start, recipe: EpochRecipe, language: str | None = None, mend: str = ""
+) -> None:
+    """Warns on stderr about unset languages, and about rows that are longer than in pre-training.
+
+    Args:
+        language: language of the texts; `None` means the first language of the model, and causes a
+            warning if the model has several languages.
+        mend: format string for the end of the warning about languages. The field `{}` is replaced
+            by the model's other languages.
+    """
+    if len(init.languages) > 1 and not language:
+        first, *other_languages = init.languages
+        print(
+            f"warning: the model reads all texts as {first}, the first language of {init.given}"
+            + mend.format(", ".join(other_languages)),
+            file=sys.stderr,
+        )
+    if init.trained_length is not None and recipe.max_length > init.trained_length:
+        print(
+            f"warning: max_length is {recipe.max_length}, but {init.given} was trained on rows of "
+            f"at most {init.trained_length} tokens: set max_length={init.trained_length}, or "
+            "expect worse results on longer rows",
+            file=sys.stderr,
+        )
+
+
+def example_batches(
+    encoded: EncodedExamples, batch_size: int, strategy: tf.distribute.Strategy
+) -> ExampleBatches:
+    """Makes batches whose rows are padded to one of at most 4 lengths.
+
+    Several lengths keep the padding short. With a `TPUStrategy`, all batches have the same length,
+    because the model is compiled for each length.
+    """
+    return ExampleBatches(encoded, batch_size, shapes=1 if is_tpu(strategy) else 4)

@@ -1,0 +1,365 @@
+"""Fine-tuning on labelled examples: data (`TaskData`), recipe (`FinetuningRecipe`) and run."""
+
+import dataclasses
+import functools
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+import tensorflow as tf
+from etils import epath
+
+from macaron_tf.data.batches import EncodedExamples
+from macaron_tf.data.sources.tfds import Tfds
+from macaron_tf.data.tasks.definitions import Task, get_task
+from macaron_tf.data.tasks.own_tables import TableSettings
+from macaron_tf.distribution import Workers
+from macaron_tf.errors import UserError
+from macaron_tf.models import (
+    ElmoConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    WordEncoderConfig,
+)
+from macaron_tf.objectives import Objective
+from macaron_tf.runs.epochs import EpochRecipe, EpochRun, example_batches, warn_start
+from macaron_tf.runs.run import Inputs, Plan, metrics_line, write_json
+from macaron_tf.runs.starts import Start
+from macaron_tf.runs.trainer import warn_truncated
+from macaron_tf.settings import Dropout, NonNegative
+from macaron_tf.tasks import LabelledTask, Limits, SpanLimits, labelled
+from macaron_tf.tasks.labelled import embeds_languages
+from macaron_tf.tasks.sets import SetOutputs
+from macaron_tf.text import MosesPairVocabulary, PieceVocabulary
+from macaron_tf.training import FitModel, TrainingResult
+from macaron_tf.training.checkpoints import CheckpointDirectory, read_manifest
+
+RESULT = "result.json"
+TRAIN = "train"
+CHANCE_MARGIN = 0.02  # a score that is better by no more than this is at chance level
+
+
+class TaskData:
+    """The training and development sets of a task, which are read only once.
+
+    Attributes:
+        table: settings of the user's own table, including columns and classes that were found in
+            the data.
+        task: the task with the columns and classes of `table`.
+        labelled_task: object that encodes and scores examples of the task's type; see
+            `macaron_tf.tasks.labelled`.
+        splits: dict mapping "train" and the name of each development set to labelled examples.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        source: str | None = None,
+        tfds: Tfds | None = None,
+        table: TableSettings | None = None,
+    ):
+        self.table, self.tfds = (table or TableSettings()).filled(task, source, tfds), tfds
+        self.task = self.table.described(task)
+        self.labelled_task = labelled(self.task)
+        self.splits = self.labelled_task.read_splits(
+            (TRAIN, *task.validation_splits), tfds, source, self.table
+        )
+
+    @property
+    def validation(self) -> dict[str, Any]:
+        """The development sets, as a dict mapping split to examples."""
+        return {split: examples for split, examples in self.splits.items() if split != TRAIN}
+
+    def chance_level(self) -> float:
+        """Returns the best score, on the first development set, of one answer to every example."""
+        task, examples = self.labelled_task, next(iter(self.validation.values()))
+        constants = task.constants(self.splits[TRAIN], examples)
+        return max(task.score(constant, examples)["score"] for constant in constants)
+
+    def encoded(self, vocabulary: PieceVocabulary, limits: Limits) -> dict[str, EncodedExamples]:
+        """Returns each split's tokenized examples. Warns on stderr if texts may be truncated."""
+        encoded = {
+            split: self.labelled_task.encoded(vocabulary, examples, limits)
+            for split, examples in self.splits.items()
+        }
+        if self.labelled_task.truncates:
+            advice = "max_length, if the weights were trained on longer rows,"
+            warn_truncated(encoded[TRAIN].rows.lengths, limits.max_length, advice)
+        return encoded
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinetuningRecipe(EpochRecipe):
+    """All settings of a fine-tuning run.
+
+    An epoch counts examples, even if a long example is split into several rows, as in BERT's
+    released code. In classification and multiple choice, texts longer than `max_length` are
+    truncated. In question answering and tagging, long contexts and sentences are read in
+    overlapping windows.
+
+    Attributes:
+        head_dropout: dropout rate of the head's input, which is the pooled vector or the vectors of
+            all positions. Question-answering heads have no dropout.
+        spans: lengths of questions, answers and window steps in extractive question answering.
+        table: settings of the user's own table, such as its columns and classes, for a task that
+            reads such a table.
+        language: language of the texts in classification, for a model with several languages;
+            `None` means the model's first language.
+        languages: the model's languages, in the order of its language embeddings.
+        language_weight: lambda, the weight of the auxiliary language-modeling loss when a causal
+            model is fine-tuned for classification or multiple choice; see
+            `AuxiliaryLanguageObjective`.
+        words: settings of the network on top of ELMo's vectors.
+    """
+
+    kind = "finetuning"
+    configs = (EncoderConfig, EncoderDecoderConfig, ElmoConfig)
+    by_argument: ClassVar[dict] = EpochRecipe.by_argument | dict.fromkeys(
+        ("languages", "words.elmo", "words.max_characters"), "--init"
+    )
+
+    head_dropout: Dropout = 0.1
+    spans: SpanLimits = SpanLimits()
+    table: TableSettings = TableSettings()
+    language: str | None = None
+    languages: tuple[str, ...] = ()
+    language_weight: NonNegative = 0.5
+    words: WordEncoderConfig = WordEncoderConfig()
+
+    def check(self) -> None:
+        self.table.check_task(get_task(self.task, own=True))
+        min_length = labelled(self.task_definition).min_length(self.spans)
+        if self.max_length < min_length:
+            raise UserError(
+                f"max_length is {self.max_length}, but {self.task} needs at least {min_length}"
+            )
+        if self.language and "language" not in labelled(self.task_definition).takes:
+            raise UserError(
+                f"language={self.language!r} applies only to classification tasks, not {self.task}"
+            )
+        Limits(self.max_length, language=self.language, languages=self.languages)
+
+    @functools.cached_property
+    def task_definition(self) -> Task:
+        """Definition of the task, with the columns and classes of `table`."""
+        return self.table.described(get_task(self.task, own=True))
+
+    def usage(self) -> dict:
+        return {
+            **super().usage(),
+            "labels": self.task_definition.labels,
+            "languages": self.languages,
+            "language": self.language,
+            "labelled": labelled(self.task_definition, self.limits).description(),
+        }
+
+    @property
+    def limits(self) -> Limits:
+        """Length and layout of the rows that the model reads."""
+        config = self.model_config()
+        language_arguments = self.language, self.languages, embeds_languages(config)
+        return Limits(self.max_length, self.spans, config.causal, *language_arguments)
+
+    def unread(self) -> list[str]:
+        kind, config = self.task_definition.kind, self.model_config()
+        read = {
+            "spans.": kind == "spans",
+            "words.": isinstance(config, ElmoConfig),
+            "language_weight": config.causal and kind in ("classification", "choice"),
+        }
+        return [*super().unread(), *(path for path in read if not read[path])]
+
+    def make_objective(self, static_shapes: bool = False) -> Objective:
+        return labelled(self.task_definition).training_objective(
+            self.model_config(), self.language_weight
+        )
+
+    def model_config(
+        self, vocab_size: int | None = None
+    ) -> EncoderConfig | EncoderDecoderConfig | ElmoConfig:
+        config = super().model_config(vocab_size)
+        if isinstance(config, ElmoConfig) and self.task_definition.kind == "choice":
+            raise UserError(
+                f"{self.task} has choices, which ELMo does not support: give another --init"
+            )
+        return config
+
+
+def by_split(measured: Mapping[str, dict[str, float]]) -> dict[str, float]:
+    """Merges the metrics of several development sets into one dict, from metric to value.
+
+    Metrics of the first split keep their names. For other splits, the name of the split becomes a
+    prefix, as in "validation_mismatched_accuracy".
+    """
+    first = next(iter(measured))
+    return {
+        name if split == first else f"{split}_{name}": value
+        for split, metrics in measured.items()
+        for name, value in metrics.items()
+    }
+
+
+def measure(
+    task: Task, outputs: Mapping[str, Any], examples: Mapping[str, Any]
+) -> dict[str, float]:
+    """Computes the metrics of a model on several splits, and merges them by `by_split`."""
+    labelled_task = labelled(task)
+    return by_split(
+        {split: labelled_task.measure(outputs[split], examples[split]) for split in outputs}
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class FinetuningRun(EpochRun):
+    recipe_class = FinetuningRecipe
+
+    @property
+    def task(self) -> Task:
+        """Task on which the run fine-tunes a model."""
+        return self.recipe.task_definition
+
+    @classmethod
+    def started(cls, recipe: FinetuningRecipe, start: Start) -> FinetuningRecipe:
+        return super().started(recipe, start).changed(languages=start.languages)
+
+    def make_network(self) -> keras.Model:
+        recipe = self.recipe
+        config = recipe.model_config(self.vocabulary.size)
+        if isinstance(config, ElmoConfig):
+            characters = config.max_characters
+            config = dataclasses.replace(recipe.words, elmo=config, max_characters=characters)
+        policy = recipe.training.dtype_policy
+        return labelled(self.task).make_network(config, recipe.head_dropout, policy)
+
+    def write(self, network: keras.Model, fingerprint: str, **counts: int) -> None:
+        (self.path / RESULT).unlink(missing_ok=True)
+        super().write(network, fingerprint, **counts)
+
+    def load_labelled_task(self, checkpoint: os.PathLike | str | None = None) -> LabelledTask:
+        """Loads a checkpoint, by default that of `find_checkpoint`, to make predictions."""
+        checkpoint = self.checkpoint(checkpoint)
+        metrics = read_manifest(checkpoint).get("metrics") or {}
+        arguments = self.load_network(checkpoint), self.vocabulary, metrics
+        return labelled(self.task, self.recipe.limits, *arguments)
+
+    def plan(self, start: Start, inputs: Inputs) -> Plan:
+        task, recipe = get_task(self.recipe.task, own=True), self.recipe
+        self._check(recipe, start)
+        # A built-in recipe may also change settings that nothing reads.
+        changed = {
+            f.name for f in dataclasses.fields(recipe) if getattr(recipe, f.name) != f.default
+        }
+        unread = [path for path in recipe.unread() if path.rstrip(".") in changed]
+        data = TaskData(task, recipe.source, inputs.tfds, recipe.table)
+        if task.own:
+            print(f"{recipe.source}: {data.task.summary()}", file=sys.stderr)
+        # The recipe that the run saves has the columns, the classes and the update counts.
+        recipe = recipe.changed(table=data.table).resolved(len(data.splits[TRAIN]))
+        self._check(recipe, start)
+        mend = "; to classify texts in {} give --set language=CODE"
+        warn_start(start, recipe, recipe.language, mend)
+        # Raises for a run of other settings before tokenization, which takes minutes.
+        settings, vocabulary = [*self.settings, *unread], start.vocabulary
+        run = dataclasses.replace(
+            self, recipe=recipe, vocabulary=vocabulary, settings=settings
+        ).continued()
+        encoded = data.encoded(vocabulary, recipe.limits)
+        level, strategy = data.chance_level(), inputs.devices
+
+        def ended(result: TrainingResult | None) -> tuple[str, Sequence[str]]:
+            record = result_of(run.path, result)
+            if Workers(strategy).chief:
+                write_json(run.path / RESULT, record)
+            metrics = record["metrics"]
+            best = "best validation scores at step {step:,}: " + metrics_line(metrics)
+            if not metrics or metrics["score"] > level + CHANCE_MARGIN:
+                return best, commands
+            best += (
+                f"\nat chance level: the same answer to every example has the score {level:.4f}; "
+                "train another run with more epochs or training.max_steps, another "
+                "training.learning_rate, more examples or other weights (--init)"
+            )
+            return best, []
+
+        commands = ["evaluate {run}{data}", "predict {run} --input FILE"]
+        if task.submissions:
+            commands.append("submit {run} OUT{data}")
+        if not isinstance(vocabulary, MosesPairVocabulary):
+            commands.append(f"export {{run}} served/{run.path.name}")
+        return run.plan_of_examples(
+            encoded[TRAIN],
+            functools.partial(_validation, run, data, encoded, strategy),
+            start,
+            strategy,
+            ended=ended,
+        )
+
+    @staticmethod
+    def _check(recipe: FinetuningRecipe, start: Start) -> None:
+        """Raises a `UserError` if a setting does not fit the start, or the best metric."""
+        task = recipe.task_definition
+        start.check(recipe.model_config(start.vocabulary.size))
+        recipe.check_metric(("score", *task.metrics, *task.more_metrics, "loss"))
+
+
+def _validation(
+    run: FinetuningRun,
+    data: TaskData,
+    encoded: dict[str, EncodedExamples],
+    strategy: tf.distribute.Strategy,
+    network: keras.Model,
+):
+    """Makes a validation function, which returns the loss and the metrics.
+
+    The loss is that of the first development set, and the metrics are those of all.
+    """
+    recipe = run.recipe
+    task = labelled(data.task, recipe.limits, network, run.vocabulary)
+    outputs_of = SetOutputs(task, recipe.batch_size)
+    sets = {
+        split: example_batches(encoded[split], recipe.batch_size, strategy)
+        for split in data.validation
+    }
+
+    def validate(model: FitModel, step: int) -> dict[str, float]:
+        logits = {split: outputs_of.logits(rows) for split, rows in sets.items()}
+        outputs = {
+            split: task.outputs(logits[split], rows.encoded, data.splits[split], task.limits)
+            for split, rows in sets.items()
+        }
+        first = next(iter(sets))
+        rows = sets[first]
+        batch = {
+            "token_ids": tf.ones((len(rows), 1), tf.int32),
+            "label": tf.constant(rows.labels(np.arange(len(rows)), rows.lengths[-1])),
+            "weight": tf.ones(len(rows)),
+        }
+        objective = data.labelled_task.objective
+        sums = objective.sums(tf.constant(logits[first]), batch, training=False)
+        loss = float(sums["loss_sum"] / sums["weight"])
+        return {"loss": loss, **measure(data.task, outputs, data.validation)}
+
+    return validate
+
+
+def result_of(path: epath.Path, trained: TrainingResult | None) -> dict[str, Any]:
+    """Returns the contents of result.json in the folder `path` of a run.
+
+    The keys are `reason` (why the run ended, such as "max_steps"), `step` (number of updates),
+    `best_step`, `best_score` and `metrics` (of the best checkpoint; `None` or empty if there is
+    none, for example because all scores were NaN) and `seconds`. If training diverged, `trained` is
+    `None`, and so are `step` and `seconds`.
+    """
+    directory = CheckpointDirectory(path)
+    best = directory.best() or {}
+    return {
+        "reason": trained.reason if trained else "diverged",
+        "step": trained and trained.step,
+        "best_step": best.get("step"),
+        "best_score": best.get("score"),
+        "metrics": read_manifest(directory.of_step(best["step"]))["metrics"] if best else {},
+        "seconds": trained and round(trained.elapsed_seconds, 1),
+    }

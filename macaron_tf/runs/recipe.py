@@ -1,0 +1,520 @@
+"""Recipes, which are frozen dataclasses that hold every setting of a run.
+
+Each run saves its recipe in the file recipe.json of its folder.
+"""
+
+import contextlib
+import dataclasses
+import difflib
+import json
+import sys
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import keras
+
+from macaron_tf.errors import ALIASES, UserError, nearest, parse_json
+from macaron_tf.io.plug_ins import find_sources, imported_names, source_names
+from macaron_tf.models import EncoderConfig, EncoderDecoderConfig, catalog
+from macaron_tf.objectives import Objective
+from macaron_tf.settings import SettingDescription, Settings, Variants, describe, hints_of, parse
+from macaron_tf.training.config import ENDING_SCHEDULES, TrainingConfig
+
+# Settings of training length, validation and saving, which may differ when a run is resumed.
+MAY_CHANGE = tuple(
+    f"training.{name}"
+    for name in (
+        "max_steps",
+        "max_minutes",
+        "max_skipped_updates",
+        "early_stopping_patience",
+        "log_every",
+        "validate_every",
+        "save_every_steps",
+        "save_every_minutes",
+        "keep_last",
+    )
+)
+
+# Settings that a model card always shows. A card shows other settings only if they are not
+# defaults.
+CARD_SETTINGS = ("objective.name", "batch_size", "max_tokens", "vocabulary.kind", "vocabulary.size")
+CARD_SETTINGS += ("training.optimizer", "training.learning_rate", "training.schedule")
+CARD_SETTINGS += ("training.max_steps", "training.warmup_steps", "training.seed")
+
+_Config = typing.TypeVar("_Config")
+_Recipe = typing.TypeVar("_Recipe", bound="Recipe")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recipe(Settings):
+    """Settings that all types of recipes share.
+
+    Attributes:
+        model: name of the model in the catalog.
+        training: training settings.
+        model_options: pairs of a configuration field and a value, for fields that differ from the
+            catalog.
+    """
+
+    # Type of the recipe in a run's recipe.json.
+    kind: typing.ClassVar[str] = ""
+    # Settings that may differ when a run is resumed. A path that ends in a dot is a whole section.
+    may_change: typing.ClassVar[tuple[str, ...]] = MAY_CHANGE
+
+    # Dict mapping a setting to the name of the command-line argument that determines the setting.
+    by_argument: typing.ClassVar[dict[str, str]] = {}
+    # Settings that determine the pre-trained model from which training starts.
+    start_settings: typing.ClassVar[tuple[str, ...]] = ("init",)
+    # Settings that an evaluation may change. A path that ends in a dot is a whole section.
+    evaluation_settings: typing.ClassVar[tuple[str, ...]] = ()
+
+    model: str
+    training: TrainingConfig
+    model_options: tuple[tuple[str, typing.Any], ...] = ()
+
+    @classmethod
+    def read(cls, values: Mapping[str, typing.Any], trust_code: bool = False) -> typing.Self:
+        recipe = super().read(values, trust_code)
+        # The fields of the model are checked when `model_config` is called, as if the user had
+        # written them.
+        type(recipe.catalog_config()).converted(dict(recipe.model_options), trust_code)
+        return recipe
+
+    def changed(self, **values) -> typing.Self:
+        """Returns a copy of the recipe with fields replaced. A dict replaces fields of a section.
+
+        Example: `bert_base().changed(model="bert_large", training=dict(learning_rate=2e-4))`.
+        """
+        return _changed(self, values)
+
+    def model_config(self, vocab_size: int | None = None) -> EncoderConfig | EncoderDecoderConfig:
+        """Returns the model's configuration with `model_options` applied.
+
+        Args:
+            vocab_size: vocabulary size; `None` means 8, for callers that do not use the vocabulary
+                size.
+        """
+        options = dict(self.model_options)
+        if "vocab_size" in options:
+            raise UserError(
+                "model.vocab_size is the size of the vocabulary: leave model.vocab_size out"
+            )
+        return self.catalog_config(vocab_size=vocab_size or 8, **options)
+
+    def catalog_config(self, **options):
+        """Returns the catalog's configuration of the model, with only `options` replaced."""
+        with as_user_errors("model"):
+            return catalog.config(self.model, **options)
+
+    @property
+    def names_code(self) -> bool:
+        """Whether the recipe names user code, so that its run is opened with `--trust-code`."""
+        record = dataclasses.asdict(self)
+        return bool(imported_names(record) or source_names(record))
+
+    @property
+    def model_name(self) -> str:
+        """The model's name in the catalog, followed by the sizes that `model_options` changes."""
+        return catalog.sized_name(self.model, dict(self.model_options))
+
+    def network(self, config) -> keras.Model:
+        """Makes, but does not build, the network that `config` describes."""
+        return catalog.network(config, self.training.dtype_policy)
+
+    def make_objective(self, static_shapes: bool = False) -> Objective:
+        """Makes the training objective. Every subclass must define this method.
+
+        Args:
+            static_shapes: whether no tensor shape may depend on tensor values, as for TPUs and JAX.
+        """
+        raise NotImplementedError
+
+    def usage(self) -> dict[str, typing.Any]:
+        """Returns the arguments of `ModelParts` that the recipe sets."""
+        unlisted = {*self.unread(), *self.may_change, *at_defaults(self)} - {*CARD_SETTINGS}
+        return {
+            "model": self.model,
+            "optimizer": self.training.optimizer,
+            "unlisted": tuple(sorted(unlisted)),
+        }
+
+    def expect_model(self, config, config_class: type[_Config], predicate: str) -> _Config:
+        """Returns the model's configuration, or raises a `UserError` if it is no `config_class`.
+
+        Args:
+            predicate: predicate of the error message, such as "is not an encoder".
+        """
+        if not isinstance(config, config_class):
+            choices = ", ".join(catalog.names(config_class))
+            raise UserError(f"the model {self.model} {predicate}: set model to one of {choices}")
+        return config
+
+    def expect_positions(self, config, name: str, length: int) -> None:
+        """Raises a `UserError` if `length`, the setting `name`, exceeds the model's positions."""
+        if config.longest is not None and config.longest < length:
+            raise UserError(
+                f"{name} is {length}, but the model has {config.longest} positions: lower {name}"
+            )
+
+    def follow(self, path: str) -> "Recipe":
+        """Adapts the settings that depend on the changed setting `path`, and returns the recipe.
+
+        For example, `EpochRecipe` sets `epochs` to `None` if `path` is "training.max_steps".
+        """
+        return self
+
+    def unread(self) -> list[str]:
+        """Returns the paths of settings that nothing reads, apart from those of the model.
+
+        A path that ends in a dot stands for a whole section.
+        """
+        adam = self.training.optimizer == "adam"
+        return [] if adam else [f"training.{name}" for name in ("beta_1", "beta_2", "epsilon")]
+
+    def check_metric(self, metric_names: Iterable[str]) -> None:
+        """Raises a `UserError` if `training.best_metric` is not in `metric_names`."""
+        if self.training.best_metric not in (metric_names := tuple(metric_names)):
+            raise UserError(
+                f"training.best_metric is {self.training.best_metric!r}, but must be one of "
+                f"{', '.join(metric_names)}"
+            )
+
+    def check_continues(
+        self, before: "Recipe", where, may_change: Iterable[str] | None = None
+    ) -> None:
+        """Raises a `UserError` if this recipe cannot continue a run that `before` started.
+
+        The two recipes must agree in all settings except `may_change`, by default that of this
+        recipe. They must also agree in `training.max_steps` if the schedule is linear or cosine.
+        """
+        allowed = self.may_change if may_change is None else may_change
+        for name, (old, new) in before.differences(self).items():
+            changes_decay = (
+                name == "training.max_steps" and self.training.schedule in ENDING_SCHEDULES
+            )
+            if changes_decay or not is_among(name, allowed):
+                raise UserError(
+                    f"{where} was trained with {name}={old!r}, not {new!r}: choose another folder, "
+                    f"or continue the run with its own settings by `train --resume {where}`"
+                )
+
+    def differences(self, other: "Recipe") -> dict[str, tuple[typing.Any, typing.Any]]:
+        """Returns the settings that differ between two recipes.
+
+        The result maps a path to a pair: the value in this recipe, and the value in `other`. `None`
+        stands for the value of a setting that a recipe does not have.
+        """
+        values, other_values = (
+            {path: value for path, value, _ in _leaves(recipe)} for recipe in (self, other)
+        )
+        paths = values | other_values
+        pairs = {path: (values.get(path), other_values.get(path)) for path in paths}
+        return {path: (first, second) for path, (first, second) in pairs.items() if first != second}
+
+    def to_json(self) -> str:
+        """Returns the recipe and its kind as JSON text, which `recipe_from_json` reads."""
+        return json.dumps({"kind": self.kind, **dataclasses.asdict(self)}, indent=2) + "\n"
+
+
+def is_among(path: str, settings: Iterable[str]) -> bool:
+    """Returns whether `settings` contain `path` or, as in "training.", its whole section."""
+    return any(
+        path == entry or (entry.endswith(".") and path.startswith(entry)) for entry in settings
+    )
+
+
+def refuse(*rules: tuple[object, str]) -> None:
+    """Raises a `UserError` with the sentence of the first rule whose condition is true."""
+    for is_broken, sentence in rules:
+        if is_broken:
+            raise UserError(sentence)
+
+
+@contextlib.contextmanager
+def as_user_errors(prefix: str) -> Iterator[None]:
+    """Turns a `ValueError` in the `with` block into a `UserError` that begins with `prefix`."""
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(f"{prefix}: {error}") from error
+
+
+def recipe_from_json(
+    recipe_class: type[Recipe], text: str, where: str, trust_code: bool = False
+) -> Recipe:
+    """Reads the output of `Recipe.to_json`.
+
+    Args:
+        where: path of the file, for error messages.
+        trust_code: whether to import the user's objective, optimizer and blocks that the recipe
+            names.
+    """
+    try:
+        values = parse_json(text)
+        kind = str(values.pop("kind", recipe_class.kind))
+        if kind == recipe_class.kind:
+            return recipe_class.read(values, trust_code)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(
+            f"{where} is not a recipe of this version of the package ({error}): use the version "
+            "that wrote it, or train again"
+        ) from error
+    raise UserError(
+        f"{where} is a recipe of kind {kind!r}, not {recipe_class.kind!r}: give another run"
+    )
+
+
+def override(
+    recipe: _Recipe,
+    settings: Iterable[str],
+    read_saved: Callable[[], "Recipe | None"] = lambda: None,
+) -> _Recipe:
+    """Returns a copy of the recipe with settings replaced, and imports the user code they name.
+
+    All replacements take effect together. Fewer steps and a shorter warm-up, for example, may be
+    given in either order. If `settings` shorten the run but not the warm-up, the warm-up may be
+    shortened too; see `_warm_up`.
+
+    Args:
+        settings: strings of the form `path=value`, such as `training.max_steps=500`,
+            `data.source=tsv:pairs.tsv`, `model.dropout=0.2` (a field of the model's configuration)
+            or `model=macaron_small`.
+        read_saved: function that returns the recipe of the run to resume, or `None` for a new run.
+            The function is called after the settings are parsed, because the run may name the same
+            user code. If the saved run has the recipe's own warm-up, it keeps this warm-up even if
+            `training.max_steps` changes.
+    """
+    model_texts, values, paths, settings = {}, {}, [], tuple(settings)
+    refuse_argument_settings(settings, recipe.by_argument)
+    variants = _variants(type(recipe))
+    parts = (setting.partition("=") for setting in settings)
+    chosen = {
+        path: parse(path, text, variants[path]) for path, _, text in parts if path in variants
+    }
+    for setting in settings:
+        path, equals, text = setting.partition("=")
+        if not equals:
+            raise UserError(
+                f"--set {setting} contains no '=': write PATH=VALUE, such as training.seed=2"
+            )
+        if path.startswith("model."):
+            model_texts[path.removeprefix("model.")] = text
+        elif path in chosen:
+            paths.append(path)
+        else:
+            hint, section = _hint(recipe, type(recipe), path, setting, chosen), values
+            value = parse(path, text, hint)
+            find_sources(value)
+            *parents, name = path.split(".")
+            for parent in parents:
+                section = section.setdefault(parent, {})
+            section[name] = value
+            paths.append(path)
+    for path, start in chosen.items():
+        values[path] = _as_variant(getattr(recipe, path), start, values.get(path, {}))
+    given, training = recipe.training, values.get("training", {})
+    keeps_warm_up = "warmup_steps" not in training
+    if keeps_warm_up:
+        steps = training.get("max_steps", given.max_steps)
+        training["warmup_steps"] = _warm_up(given, steps)
+    recipe = _changed(recipe, {**values, "training": training})
+    if model_texts:
+        model_options = dict(recipe.model_options)
+        for name, text in model_texts.items():
+            config_class = type(recipe.catalog_config())
+            hint = _hint(recipe, config_class, name, f"model.{name}={text}")
+            model_options[name] = parse(f"model.{name}", text, hint)
+        recipe = recipe.changed(model_options=tuple(sorted(model_options.items())))
+    saved = read_saved()
+    if saved and keeps_warm_up:
+        warm_up = saved.training.warmup_steps
+        if _warm_up(given, saved.training.max_steps) == warm_up:
+            recipe = _changed(recipe, {"training": {"warmup_steps": warm_up}})
+    for path in paths:
+        recipe = recipe.follow(path)
+    if not saved:
+        _check_warm_up(recipe.training)
+    return recipe
+
+
+def named_settings(cls: type[Settings], texts: Iterable[str]) -> dict[str, typing.Any]:
+    """Parses values of `--set` of the form NAME=VALUE as fields of `cls`, and drops `None`."""
+    values: dict[str, typing.Any] = {}
+    hints = hints_of(cls)
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if name not in hints or not equals:
+            raise UserError(
+                f"--set {text} is not NAME=VALUE with one of the names {', '.join(hints)}"
+                f"{nearest(name, hints)}"
+            )
+        values[name] = parse(name, value, hints[name])
+    cls(**values)  # checks the ranges
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def at_defaults(settings: Settings, path: str = "") -> Iterator[str]:
+    """Yields the paths of settings that have their default values, each after the prefix `path`."""
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if isinstance(value, Settings):
+            yield from at_defaults(value, f"{path}{field.name}.")
+        elif value == field.default:
+            yield f"{path}{field.name}"
+
+
+def warn_unread(recipe: Recipe, network: keras.Model, settings: Iterable[str]) -> None:
+    """Warns on stderr of settings that no part of the built model reads."""
+    unread = [*recipe.unread(), *(f"model.{name}" for name in network.unread())]
+    for path in dict.fromkeys(setting.partition("=")[0] for setting in settings):
+        if is_among(path, unread):
+            name = path.rstrip(".")
+            message = f"warning: {name} has no effect, because no part of this model reads it"
+            print(message, file=sys.stderr)
+
+
+def refuse_argument_settings(settings: Iterable[str], by_argument: dict[str, str]) -> None:
+    """Raises a `UserError` if `--set` has a setting that `by_argument` maps to another argument."""
+    for setting in settings:
+        name = setting.partition("=")[0]
+        if name in by_argument:
+            raise UserError(
+                f"--set {setting} is not allowed in this command: give {by_argument[name]} instead"
+            )
+
+
+def _warm_up(training: TrainingConfig, steps: int) -> int:
+    """Returns the number of warm-up updates for a run of `steps` updates.
+
+    If the recipe's warm-up takes more than half of a shortened run, the warm-up is shortened in
+    proportion. For example, 1,000 warm-up updates in 10,000 updates become 100 in 1,000. A warm-up
+    with a constant learning rate is not shortened.
+    """
+    warmup_steps = training.warmup_steps
+    if _has_constant_warm_up(training):
+        return warmup_steps
+    is_shortened = steps < training.max_steps and 2 * warmup_steps > steps
+    return warmup_steps * steps // training.max_steps if is_shortened else warmup_steps
+
+
+def _has_constant_warm_up(training: TrainingConfig) -> bool:
+    """Returns whether the learning rate does not rise in the warm-up, as in T5.
+
+    The result is false for the linear and cosine schedules, whose decay has a fixed end.
+    """
+    is_constant = training.warmup_start >= training.learning_rate
+    return is_constant and training.schedule not in ENDING_SCHEDULES
+
+
+def _check_warm_up(training: TrainingConfig) -> None:
+    """Raises a `UserError` if the warm-up is as long as the run or longer.
+
+    A constant warm-up may have any length (see `_has_constant_warm_up`).
+    """
+    warm_up, steps = training.warmup_steps, training.max_steps
+    if warm_up >= steps and warm_up and not _has_constant_warm_up(training):
+        raise UserError(
+            f"training.warmup_steps={warm_up} is not less than training.max_steps={steps}, so the "
+            f"run would never reach training.learning_rate={training.learning_rate:g}: set "
+            f"training.warmup_steps={steps // 10}, or raise training.max_steps"
+        )
+
+
+def _changed(node, values: dict[str, typing.Any]):
+    """Returns nested settings with fields replaced; only the final values are validated."""
+    new_values, variants = {}, _variants(type(node))
+    for name, value in values.items():
+        before = getattr(node, name)
+        if isinstance(value, dict):
+            value = _changed(before, value)
+        elif name in variants and isinstance(value, str):
+            value = _as_variant(before, parse(name, value, variants[name]), {})
+        new_values[name] = value
+    return dataclasses.replace(node, **new_values)
+
+
+def _variants(cls: type[Settings]) -> dict[str, typing.Any]:
+    """Returns the annotations of fields whose class a name chooses, such as `objective`."""
+    return {
+        name: hint
+        for name, hint in hints_of(cls).items()
+        if any(isinstance(part, Variants) for part in typing.get_args(hint))
+    }
+
+
+def _as_variant(before: Settings, start: Settings, values: dict[str, typing.Any]) -> Settings:
+    """Returns `start` with the fields that it shares with `before`, and then `values`."""
+    shared = hints_of(type(start)).keys() & hints_of(type(before)).keys() - {"name"}
+    fields = {name: getattr(before, name) for name in shared}
+    for name, value in values.items():
+        section = fields.get(name, getattr(start, name))
+        fields[name] = _changed(section, value) if isinstance(value, dict) else value
+    return dataclasses.replace(start, **fields)
+
+
+def settings_of(recipe: Recipe) -> Iterator[tuple[str, str, str, str]]:
+    """Yields (path, `repr` of the value, range, meaning) for all settings but `model_options`."""
+    for path, value, item in (*_leaves(recipe), *_leaves(recipe.model_config(), "model.")):
+        if path != "model_options":
+            yield path, repr(value), item.range, item.text
+
+
+def _leaves(node, path: str = "") -> Iterator[tuple[str, typing.Any, SettingDescription]]:
+    """Yields (path, value, description) for every setting; `path` is a prefix such as "model."."""
+    descriptions = describe(type(node))
+    items = [(f"{path}{item.name}", getattr(node, item.name), item) for item in descriptions]
+    yield from (item for item in items if not dataclasses.is_dataclass(item[1]))
+    variants = _variants(type(node))
+    for name, value, item in items:
+        if dataclasses.is_dataclass(value):
+            for leaf in _leaves(value, f"{name}."):
+                names_class = item.name in variants and leaf[0] == f"{name}.name"
+                yield (name, leaf[1], item) if names_class else leaf
+
+
+def _nearest_path(recipe: Recipe, path: str, chosen: Mapping[str, Settings]) -> str:
+    """Returns the end of an error message that suggests a setting with a similar name, or "".
+
+    Only the last names of the paths are compared, so the suggestion may be in another section.
+    `chosen` are settings of new classes, which replace sections of the recipe.
+    """
+    leaves = (*_leaves(recipe), *_leaves(recipe.catalog_config(), "model."))
+    leaves += tuple(leaf for name, start in chosen.items() for leaf in _leaves(start, f"{name}."))
+    paths = {leaf: leaf.rpartition(".")[2] for leaf, _, _ in leaves}
+    name = path.rpartition(".")[2]
+    matches = difflib.get_close_matches(ALIASES.get(name, name), paths.values(), 1)
+    candidates = [leaf for leaf, name in paths.items() if name in matches]
+    suggestion = f"; perhaps you meant {candidates[0]!r}" if candidates else ""
+    return nearest(path, candidates) or suggestion
+
+
+def _hint(recipe: Recipe, cls, path: str, setting: str, chosen: Mapping[str, Settings] = {}):
+    """Returns the type annotation of the field at the dotted `path` in the class `cls`.
+
+    `chosen` are settings of new classes, which replace sections of the recipe. `recipe` and
+    `setting`, the whole value of `--set`, are for the error message.
+    """
+    name, _, subpath = path.partition(".")
+    hints = hints_of(cls)
+    if name not in hints:
+        given = setting.partition("=")[0]
+        section = given.removesuffix(path)
+        names = [name for name in hints if f"{section}{name}" not in recipe.by_argument]
+        suggestion = _nearest_path(recipe, given, chosen)  # first, because the list may be long
+        raise UserError(
+            f"--set {setting} names an unknown setting, {name!r}{suggestion}: choose one of "
+            f"{', '.join(names)}"
+        )
+    hint = hints[name]
+    if name in _variants(cls):
+        hint = type(chosen.get(name) or getattr(recipe, name))
+    if dataclasses.is_dataclass(hint):
+        if subpath:
+            return _hint(recipe, hint, subpath, setting, chosen)
+        section = setting.partition("=")[0]
+        choices = ", ".join(f"{section}.{field.name}" for field in dataclasses.fields(hint))
+        raise UserError(f"--set {setting} sets a section of settings: choose one of {choices}")
+    if subpath:
+        raise UserError(f"--set {setting} uses {name} as a section, but {name} is a single setting")
+    return hint

@@ -1,0 +1,478 @@
+"""The folder of a run, which the command `train` writes and other commands read.
+
+RUN/recipe.json          all settings, including values of `--set`
+RUN/model.json           the network without weights; see `Run.write`
+RUN/data.json            fingerprint (SHA-256), size and location of the training data
+RUN/vocabulary/          the vocabulary and its settings
+RUN/checkpoints/         checkpoints step-00001000/ ..., and best.json
+RUN/average/             averaged weights, which `macaron average` writes
+RUN/metrics.jsonl        metrics, with a line for each log step and each validation
+RUN/timing.jsonl         seconds, speed and memory, with a line for each log step
+RUN/tensorboard/         the same metrics for TensorBoard
+RUN/scores/              results of `evaluate`
+RUN/comparison/          scores of a translation run in a comparison by `macaron compare`
+RUN/result.json          final step, reason for stopping and scores of a fine-tuning run
+RUN/diverged.json        error message, if training diverged
+"""
+
+import abc
+import argparse
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import sys
+import typing
+from collections.abc import Callable, Mapping, Sequence
+
+import keras
+import tensorflow as tf
+from etils import epath
+
+from macaron_tf.data.sources.names import Source
+from macaron_tf.data.sources.tfds import Tfds
+from macaron_tf.errors import UserError, needs_vocabulary, parse_json
+from macaron_tf.io import paths as storage
+from macaron_tf.io.code_files import offer_code
+from macaron_tf.objectives import Objective
+from macaron_tf.runs.recipe import Recipe, recipe_from_json
+from macaron_tf.runs.versions import versions
+from macaron_tf.settings import Settings, hints_of
+from macaron_tf.text import PieceVocabulary
+from macaron_tf.training import TrainingResult
+from macaron_tf.training.checkpoints import CheckpointDirectory, find_checkpoint, is_saved
+from macaron_tf.training.progress import finite
+from macaron_tf.training.session import Validate
+from macaron_tf.training.state import load_network
+from macaron_tf.training.updates import FirstStage
+
+DIVERGED = "diverged.json"
+_DATA_DIR = "data_dir"
+_HASH = "vocabulary"  # key in data.json of the vocabulary hash, on which the fingerprint depends
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """Inputs of a training run other than its recipe, from the flags of `macaron train`.
+
+    Attributes:
+        tfds: access to TensorFlow Datasets; `None` means the default folder.
+        corpus: folder of a prepared corpus.
+        vocabulary: folder of a saved vocabulary.
+        lower_case: whether the pre-trained model lower-cases text, if its files do not say so.
+        processes: number of processes that tokenize; `None` means one per core.
+        own_shards: whether each worker reads only its own shards of the corpus.
+        resumes: whether the command continues a run by `--resume`.
+        trust_code: whether to import user code that folders name.
+    """
+
+    devices: tf.distribute.Strategy = dataclasses.field(default_factory=tf.distribute.get_strategy)
+    tfds: Tfds | None = None
+    corpus: str | None = None
+    vocabulary: str | os.PathLike | None = None
+    lower_case: bool | None = None
+    processes: int | None = None
+    own_shards: bool = False
+    resumes: bool = False
+    trust_code: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Run(abc.ABC):
+    """A training run in a folder, finished or not.
+
+    Each kind of training, such as pre-training, is a subclass: it sets `recipe_class` and
+    `vocabulary_class` (`None` for runs without a vocabulary), and says how a run starts
+    (`read_start`, `started`), what it trains on (`plan`) and how it is scored (`evaluation`).
+
+    Attributes:
+        data_dir: folder of TensorFlow Datasets. The path of the folder is saved in data.json, where
+            `saved_data_dir` reads it. `None` means that no path is saved.
+        trust_code: whether `load_network` may import user code that model.json names.
+        earlier: run that the folder had before the command, which this run continues.
+        settings: values of `--set`. Training warns of those that nothing reads.
+    """
+
+    recipe_class: typing.ClassVar[type[Recipe]]
+    # Fields of `Inputs` that `read_start` and `plan` read, among those that not all kinds read.
+    training_flags: typing.ClassVar[tuple[str, ...]] = ()
+    trains_on_jax: typing.ClassVar[bool] = False
+    # Function of a run and the parsed options of `evaluate` that scores the run, as
+    # `module:function`, and the flags that it reads, among those that not all kinds read.
+    evaluation: typing.ClassVar[str]
+    evaluation_flags: typing.ClassVar[tuple[str, ...]] = ()
+    vocabulary_class: typing.ClassVar[type | None] = PieceVocabulary
+
+    path: epath.Path
+    recipe: Recipe
+    vocabulary: typing.Any
+    data_dir: str | os.PathLike | None = dataclasses.field(default=None, kw_only=True)
+    trust_code: bool = dataclasses.field(default=False, kw_only=True)
+    earlier: "Run | None" = dataclasses.field(default=None, kw_only=True)
+    settings: Sequence[str] = dataclasses.field(default=(), kw_only=True)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike, trust_code: bool = False) -> typing.Self:
+        """Reads a run's recipe and vocabulary from its folder, which may be in a `gs://` bucket.
+
+        Args:
+            trust_code: whether to import user code that the run names; see `recipe_from_json`.
+        """
+        path = storage.as_path(path)
+        recipe, vocabulary_class = cls._read_recipe(path, trust_code), cls.vocabulary_class
+        vocabulary = vocabulary_class and vocabulary_class.load(path / "vocabulary")
+        return cls(path, recipe, vocabulary, trust_code=trust_code)
+
+    @classmethod
+    def _read_recipe(cls, path: epath.Path, trust_code: bool) -> Recipe:
+        text = _read_recipe_text(path)
+        if trust_code:
+            offer_code(path)
+        return recipe_from_json(cls.recipe_class, text, str(path / "recipe.json"), trust_code)
+
+    @classmethod
+    def read_start(cls, recipe: Recipe, inputs: Inputs, earlier: "Run | None") -> typing.Any:
+        """Loads the pre-trained model that `recipe.init` names, for `started` and `plan`.
+
+        `recipe` has no settings of the pre-trained model yet. `earlier` is the run that the command
+        resumes. The base class returns `None`, which means random weights.
+        """
+        return None
+
+    @classmethod
+    def started(cls, recipe: Recipe, start: typing.Any) -> Recipe:
+        """Returns the recipe with the settings of the pre-trained model `start`."""
+        return recipe
+
+    @classmethod
+    def train_vocabulary(cls, recipe: Recipe, tfds: Tfds | None) -> PieceVocabulary:
+        """Trains the vocabulary of a recipe on its text."""
+        raise UserError(f"a recipe of kind {recipe.kind} trains no vocabulary: give another recipe")
+
+    @abc.abstractmethod
+    def plan(self, start: typing.Any, inputs: Inputs) -> "Plan":
+        """Reads the data of a run, and returns all that training needs."""
+
+    @classmethod
+    def existing(cls, path: epath.Path, trust_code: bool = False) -> typing.Self | None:
+        """Opens the run in a folder, or returns `None` if there is no run."""
+        if not (path / "recipe.json").exists():
+            if CheckpointDirectory(path).steps():
+                raise UserError(f"{path} has checkpoints but no recipe.json: choose another folder")
+            return None
+        if is_saved(path):
+            raise UserError(
+                f"{path} was written by save_pretrained, without an optimizer state to resume: "
+                f"choose another folder for the run, and start from these weights by --init {path}"
+            )
+        return cls.open(path, trust_code)
+
+    def continued(self, *may_change: str) -> typing.Self:
+        """Returns this run with `earlier` set to the run that the folder holds, if there is one.
+
+        The vocabulary is that of the earlier run, unless this run has a vocabulary already.
+
+        Args:
+            may_change: settings that may differ in addition to `recipe.may_change`. A name that
+                ends in a dot stands for a whole section.
+        """
+        earlier = self.earlier or self.existing(self.path, self.trust_code)
+        if earlier is None:
+            return self
+        allowed = *self.recipe.may_change, *may_change
+        self.recipe.check_continues(earlier.recipe, self.path, allowed)
+        vocabulary = self.vocabulary or earlier.vocabulary
+        return dataclasses.replace(self, earlier=earlier, vocabulary=vocabulary)
+
+    def make_network(self) -> keras.Model:
+        """Makes the recipe's network for the run's vocabulary, without building it."""
+        return self.recipe.network(self.recipe.model_config(self.vocabulary.size))
+
+    def build_network(self, saved: bool = False) -> keras.Model:
+        """Makes and builds the network.
+
+        Args:
+            saved: whether to build the network that model.json describes, instead of the network
+                that the recipe describes. The network in model.json may be quantized.
+        """
+        if saved:
+            # Imported late, because `loading` imports readers for formats of other libraries, which
+            # training does not need.
+            from macaron_tf.hub.loading import saved_network
+
+            network = saved_network(self.path, self.trust_code)
+        else:
+            network = self.make_network()
+            self._check_ids(network.config)
+        if not network.built:
+            network.build()
+        return network
+
+    def _check_ids(self, config: Settings) -> None:
+        """Raises a UserError if the network finds padding or ends at other ids than the data."""
+        if not isinstance(self.vocabulary, PieceVocabulary):
+            return
+        special = self.vocabulary.special
+        ids = {"pad_id": special.pad, "begin_id": special.begin, "end_id": special.end}
+        for name in ids.keys() & hints_of(type(config)):
+            if config.options(name)[name] != ids[name]:
+                raise UserError(
+                    f"the vocabulary needs another id: give --set model.{name}={ids[name]}"
+                )
+
+    def first_stage(self, network: keras.Model) -> FirstStage | None:
+        """Returns the first stage of training in two stages, or `None` if there is one stage."""
+        return None
+
+    def memory(
+        self, network: keras.Model, use: typing.Literal["training", "evaluation"] = "training"
+    ) -> Sequence[keras.Variable]:
+        """Returns the variables of the network that keep state from batch to batch, if any.
+
+        For example, a Transformer-XL has a memory for training and a separate memory for
+        evaluation.
+        """
+        return ()
+
+    def write(self, network: keras.Model, fingerprint: str, **counts: int | str) -> None:
+        """Writes the vocabulary, data.json, model.json and recipe.json.
+
+        `macaron_tf.load` builds the network from model.json, without the recipe. The fields of
+        model.json are:
+
+            {"kind": "pretraining",       kind of the recipe
+             "network": {...},            output of keras.saving.serialize_keras_object
+             "vocabulary": "vocabulary",  subfolder with the vocabulary; null means no vocabulary
+             "save_every_steps": 1000,    see `find_checkpoint`
+             "usage": {...},              see `Recipe.usage`
+             "versions": {...}}           output of `versions` when the run started
+
+        Args:
+            fingerprint: SHA-256 of the training data. An empty string turns off the check that a
+                resumed run reads the same data.
+            counts: sizes and locations of the training data, which are written to data.json.
+        """
+        folder = None
+        if self.vocabulary is not None:
+            folder = "vocabulary"
+            self.vocabulary.save(self.path / folder)
+        if fingerprint or self.data_dir is not None:
+            if self.data_dir is not None:
+                data_dir = storage.absolute(storage.as_path(self.data_dir).expanduser())
+                counts = {**counts, _DATA_DIR: str(data_dir)}
+            if self.vocabulary is not None:
+                counts = {**counts, _HASH: self.vocabulary.hash}
+            write_json(self.path / "data.json", {"sha256": fingerprint, **counts})
+        record = {
+            "kind": self.recipe.kind,
+            "network": keras.saving.serialize_keras_object(network),
+            "vocabulary": folder,
+            "save_every_steps": self.recipe.training.save_every_steps,
+            "usage": self.recipe.usage(),
+            "versions": saved_versions(self.path) or versions(),
+        }
+        write_json(self.path / "model.json", record)
+        # Written last, so that a folder with recipe.json has all other files.
+        storage.write_atomic(self.path / "recipe.json", self.recipe.to_json().encode())
+
+    def check_data(
+        self, fingerprint: str, mend: str = "restore the data, or start another run"
+    ) -> None:
+        """Raises a `UserError` if the data or the vocabulary have changed since the run began.
+
+        The method also raises if data.json is missing or has no fingerprint. `mend` is the end of
+        the error message about changed data, which says what to do.
+        """
+        record = self.data_record()
+        if record["sha256"] != fingerprint:
+            if self.vocabulary is not None and record.get(_HASH) != self.vocabulary.hash:
+                raise UserError(
+                    f"{self.path / 'vocabulary'} is not the run's vocabulary: restore the folder"
+                )
+            raise UserError(
+                f"the training data differ from the data that {self.path} was trained on: {mend}"
+            )
+
+    def data_record(self) -> dict[str, typing.Any]:
+        """Returns the contents of data.json, which describe the training data of the run."""
+        record = _read_record(self.path / "data.json")
+        if "sha256" not in record:
+            file = self.path / "data.json"
+            raise UserError(
+                f"{file} has no fingerprint of the data (sha256): restore it, or start a new run"
+            )
+        return record
+
+    def regular_steps(self) -> list[int]:
+        """Returns the steps of the checkpoints that `macaron average` may average."""
+        return CheckpointDirectory(self.path).steps(self.recipe.training.save_every_steps)
+
+    def checkpoint(self, name: os.PathLike | str | None = None) -> os.PathLike:
+        """Returns the folder of the checkpoint `name`, such as "best", or a path unchanged."""
+        if isinstance(name, os.PathLike):
+            return name
+        return find_checkpoint(self.path, name, self.recipe.training.save_every_steps)
+
+    def load_network(
+        self, checkpoint: os.PathLike | str | None = None, saved: bool = True
+    ) -> keras.Model:
+        """Builds the network and loads the weights of a checkpoint.
+
+        Args:
+            checkpoint: path or name; `None` means the default of `find_checkpoint`.
+            saved: see `build_network`.
+        """
+        network = self.build_network(saved)
+        vocabulary_hash = self.vocabulary.hash if self.vocabulary else ""
+        load_network(self.checkpoint(checkpoint), network, vocabulary_hash)
+        return network
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """All that the training loop needs, which each kind of training prepares by `Run.plan`.
+
+    Attributes:
+        batches: function that returns an endless dataset of batches. Its argument is the index of
+            the first micro-batch.
+        validation: function that makes the validation function of a network; see
+            `macaron_tf.training.train`.
+        fingerprint: SHA-256 of the data, which must not change when the run is resumed. An empty
+            string turns this check off.
+        counts: sizes and locations of the data for data.json, such as `{"pairs": 29_000}`.
+        per_worker: whether each worker process makes its own batches; see `FitModel`.
+        initialize: function that loads pre-trained weights into the built network. It is not called
+            if the run has a checkpoint.
+        note: end of the printed line about the model, such as ", from runs/bert"; `None` means that
+            no line is printed.
+        best: format string of the printed line about the best checkpoint, with the fields {metric},
+            {score} and {step}.
+        next: format strings of commands to try next, with the fields {run} (folder of the run) and
+            {data} (the flag `--data-dir` with its value, or "" if the flag is not set).
+        ended: function that is called after training with the result, or with `None` if training
+            diverged. It returns other values of `best` and `next`, or `None` to keep them.
+        explain: function that returns the `UserError` for an exception of the data, or `None`.
+    """
+
+    run: Run
+    batches: Callable[[int], tf.data.Dataset]
+    validation: Callable[[keras.Model], Validate]
+    fingerprint: str = ""
+    counts: dict[str, int | str] = dataclasses.field(default_factory=dict)
+    per_worker: bool = False
+    initialize: Callable[[keras.Model], typing.Any] = lambda network: None
+    objective: Objective | None = None
+    note: str | None = ""
+    best: str = "best validation {metric} {score:.4f} at step {step:,}"
+    next: Sequence[str] = ()
+    ended: Callable[[TrainingResult | None], tuple[str, Sequence[str]] | None] = lambda result: None
+    explain: Callable[[Exception], UserError | None] = lambda error: None
+
+
+def refuse_flags(
+    options: argparse.Namespace, names: Sequence[str], allowed: Sequence[str], subject: str
+) -> None:
+    """Raises a `UserError` if a flag of `names` is set that does not apply to the `subject`.
+
+    Args:
+        names: names of flags, such as "lower_case".
+        allowed: names of flags that apply.
+    """
+    for name in names:
+        default = False if name in ("own_shards", "backward") else None
+        if vars(options)[name] is not default and name not in allowed:
+            flag = f"--{name.replace('_', '-')}"
+            raise UserError(f"{flag} does not apply to {subject}: leave {flag} out")
+
+
+def checkpoint_location(run: str | os.PathLike, checkpoint: str | None) -> str:
+    """Returns the location RUN@CHECKPOINT for `macaron_tf.load`; RUN if `checkpoint` is `None`."""
+    return f"{os.fspath(run)}@{checkpoint}" if checkpoint else os.fspath(run)
+
+
+def write_json(path: epath.Path, value) -> None:
+    """Writes a JSON file atomically. NaN and infinity become null."""
+    text = json.dumps(finite(value), indent=1, ensure_ascii=False, allow_nan=False)
+    storage.write_atomic(path, f"{text}\n".encode())
+
+
+def recipe_kind(path: epath.Path) -> str:
+    """Returns the kind of the recipe in the folder of a run."""
+    try:
+        return str(parse_json(_read_recipe_text(path)).get("kind"))
+    except ValueError as error:
+        raise UserError(f"{path / 'recipe.json'} is damaged ({error}): restore the file") from error
+
+
+def _read_recipe_text(path: epath.Path) -> str:
+    file = path / "recipe.json"
+    try:
+        return storage.read_bytes(file).decode()
+    except (UserError, UnicodeDecodeError) as error:
+        if path.suffix == ".keras":
+            raise needs_vocabulary(path) from error
+        reason = f"is not a run, because {file} cannot be read: give the folder of a run"
+        if is_saved(path):
+            reason = (
+                "was saved without a training recipe, which this command needs: give the folder of "
+                "a run, or a folder to which save_pretrained saved a run"
+            )
+        raise UserError(f"{path} {reason}") from error
+
+
+def saved_data_dir(path: str | os.PathLike) -> str | None:
+    """Returns the TensorFlow Datasets folder recorded in data.json; `None` if none is recorded."""
+    folder = _read_record(storage.as_path(path) / "data.json").get(_DATA_DIR)
+    return folder if isinstance(folder, str) and folder else None
+
+
+def saved_versions(path: str | os.PathLike) -> dict[str, str]:
+    """Returns the versions recorded in a run's model.json, or an empty dict if it has none."""
+    return _read_record(storage.as_path(path) / "model.json").get("versions", {})
+
+
+def _read_record(file: epath.Path) -> dict[str, typing.Any]:
+    """Returns the contents of a JSON file, or an empty dict if the file cannot be read."""
+    try:
+        return storage.read_json(file)
+    except UserError:
+        return {}
+
+
+def metrics_line(metrics: Mapping[str, float]) -> str:
+    """Formats metrics as text without a line end, such as "score 0.9123  accuracy 0.9123"."""
+    return "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+
+
+def default_splits(source: str | None, splits: list[str]) -> list[str]:
+    """Returns `splits`, or `["all"]` if the source has no splits."""
+    return splits if not source or Source.of(source).has_splits else ["all"]
+
+
+def scores_name(subject: str, settings: str, identity: typing.Any) -> str:
+    """Returns a name for a file of scores.
+
+    The name is the end of `subject` (at most 100 characters, with hyphens in place of special
+    characters), followed by `settings` and a hash of `identity`, which are the weights, texts and
+    settings that determine the scores. Another `identity` therefore gives another file.
+    """
+    stem = re.sub(r"[^A-Za-z0-9.]+", "-", subject)[-100:].strip("-.")
+    text = json.dumps(identity, sort_keys=True, default=lambda array: array.tolist())
+    return f"{stem}-{settings}{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def save_scores(output: str | None, run: epath.Path, name: str, record: typing.Any) -> None:
+    """Writes scores to the JSON file `name`.json, and prints the path of the file.
+
+    The folder is `output` or, if `output` is `None`, the folder `scores` of the run. If that folder
+    cannot be written, as in a read-only run, the function only warns on stderr.
+    """
+    path = storage.as_path(output or run / "scores") / f"{name}.json"
+    try:
+        write_json(path, record)
+        print(f"scores: {path}")
+    except UserError as error:
+        if output:
+            raise
+        print(f"warning: the scores are not saved, because {error}", file=sys.stderr)

@@ -1,0 +1,1 @@
+"""TCNs and recurrent models on the sequence tasks of Bai et al. 2018."""

@@ -1,0 +1,345 @@
+"""Initialization of networks from pre-trained weights, for the flag `--init`."""
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from macaron_tf.errors import UserError, needs_vocabulary
+from macaron_tf.hub.arrays import assign
+from macaron_tf.hub.loading import read_model
+from macaron_tf.models import Elmo, ElmoConfig, EncoderConfig, EncoderDecoderConfig, catalog
+from macaron_tf.models.base import Model
+from macaron_tf.models.config import (
+    SEQUENCE_BLOCKS,
+    WEIGHTLESS_FIELDS,
+    architecture_of,
+    differing_fields,
+)
+from macaron_tf.models.encoder import Encoder
+from macaron_tf.models.encoder_decoder import EncoderDecoder
+from macaron_tf.models.tasks import TaskModel, TokenLevelModel
+from macaron_tf.objectives import objective_class
+from macaron_tf.tasks.model_parts import ModelParts
+from macaron_tf.text import PieceVocabulary
+from macaron_tf.text.words import CharacterWords
+
+# Parts of an encoder-decoder that can be initialized with an encoder's weights.
+PARTS = ("embeddings", "encoder", "decoder")
+# Types of networks that `--init` accepts, and their names in error messages.
+KINDS = {
+    "encoder": "an encoder",
+    "pair": "an encoder-decoder",
+    "reader": "a BART",  # or another model whose task heads read the decoder's hidden states
+    "writer": "a pre-trained T5 or BART",
+    "words": "an ELMo",
+}
+# Parts of a task's network that can be initialized from a pre-trained network.
+_SHARED = ("encoder", "encoder_decoder", "pooler", "language_head")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Start:
+    """Starting point of a training run: a model, its vocabulary and its initial weights.
+
+    Attributes:
+        given: value of the flag `--init`.
+        model: name of the model in the catalog.
+        model_options: (field, value) pairs of the configuration that differ from the catalog.
+        source: pre-trained network to copy weights from. `None` means random initialization.
+    """
+
+    given: str
+    vocabulary: PieceVocabulary
+    model: str
+    model_options: tuple = ()
+    source: ModelParts | None = None
+
+    @property
+    def config(self) -> catalog.Config:
+        """Configuration of the model, in which `vocab_size` is the size of `vocabulary`."""
+        options = {**dict(self.model_options), "vocab_size": self.vocabulary.size}
+        return catalog.config(self.model, **options)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Recipe settings that describe this starting point."""
+        return {"init": self.given, "model": self.model, "model_options": self.model_options}
+
+    @property
+    def trained_length(self) -> int | None:
+        """Maximum row length in pre-training, in tokens.
+
+        `None` means that there was no pre-training, that the model also accepts longer rows, or
+        that the length is unknown.
+        """
+        # Sinusoidal positions, and the last bucket of T5's relative positions, fit any length.
+        return self.source.trained_length if self.source and self.config.longest else None
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Names of the model's languages, in the order of its language embeddings."""
+        languages = self.source.languages if self.source else ()
+        return languages or self.vocabulary.languages
+
+    def check(self, target_config: EncoderConfig | EncoderDecoderConfig | ElmoConfig) -> None:
+        """Raises a UserError if this starting point does not fit the configuration `target_config`.
+
+        The vocabulary must put [CLS] first or last in a row, as `target_config.summary` requires.
+        Pre-trained weights must also pass `check_shapes`.
+        """
+        if (target_config.summary == "last") != self.vocabulary.cls_last:
+            end, summary = ("end", "last") if self.vocabulary.cls_last else ("beginning", "first")
+            raise UserError(
+                f"--init {self.given} has [CLS] at the {end}: give --set model.summary={summary}"
+            )
+        if self.source is not None:
+            check_shapes(self.given, self.config, target_config)
+
+    def copy_to(self, network: Model) -> list[str]:
+        """Copies the pre-trained weights into a built network.
+
+        In a `TaskModel`, this method sets the weights of the encoder or encoder-decoder, the
+        pooler, and the head of a language model. All other layers keep their initial weights, and
+        so does a pooler whose activation or norm differs from the source's. In
+        other networks, this method matches the top-level layers by name.
+
+        Returns:
+            Names of the compared layers or parts that keep some or all of their initial weights.
+            The list omits the task head of a `TaskModel`. It is empty for an ELMo, or if `source`
+            is `None`.
+        """
+        if self.source is None:
+            return []
+        source_network, is_task_model = self.source.network, isinstance(network, TaskModel)
+        if isinstance(source_network, Elmo):
+            network.encoder.copy_elmo(source_network)
+            return []
+        if not is_task_model and network.config.splittings != self.source.config.splittings:
+            raise _setting_error(self.given, "scheme", self.source.config, network.config)
+        source_parts = _shared_weights(source_network)
+        if is_task_model:
+            target_parts = _shared_weights(network)
+            pooler = self.source.pooler or source_network.pooler
+            is_shared = pooler and network.pooler and network.pooler.is_like(pooler)
+            source_parts["pooler"] = pooler.weights if is_shared else []
+        else:
+            source_parts = {**_weights_by_layer(source_network), **source_parts}
+            target_parts = _weights_by_layer(network)
+        incomplete = [
+            name
+            for name, weights in target_parts.items()
+            if not _copy_values(weights, source_parts.get(name, []))
+        ]
+        if "encoder" in incomplete or "encoder_decoder" in incomplete:
+            needs_encoder_decoder = (
+                isinstance(network, EncoderDecoder) or "encoder_decoder" in incomplete
+            )
+            raise UserError(
+                f"--init {self.given} is of type {type(source_network).__name__}, whose weights "
+                f"cannot initialize a network of type {type(network).__name__}: give "
+                f"{'an encoder-decoder' if needs_encoder_decoder else 'an encoder'}"
+            )
+        if is_task_model and network.language_head and not self.source.starts:
+            # GPT was pre-trained without [SEP], so the output bias makes [SEP] impossible. But
+            # fine-tuning inserts [SEP] between two texts.
+            bias = ops.convert_to_numpy(network.language_head.weights[0]).copy()
+            bias[self.vocabulary.special.end] = 0.0
+            assign(network.language_head.weights[0], bias)
+        return incomplete
+
+
+def read_start(
+    given: str,
+    kinds: Collection[str],
+    lower_case: bool | None = None,
+    pooling: bool = False,
+    trust_code: bool = False,
+) -> Start:
+    """Loads the pre-trained network that `--init` names.
+
+    Args:
+        kinds: see `start_of`.
+        lower_case, pooling, trust_code: see `macaron_tf.load`.
+    """
+    return start_of(given, read_model(given, lower_case, pooling, trust_code=trust_code), kinds)
+
+
+def start_of(given: str, source: ModelParts, kinds: Collection[str]) -> Start:
+    """Builds a `Start` from the loaded network `source`, whose type must be among `kinds`.
+
+    Args:
+        given: value of the flag `--init`.
+        kinds: keys of `KINDS`.
+    """
+    network, vocabulary = source.network, source.vocabulary
+    config = network.config if isinstance(network, Model) else None
+    if isinstance(config, EncoderDecoderConfig):
+        description, network_kinds = "an encoder-decoder", {"pair"}
+        if source.objective == "denoising" or isinstance(network, TokenLevelModel):
+            network_kinds.add("reader")
+        if objective_class(source.objective).encoder_decoder:
+            network_kinds.add("writer")
+    elif isinstance(network, Elmo):
+        description, network_kinds, vocabulary = (
+            "an ELMo",
+            {"words"},
+            CharacterWords(config.max_characters),
+        )
+    else:
+        description, network_kinds = f"of type {type(network).__name__}", {"encoder"}
+    if not network_kinds & {*kinds} or not source.model:
+        raise UserError(
+            f"{given} is {description}, but must be {' or '.join(KINDS[kind] for kind in kinds)}"
+        )
+    if vocabulary is None and given.endswith(".keras"):
+        raise needs_vocabulary(given)
+    if vocabulary is None:
+        raise UserError(
+            f"{given} has no tokenizer that macaron_tf can read: give its tokenizer files"
+        )
+    source.require_floats()
+    return Start(given, vocabulary, source.model, source.model_options, source)
+
+
+def check_shapes(
+    given: str, source_config, target_config, free: Collection[str] = WEIGHTLESS_FIELDS
+) -> None:
+    """Raises a UserError if two configurations differ in a field that is not in `free`.
+
+    Args:
+        given: value of the flag `--init`, for the error message.
+        free: by default the fields that do not affect the weights.
+    """
+    for name in differing_fields(source_config, target_config):
+        if name not in free:
+            raise _setting_error(given, name, source_config, target_config)
+
+
+def _setting_error(given: str, name: str, source_config, target_config) -> UserError:
+    return UserError(
+        f"--init {given} needs model.{name}={getattr(source_config, name)!r}, not "
+        f"{getattr(target_config, name)!r}: leave model.{name} out, or start from other weights"
+    )
+
+
+Weights = Sequence[keras.Variable]
+
+
+def _shared_weights(network: Model) -> dict[str, Weights]:
+    """Returns the weights, by names in `_SHARED`, that pre-trained and task models can share."""
+    if isinstance(network, Encoder):
+        parts = {"encoder": network}
+    elif isinstance(network, EncoderDecoder):
+        parts = {"encoder_decoder": network}
+    else:
+        parts = {name: getattr(network, name) for name in _SHARED}
+    return {name: part.weights for name, part in parts.items() if part is not None}
+
+
+def _weights_by_layer(network: Model) -> Mapping[str, Weights]:
+    """Groups weights by top-level layer. A weight of the network itself is a group of its own."""
+    parts: dict[str, list[keras.Variable]] = {}
+    for weight in network.weights:
+        parts.setdefault(weight.path.split("/")[1], []).append(weight)
+    return parts
+
+
+def _copy_values(weights: Weights, source_weights: Weights) -> bool:
+    """Copies values into `weights`, by position if the lengths match, otherwise by name.
+
+    Returns whether every element of `weights` was set.
+    """
+    values: Sequence = source_weights
+    if len(source_weights) != len(weights):
+        by_name = {weight.path.partition("/")[2]: weight for weight in source_weights}
+        values = [by_name.get(weight.path.partition("/")[2]) for weight in weights]
+    for weight, value in zip(weights, values, strict=True):
+        if value is not None:
+            assign(weight, ops.convert_to_numpy(value))
+    return all(value is not None for value in values)
+
+
+def config_from_encoder(
+    config: EncoderConfig, base: EncoderDecoderConfig, parts: Sequence[str]
+) -> EncoderDecoderConfig:
+    """Returns an encoder-decoder configuration whose weights the encoder `config` can initialize.
+
+    Args:
+        base: encoder-decoder configuration that determines the dropout rates, and the number of
+            layers in each stack (encoder or decoder) that is not in `parts`.
+        parts: names from `PARTS` of the parts to initialize. The embeddings are always initialized.
+    """
+    for field, plain in (("embedding_dim", config.hidden_dim), ("sharing", "none")):
+        value = getattr(config, field)
+        if value not in (None, plain):
+            raise ValueError(
+                f"{field}={value!r} is not supported in an encoder-decoder: use {plain!r}"
+            )
+    unsupported_blocks = config.without_attention
+    if unsupported_blocks or config.positions == "transformer_xl" or not config.affine:
+        setting = (
+            f"block={unsupported_blocks[0]!r}"
+            if unsupported_blocks
+            else f"positions={config.positions!r}"
+        )
+        setting = setting if config.affine else "affine=False"
+        raise ValueError(
+            f"{setting} is not supported in an encoder-decoder: use an encoder with affine=True, "
+            f"without Transformer-XL positions, and with the blocks {', '.join(SEQUENCE_BLOCKS)}"
+        )
+    depths = {
+        f"num_{part}_layers": config.num_layers for part in ("encoder", "decoder") if part in parts
+    }
+    return dataclasses.replace(
+        base,
+        vocab_size=config.vocab_size,
+        **architecture_of(config),
+        **depths,
+        tied=True,
+        scaled_logits=False,
+        initializer_range=config.initializer_range,
+        language_embeddings=bool(config.num_languages or config.num_segments),
+        num_source_layers=0,
+    )
+
+
+def copy_encoder(
+    network: EncoderDecoder, encoder: Encoder, parts: Sequence[str], languages: Sequence[int]
+) -> None:
+    """Copies an encoder's weights into the embeddings and `parts` of an encoder-decoder.
+
+    Args:
+        network: encoder-decoder with a configuration from `config_from_encoder`.
+        parts: names from `PARTS` of the parts to initialize. The embeddings are always initialized.
+        languages: indices of the source and target language in the encoder's language embeddings.
+    """
+    source_embeddings = encoder.embeddings
+    network.embedding.table.assign(source_embeddings.tokens.matrix("float32"))
+    sides = (network.source_embeddings, network.target_embeddings)
+    for side, language in zip(sides, languages, strict=True):
+        for layer, source_layer in (
+            (side.position_layer, source_embeddings.position_layer),
+            (side.layer_norm, source_embeddings.layer_norm),
+        ):
+            if layer:
+                layer.set_weights(source_layer.get_weights())
+        if side.languages is not None:
+            # An encoder adds the vectors of the language and of segment 0 to every token.
+            order = [language, *(other for other in languages if other != language)]
+            order = (order * 2)[: side.languages.shape[0]]
+            vectors = [
+                ops.take(table, rows, axis=0)  # (1 or 2, D)
+                for table, rows in (
+                    (source_embeddings.languages, order),
+                    (source_embeddings.segments, [0] * len(order)),
+                )
+                if table is not None
+            ]
+            if vectors:
+                side.languages.assign(sum(vectors))
+    for name in ("encoder", "decoder"):
+        if name in parts:
+            getattr(network, name).copy_from(encoder.stack)

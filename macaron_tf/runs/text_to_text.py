@@ -1,0 +1,497 @@
+"""Text-to-text fine-tuning: examples (`TextPairs`), recipe (`TextRecipe`) and run (`TextRun`)."""
+
+import dataclasses
+import functools
+import itertools
+import sys
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+import numpy as np
+from annotated_types import Ge
+
+from macaron_tf.data.batches import Draw, MixingConfig
+from macaron_tf.data.sources.readers import read_pairs
+from macaron_tf.data.sources.tfds import Tfds
+from macaron_tf.data.tasks.definitions import TASKS, get_task
+from macaron_tf.data.tasks.examples import read_examples
+from macaron_tf.data.tasks.questions import Answer, read_questions
+from macaron_tf.data.tasks.text_tasks import (
+    PREFIXES,
+    answer_text,
+    as_texts,
+    questions_as_texts,
+    read_answer,
+    read_answers,
+)
+from macaron_tf.data.translation import BatchingConfig, CleaningConfig, TranslationData
+from macaron_tf.decoding import BeamSearchConfig, LineTranslator
+from macaron_tf.errors import UserError, nearest
+from macaron_tf.evaluation import glue
+from macaron_tf.evaluation.answers import score_answers
+from macaron_tf.evaluation.language import rouge
+from macaron_tf.evaluation.translation import TranslationMetric, evaluate_translations
+from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig
+from macaron_tf.objectives import TranslationObjective
+from macaron_tf.runs.recipe import MAY_CHANGE, Recipe
+from macaron_tf.runs.run import Inputs, Plan, Run
+from macaron_tf.runs.starts import Start, read_start
+from macaron_tf.runs.trainer import plan_of_pairs, warn_truncated
+from macaron_tf.settings import INT32, Count, Dropout, Natural
+from macaron_tf.tasks.model_parts import ModelParts
+from macaron_tf.text import PieceVocabulary, TextVocabulary
+from macaron_tf.training import TrainingConfig
+
+# Tasks whose answer is a class, a score or a span of the context.
+TEXT_TASKS = tuple(
+    name for name, task in TASKS.items() if task.kind == "classification" or name == "squad"
+)
+# Source and fields of e-mails and their subjects, from TensorFlow Datasets.
+_SUMMARIZATION_EXAMPLES = ("tfds:aeslc", ("email_body", "subject_line"))
+_SCORES = {"summarization": ("rouge1", "rouge2", "rougeL"), "translation": ("bleu", "chrf")}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextRecipe(Recipe):
+    """Settings of a text-to-text run.
+
+    Attributes:
+        task: name of a GLUE or SuperGLUE task, `"squad"`, `"summarization"` or `"translation"`.
+            Several names, joined by +, train one model on several tasks.
+        source: source of the examples, in a form that `read_examples` (GLUE, SuperGLUE),
+            `read_questions` (SQuAD) or `read_pairs` (summarization, translation) accepts; `None`
+            means the default source of the task. In a run of several tasks, each task with a
+            default source reads its default source instead.
+        fields: names of the source field and the target field of text pairs, such as languages;
+            `None` means the fields of the task's default source.
+        mixing: sampling rates of several tasks.
+        init: location of the pre-trained model, such as the folder of a pre-training run.
+        starts: whether sources and targets begin with [CLS], as in the BART models of Hugging
+            Face. The decoder input then begins with [SEP] [CLS]. The value is `False` for a model
+            that was pre-trained here.
+        sentinel_rows: number of additional embedding rows for the sentinel tokens of T5.
+        max_source, max_target: maximum number of tokens in a source or target, including EOS and
+            [CLS]. Longer texts are truncated.
+        label_smoothing: label smoothing of the training loss.
+        batching: batch sizes and shapes.
+        decoding: settings of beam search for answers.
+        validation_examples: number of validation examples for which each validation generates
+            answers; `None` means all examples.
+    """
+
+    kind = "text_to_text"
+    evaluation_settings = ("decoding.",)
+    may_change: typing.ClassVar = (*MAY_CHANGE, "decoding.", "validation_examples")
+    by_argument: typing.ClassVar = {
+        "task": "the recipe with its tasks, as in text_to_text:sst2+cola,",
+        # `max_target` limits the length of answers, see `TextRun.line_translator`.
+        **dict.fromkeys(
+            ("decoding.max_length", "decoding.max_length_ratio", "decoding.max_length_offset"),
+            "--set max_target",
+        ),
+    }
+
+    task: str
+    source: str | None = None
+    fields: tuple[str, str] | None = None
+    init: str | None = None
+    starts: bool = False
+    sentinel_rows: Natural = 0
+    max_source: Annotated[int, Ge(2), INT32] = 128
+    max_target: Annotated[int, Ge(2), INT32] = 32
+    label_smoothing: Dropout = 0.0
+    batching: BatchingConfig = BatchingConfig()
+    mixing: MixingConfig = MixingConfig()
+    decoding: BeamSearchConfig = BeamSearchConfig()
+    validation_examples: Count | None = None
+
+    def check(self) -> None:
+        for task in self.tasks:
+            if task not in (choices := (*TEXT_TASKS, *PREFIXES)):
+                suggestion = nearest(task, choices)
+                raise self.error(
+                    f"task is {task!r}, but must be one of {', '.join(choices)}{suggestion}"
+                )
+            if self.tasks.count(task) > 1:
+                raise self.error(f"task={self.task!r} names {task!r} twice: name each task once")
+        for name in ("max_source", "max_target"):
+            if self.starts and getattr(self, name) < 3:
+                raise UserError(f"{name} must be at least 3, for [CLS], one token and EOS")
+
+    def unread(self) -> list[str]:
+        return [*super().unread(), *(["mixing."] if len(self.tasks) == 1 else [])]
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return tuple(self.task.split("+"))
+
+    def examples_of(self, task: str) -> tuple[str, tuple[str, str]]:
+        """Returns the source of a task's examples, and the names of the two text fields."""
+        default, fields = default_examples(task)
+        several = len(self.tasks) > 1
+        if several and self.source and all(default_examples(name)[0] for name in self.tasks):
+            raise UserError(
+                f"source={self.source} has no effect, because each task of {self.task} reads its "
+                "default source: leave it out"
+            )
+        source = default if several and default else self.source or default
+        if not source:
+            raise UserError(f"the task {task!r} has no default source: give --set source=SOURCE")
+        return source, fields if several and default else self.fields or fields
+
+    @property
+    def max_answer_tokens(self) -> int:
+        """Maximum number of tokens in an answer, without EOS."""
+        return self.max_target - 1 - self.starts
+
+    def make_objective(self, static_shapes: bool = False) -> TranslationObjective:
+        return TranslationObjective(
+            self.label_smoothing, skip_padding=not static_shapes, starts=self.starts
+        )
+
+    @property
+    def answers(self) -> dict[str, typing.Any]:
+        """Keyword arguments of `TaskGenerator`; see `ModelParts.answers`."""
+        return {
+            "task": self.task,
+            "longest": self.max_source,
+            "max_target": self.max_target,
+            "starts": self.starts,
+        }
+
+    def usage(self) -> dict:
+        own = {"trained_length": self.max_source, "answers": self.answers}
+        return {**super().usage(), **own}
+
+    def model_config(self, vocab_size: int | None = None) -> EncoderDecoderConfig:
+        if vocab_size is not None:
+            vocab_size += self.sentinel_rows
+        config = self.expect_model(
+            super().model_config(vocab_size), EncoderDecoderConfig, "is not an encoder-decoder"
+        )
+        for name in ("max_source", "max_target"):
+            self.expect_positions(config, name, getattr(self, name))
+        return config
+
+
+def default_examples(task: str) -> tuple[str, tuple[str, str]]:
+    """Returns a task's default source, or "" without one, and the names of the two text fields."""
+    if task == "summarization":
+        return _SUMMARIZATION_EXAMPLES
+    return (TASKS[task].source or "" if task in TASKS else ""), ("source", "target")
+
+
+@dataclasses.dataclass(frozen=True)
+class TextPairs:
+    """Examples in one split of a task, as pairs of a source text and a target text.
+
+    Attributes:
+        labels: labels of the examples, or correct answers to the questions; `None` for
+            summarization and translation, whose targets are texts.
+        groups: group index of each example; `None` if the metrics do not group examples. See
+            `Examples`.
+        language: in translation, code of the target language.
+    """
+
+    task: str
+    split: str
+    pairs: list[tuple[str, str]]
+    labels: np.ndarray | list[tuple[Answer, ...]] | None = None
+    groups: np.ndarray | None = None
+    language: str = ""
+
+    @classmethod
+    def read(
+        cls, recipe: TextRecipe, name: str, split: str, tfds: Tfds | None = None
+    ) -> "TextPairs":
+        """Reads one split of the task `name`. "validation" means its first validation split."""
+        source, fields = recipe.examples_of(name)
+        if prefix := PREFIXES.get(name):
+            pairs = read_pairs(source, split, *fields, tfds)
+            # Joins the lines of each text, because an e-mail has several lines.
+            lines = ([" ".join(text.split()) for text in pair] for pair in pairs)
+            texts = [(prefix + text, answer) for text, answer in lines]
+            return cls(name, split, texts, language=fields[1])
+        task = get_task(name)
+        if split == "validation":
+            split = task.validation_splits[0]
+        has_spans = task.kind == "spans"
+        examples = (read_questions if has_spans else read_examples)(task, split, tfds, source)
+        if examples.labels is None:
+            raise UserError(f"the split {split!r} of {source} has no labels: give another split")
+        if has_spans:
+            return cls(name, split, questions_as_texts(examples), examples.labels)
+        return cls(name, split, as_texts(task, examples), examples.labels, examples.groups)
+
+    def first(self, count: int | None) -> "TextPairs":
+        """Returns a copy with only the first `count` examples, or with all if `count` is `None`."""
+        labels, groups = (
+            None if values is None else values[:count] for values in (self.labels, self.groups)
+        )
+        return TextPairs(self.task, self.split, self.pairs[:count], labels, groups, self.language)
+
+    @functools.cached_property
+    def metric(self) -> TranslationMetric:
+        """BLEU settings, with the tokenizer for the language of the references."""
+        return TranslationMetric(self.language).for_references([target for _, target in self.pairs])
+
+    def score(self, answers: Sequence[str]) -> dict[str, float]:
+        """Computes the metrics of the task from generated answers, one for each pair.
+
+        The value of "score" is the main metric or, for GLUE and SuperGLUE, the mean of the task's
+        metrics.
+        """
+        targets = [target for _, target in self.pairs]
+        if self.task == "summarization":
+            metrics = rouge(answers, targets)
+            return {**metrics, "score": metrics["rougeL"]}
+        if self.task == "translation":
+            scores = evaluate_translations(answers, targets, self.metric)
+            return {"bleu": scores.bleu, "chrf": scores.chrf, "score": scores.bleu}
+        task = get_task(self.task)
+        if task.kind == "spans":
+            truths = [[answer.text for answer in correct] for correct in self.labels or ()]
+            metrics = score_answers(answers, truths)
+            return {**metrics, "score": metrics["f1"]}
+        return glue.score(task, read_answers(task, answers, self.labels), self.labels, self.groups)
+
+
+def check_answers(name: str, vocabulary: PieceVocabulary, max_tokens: int | None = None) -> None:
+    """Raises a `UserError` if the model cannot generate the answers of a task.
+
+    This happens if the vocabulary cannot represent an answer, or if an answer has more than
+    `max_tokens` tokens without EOS. Tasks whose answers are free text or spans are not checked.
+    """
+    if name in PREFIXES or (task := get_task(name)).kind == "spans":
+        return
+    labels = range(task.num_classes) if task.labels else (3.8,)
+    answers = [answer_text(task, label) for label in labels]
+    rows = [row[:max_tokens] for row in vocabulary.encode_lines(answers)]
+    decoded = vocabulary.decode_lines(rows)
+    for label, answer, text in zip(labels, answers, decoded, strict=True):
+        if read_answer(task, text) != label:
+            raise UserError(
+                f"the model cannot generate the answer {answer!r} of {name}, because its tokens "
+                f"decode to {text!r}: raise max_target, or start from another vocabulary"
+            )
+
+
+# T5's training settings for fine-tuning (Raffel et al. 2020, section 3.1.2).
+T5_TRAINING = TrainingConfig(
+    max_steps=2_000,
+    optimizer="adafactor",
+    learning_rate=1e-3,
+    schedule="constant",
+    warmup_steps=0,
+    validate_every=250,
+    best_metric="score",
+)
+# Differences of BART's released recipe.
+_BART_TRAINING = dict(
+    optimizer="adam",
+    learning_rate=3e-5,
+    schedule="linear",
+    warmup_steps=200,
+    beta_2=0.999,
+    weight_decay=0.01,
+    decay_vectors=False,
+    clip_norm=0.1,
+)
+
+
+def recipe_of_model(recipe: TextRecipe, model: ModelParts) -> TextRecipe:
+    """Returns the recipe with the sizes and the token ids of a pre-trained model.
+
+    T5's training settings become BART's if Adam trained the model.
+    """
+    training, denoising = recipe.training, model.objective == "denoising"
+    optimizer = model.optimizer or ("adam" if denoising else "adafactor")
+    if training == T5_TRAINING and optimizer != "adafactor":
+        training = dataclasses.replace(training, **_BART_TRAINING)
+    writes_text = {*recipe.tasks} <= {*PREFIXES}
+    return recipe.changed(
+        model=model.model,
+        model_options=model.model_options,
+        starts=bool(model.ends.get("source_start")),
+        max_source=min(recipe.max_source, model.config.longest or recipe.max_source),
+        sentinel_rows=model.config.vocab_size - model.vocabulary.size,
+        label_smoothing=0.1 if denoising and writes_text else recipe.label_smoothing,
+        training=dataclasses.replace(training, dtype_policy=model.network.dtype_policy.name),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class TextRun(Run):
+    recipe_class = TextRecipe
+
+    @classmethod
+    def read_start(cls, recipe: TextRecipe, inputs: Inputs, earlier: Run | None) -> Start:
+        if not recipe.init:
+            raise UserError("--init is missing: give a pre-trained T5 or BART, such as runs/t5")
+        return read_start(recipe.init, ["writer"], trust_code=inputs.trust_code)
+
+    @classmethod
+    def started(cls, recipe: TextRecipe, start: Start) -> TextRecipe:
+        return recipe_of_model(recipe, start.source)
+
+    @property
+    def text_vocabulary(self) -> TextVocabulary:
+        """Vocabulary that tokenizes and truncates source and target lines."""
+        recipe = self.recipe
+        return TextVocabulary(self.vocabulary, recipe.max_source, recipe.max_target, recipe.starts)
+
+    def line_translator(
+        self, network: EncoderDecoder, decoding: BeamSearchConfig | None = None
+    ) -> LineTranslator:
+        """Builds a `LineTranslator`; `decoding` is by default that of the recipe."""
+        decoding = decoding or self.recipe.decoding
+        return line_translator(network, self.vocabulary, self.recipe.answers, decoding)
+
+    def plan(self, start: Start, inputs: Inputs) -> Plan:
+        recipe = self.recipe
+        recipe.check_metric((*TranslationObjective.metric_names, *_metric_names(recipe), "score"))
+        recipe.model_config()
+        for name in recipe.tasks:
+            recipe.examples_of(name)  # raises for a task without a source
+            check_answers(name, start.vocabulary, recipe.max_answer_tokens)
+        run = dataclasses.replace(self, vocabulary=start.vocabulary).continued()
+        cleaning = CleaningConfig(
+            max_length=None, max_tokens=max(recipe.max_source, recipe.max_target)
+        )
+        training_sets, validation_sets = (
+            [TextPairs.read(recipe, name, split, inputs.tfds) for name in recipe.tasks]
+            for split in ("train", "validation")
+        )
+        sizes = [len(examples.pairs) for examples in training_sets]
+        task_indices = np.repeat(np.arange(len(sizes)), sizes)  # (N,)
+
+        def make_draw(pair_indices: np.ndarray) -> Draw:
+            counts = np.bincount(task_indices[pair_indices], minlength=len(sizes))
+            if not counts.all():
+                name = recipe.tasks[int(counts.argmin())]
+                raise UserError(
+                    f"all examples of {name} have an empty input or output: leave {name} out"
+                )
+            rates = zip(recipe.tasks, counts, recipe.mixing.rates(counts), strict=True)
+            listing = ", ".join(
+                f"{name} {rate:.3f} ({count:,} pairs)" for name, count, rate in rates
+            )
+            print(f"sampling rates of the tasks: {listing}", flush=True)
+            return recipe.mixing.make_draw(task_indices[pair_indices])
+
+        data, validation_data = (
+            TranslationData.from_pairs(
+                [pair for examples in sets for pair in examples.pairs],
+                run.text_vocabulary,
+                cleaning=cleaning,
+                batching=recipe.batching,
+                make_draw=draw_of_sets,
+            )
+            for sets, draw_of_sets in (
+                (training_sets, make_draw if len(sizes) > 1 else None),
+                (validation_sets, None),
+            )
+        )
+        print(f"{recipe.task}: {data.summary()}", flush=True)
+        warn_truncated(data.tokens.source.lengths, recipe.max_source, "max_source")
+        warn_truncated(data.tokens.target.lengths, recipe.max_target, "max_target")
+        scored_sets = [examples.first(recipe.validation_examples) for examples in validation_sets]
+
+        def score(answers: Sequence[str]) -> dict[str, float]:
+            remaining, metrics = iter(answers), {}
+            for examples in scored_sets:
+                scores = examples.score([*itertools.islice(remaining, len(examples.pairs))])
+                for name, value in scores.items():
+                    metrics[_metric_name(name, examples.task, recipe)] = value
+            means = [metrics[_metric_name("score", name, recipe)] for name in recipe.tasks]
+            return {**metrics, "score": sum(means) / len(means)}
+
+        return plan_of_pairs(
+            run,
+            data,
+            validation_data,
+            [pair for examples in scored_sets for pair in examples.pairs],
+            score,
+            "source: {}\ntarget: {}\nanswer: {}",
+            initialize=start.copy_to,
+            note=f", from {recipe.init}",
+            next=("evaluate {run}{data}", "predict {run} --input FILE"),
+        )
+
+
+def _metric_names(recipe: TextRecipe) -> list[str]:
+    names = []
+    for name in recipe.tasks:
+        task = None if name in PREFIXES else get_task(name)
+        metrics = (*task.metrics, *task.more_metrics) if task else _SCORES[name]
+        names += [_metric_name(metric, name, recipe) for metric in (*metrics, "score")]
+    return names
+
+
+def _metric_name(metric: str, task: str, recipe: TextRecipe) -> str:
+    """Returns the name under which validation reports a metric of a task.
+
+    In a run of several tasks, the prefix is the name of the task, as in "sst2_accuracy". In a run
+    of one task, the prefix is "task_": "task_accuracy" is the accuracy of answers, and "accuracy"
+    is the accuracy of tokens. The metric "score" and the metrics of summarization and translation
+    have no prefix in a run of one task.
+    """
+    if len(recipe.tasks) > 1:
+        return f"{task}_{metric}"
+    return metric if task in PREFIXES or metric == "score" else f"task_{metric}"
+
+
+def line_translator(
+    network: EncoderDecoder,
+    vocabulary: PieceVocabulary,
+    answers: Mapping[str, typing.Any],
+    decoding: BeamSearchConfig,
+) -> LineTranslator:
+    """Builds a `LineTranslator`, which generates the answer to each line of text.
+
+    Args:
+        answers: see `TextRecipe.answers`.
+    """
+    # The maximum length of an answer is the maximum target length in training. It does not
+    # depend on the source. The search starts at BOS, and `prefix` has the ids before BOS.
+    starts, max_target = answers["starts"], answers["max_target"]
+    max_length = max_target - starts  # including EOS
+    limits = dict(max_length_ratio=0.0, max_length_offset=max_length, max_length=max_length)
+    # No limit for sources, because the translator truncates sources with a warning.
+    return LineTranslator(
+        network,
+        TextVocabulary(vocabulary, sys.maxsize, max_target, starts),
+        dataclasses.replace(decoding, **limits),
+        max_source_length=answers["longest"] - 1,  # without EOS
+        prefix=(vocabulary.special.end,) if starts else (),
+    )
+
+
+def answers_of(model: ModelParts, location: str, task: str | None) -> dict[str, typing.Any]:
+    """Returns the settings of a model's answers to a task; see `TextRecipe.answers`.
+
+    Args:
+        model: the model, which may have been saved without a recipe or come from another library.
+        task: name of the task; `None` means the task that the model was trained for.
+    """
+    answers = dict(model.answers)
+    if not isinstance(model.network, EncoderDecoder) or model.vocabulary is None:
+        raise UserError(
+            f"{location} is not an encoder-decoder with a vocabulary: give a run of "
+            "text_to_text:TASK, or a T5 or BART model with its tokenizer"
+        )
+    if not task and not answers:
+        raise UserError(
+            f"{location} does not record the task that it was trained for: set task=NAME"
+        )
+    if not answers:
+        recipe = TextRecipe(model=model.model, task=task, training=T5_TRAINING)
+        answers = recipe_of_model(recipe, model).answers
+        longest = model.config.longest or answers["longest"]
+        return answers | {name: min(answers[name], longest) for name in ("longest", "max_target")}
+    if task not in (None, answers["task"], *answers["task"].split("+")):
+        raise UserError(
+            f"{location} was trained for {answers['task']}, not for {task}: leave task={task} out"
+        )
+    return answers

@@ -1,0 +1,206 @@
+"""Training of a planned run: `fit`, and what several kinds of runs share."""
+
+import dataclasses
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from macaron_tf.data.translation import TranslationData
+from macaron_tf.distribution import Workers, emulates_bfloat16, is_tpu
+from macaron_tf.errors import UserError, out_of_memory
+from macaron_tf.io.paths import as_path
+from macaron_tf.io.progress import track
+from macaron_tf.runs.recipe import warn_unread
+from macaron_tf.runs.run import DIVERGED, Plan, Run, write_json
+from macaron_tf.text.base import check_vocabulary
+from macaron_tf.training import Diverged, TrainedModel, TrainingResult, build_fit_model, train
+from macaron_tf.training.callbacks import Callbacks
+from macaron_tf.training.checkpoints import CheckpointDirectory
+
+if TYPE_CHECKING:
+    from macaron_tf.decoding import LineTranslator
+
+_SAMPLES = 5  # number of generated texts that each validation prints
+
+
+def needs_static_shapes(strategy: tf.distribute.Strategy) -> bool:
+    """Returns whether tensor shapes must not depend on values, as on JAX and on TPUs."""
+    return keras.backend.backend() == "jax" or is_tpu(strategy)
+
+
+def fit(
+    plan: Plan,
+    strategy: tf.distribute.Strategy | None = None,
+    callbacks: Callbacks | None = None,
+) -> TrainingResult:
+    """Trains a run with the current Keras backend, or resumes the run in its folder.
+
+    The results of a resumed run are bit-identical to the results of an uninterrupted run. The
+    folder is created only after all checks of the input. If a new run fails before its first
+    checkpoint, and has no metrics or runs out of memory, the folder is removed. After divergence,
+    the folder is kept.
+
+    Args:
+        strategy: distribution strategy; `None` means the current strategy.
+        callbacks: callbacks from `--callback` and `--profile`.
+
+    Raises:
+        Diverged: too many consecutive updates were skipped, for example because of a NaN or
+            infinite loss or gradient.
+        Interrupted: a signal stopped training. A checkpoint was saved, unless the run has made no
+            update.
+    """
+    run = plan.run
+    strategy = strategy or tf.distribute.get_strategy()
+    is_new, run = not run.path.exists(), run.continued()
+    recipe, earlier = run.recipe, run.earlier
+    vocabulary_hash = run.vocabulary.hash if run.vocabulary else ""
+    if earlier and vocabulary_hash:
+        check_vocabulary(earlier.vocabulary.hash, vocabulary_hash, run.path)
+    if earlier and plan.fingerprint:
+        earlier.check_data(plan.fingerprint)
+    if recipe.training.dtype_policy == "mixed_bfloat16" and emulates_bfloat16(strategy):
+        print(
+            "warning: this CPU has no bfloat16 instructions, so mixed_bfloat16 can be several "
+            "times slower than float32: give --set training.dtype_policy=float32",
+            file=sys.stderr,
+        )
+    # This seed determines the initial weights, dropout, masks and the order of batches.
+    keras.utils.set_random_seed(recipe.training.seed)
+    with Workers(strategy).watched(), strategy.scope():
+        network = run.build_network()
+        warn_unread(recipe, network, run.settings)
+        if CheckpointDirectory(run.path).latest() is None:
+            plan.initialize(network)
+        validate = plan.validation(network)
+        stage = run.first_stage(network)
+        on_jax = keras.backend.backend() == "jax"
+        objective = plan.objective or recipe.make_objective(needs_static_shapes(strategy))
+        if on_jax:
+            from macaron_tf.training.jax_model import build_jax_model  # needs JAX
+
+            model = build_jax_model(network, objective, recipe.training, stage)
+        else:
+            model = build_fit_model(network, objective, recipe.training, first_stage=stage)
+            model.per_worker_data = plan.per_worker
+    keras_callbacks = callbacks.make(run.path) if callbacks else ()
+    model.memory = run.memory(network)
+    model.evaluation_memory = run.memory(network, "evaluation")
+    if plan.note is not None:
+        size = f"{network.count_params():,} parameters"
+        print(f"{recipe.model_name}: {size}{plan.note}", flush=True)
+    holds_lock = False  # becomes True when this process holds the folder's lock
+
+    def on_start() -> None:
+        nonlocal holds_lock
+        holds_lock = True
+        (run.path / DIVERGED).unlink(missing_ok=True)
+        run.write(network, plan.fingerprint, **plan.counts)
+
+    try:
+        return train(
+            model,
+            plan.batches,
+            run.path,
+            validate=validate,
+            vocabulary_hash=vocabulary_hash,
+            callbacks=keras_callbacks,
+            on_start=on_start,
+        )
+    except Exception as error:
+        if holds_lock and isinstance(error, Diverged):
+            write_json(run.path / DIVERGED, {"reason": str(error)})
+            plan.ended(None)
+        metrics = run.path / "metrics.jsonl"
+        has_metrics = metrics.exists() and metrics.read_bytes()
+        is_useless = out_of_memory(error) or not (has_metrics or isinstance(error, Diverged))
+        removes_folder = is_new and holds_lock and is_useless and run.path.exists()
+        if removes_folder and not CheckpointDirectory(run.path).steps():
+            as_path(run.path).rmtree()  # frees the folder for a run with other settings
+        if user_error := plan.explain(error):
+            raise user_error from error
+        raise
+
+
+def plan_of_pairs(
+    run: Run,
+    data: TranslationData,
+    validation_data: TranslationData,
+    validation_pairs: Sequence[tuple[str, str]],
+    score: Callable[[Sequence[str]], dict[str, float]],
+    sample: str,
+    **options,
+) -> Plan:
+    """Plans the training of an encoder-decoder on pairs of texts.
+
+    Each validation computes the loss of held-out pairs, generates texts by greedy decoding, and
+    scores these texts. Greedy decoding is much faster than beam search, and is accurate enough to
+    select a checkpoint.
+
+    Args:
+        run: run with a method `line_translator`, whose recipe has the section `decoding`.
+        validation_data: held-out pairs whose loss is computed.
+        validation_pairs: pairs of texts; the model generates a text for each source.
+        score: function from the generated texts to a dict of metrics.
+        sample: format string for a printed example, whose three fields are the source, target and
+            generated text.
+        options: further fields of the plan. By default, the batches are those of `data`.
+    """
+    recipe = run.recipe
+    metric, seed = recipe.training.best_metric, recipe.training.seed
+    perfect_scores = score([target for _, target in validation_pairs])
+    if perfect_scores.get(metric) == 0:
+        raise UserError(
+            f"training.best_metric={metric} is 0 even if the model's output equals the references: "
+            "set training.best_metric=loss, or for BLEU metric.tokenize=char"
+        )
+
+    def validation(network: keras.Model):
+        greedy = dataclasses.replace(recipe.decoding, beam_size=1, n_best=1)
+        translator = run.line_translator(network, greedy)
+
+        def validate(model: TrainedModel, step: int) -> dict:
+            losses = evaluate_model(model, validation_data.evaluation_dataset())
+            outputs = translator.translate([source for source, _ in validation_pairs]).best
+            shown = list(zip(validation_pairs, outputs, strict=True))[:_SAMPLES]
+            samples = [sample.format(*pair, output) for pair, output in shown]
+            return {**losses, **score(outputs), "samples": samples}
+
+        return validate
+
+    fields = {"batches": lambda step: data.dataset(seed, step)} | options
+    counts = {"pairs": len(data)}
+    return Plan(
+        run=run, validation=validation, fingerprint=data.fingerprint(), counts=counts, **fields
+    )
+
+
+def generated(translator: "LineTranslator", sources: Sequence[str], verb: str) -> list[str]:
+    """Generates a text for each source text, and shows the progress after `verb`."""
+    chunks = ((len(chunk.hypotheses), chunk) for chunk in translator.stream(sources))
+    return [text for chunk in track(chunks, len(sources), verb, "lines") for text in chunk.best]
+
+
+def evaluate_model(model: TrainedModel, dataset: tf.data.Dataset) -> dict[str, float]:
+    """Evaluates a model on a dataset, and returns the metrics that the objective defines."""
+    metrics = model.evaluate(dataset, verbose=0, return_dict=True)
+    return {name: metrics[name] for name in model.objective.metric_names}
+
+
+def warn_truncated(lengths: np.ndarray, max_length: int, setting: str) -> None:
+    """Warns on stderr if texts have the maximum length, because these texts may be truncated.
+
+    Args:
+        lengths: number of tokens in each text, `(N,)`.
+        setting: name of the setting with the maximum, for the message.
+    """
+    if count := int((lengths >= max_length).sum()):
+        print(
+            f"warning: {count:,} of {len(lengths):,} texts have {max_length} tokens or were "
+            f"truncated to {max_length} tokens: raise {setting} to keep more",
+            file=sys.stderr,
+        )
