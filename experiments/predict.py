@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 from annotated_types import Gt, Le
 
+from experiments.evaluation.embedding import EncoderSettings, open_encoder
 from experiments.lines import Answer, answer_lines, json_line, opened_input, opened_output
 from macaron_tf.cli.program import decoded
 from macaron_tf.data.tasks.definitions import get_task
@@ -34,7 +35,6 @@ from macaron_tf.errors import LineError, TextError, UserError
 from macaron_tf.evaluation.similarity import unit_vectors
 from macaron_tf.model import Pretrained, load
 from macaron_tf.runs.elmo import embed
-from macaron_tf.runs.embedding import EncoderSettings, open_encoder
 from macaron_tf.runs.recipe import named_settings
 from macaron_tf.runs.run import checkpoint_location
 from macaron_tf.runs.text_to_text import answers_of, line_translator
