@@ -5,7 +5,7 @@ import functools
 import os
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable
 
 from macaron_tf.cli import arguments
 from macaron_tf.cli.arguments import (
@@ -42,7 +42,7 @@ def _prepare(options: argparse.Namespace) -> None:
     engine, mesh = values.get("engine"), values.get("mesh")
     if engine or mesh:
         _choose_engine(options)
-    if "new_run_names" in values:
+    if "resume" in values:
         _check_start(options)
     if "checkpoint" in values and "run" in values:
         _split_checkpoint(options)
@@ -123,19 +123,18 @@ def _split_checkpoint(options: argparse.Namespace) -> None:
 
 
 def _check_start(options: argparse.Namespace) -> None:
-    """Checks that the command line describes a new run or names a run to resume, but not both."""
-    values, names, required = vars(options), options.new_run_names, options.new_run_required
-    if options.resume is not None:
-        if given := ", ".join(name for dest, name in names.items() if values[dest] is not None):
+    """Checks that `train` gets a recipe and a new folder, or a run to resume, but not both."""
+    if options.resume is None:
+        if options.run is None:
             raise UserError(
-                f"--resume cannot be combined with {given}: the run has saved its own values"
+                "RECIPE and RUN are required: give both or, to continue a run, --resume RUN"
             )
-        options.run = options.resume
-    elif missing := ", ".join(names[dest] for dest in required if values[dest] is None):
-        options.parser.error(
-            f"the following arguments are required: {missing}. To continue a run, give --resume "
-            "RUN instead"
+    elif options.recipe or options.init:
+        raise UserError(
+            "--resume cannot be combined with RECIPE, RUN and --init: the run has saved its own"
         )
+    else:
+        options.run = options.resume
 
 
 def source_forms(forms: dict[str, str]) -> str:
@@ -149,46 +148,9 @@ def source_forms(forms: dict[str, str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def unless_resumed(*parts: Part) -> Part:
-    """Makes the arguments `parts`, which describe a new run, and the alternative `--resume RUN`."""
-
-    def add(parser: argparse.ArgumentParser) -> None:
-        actions = together(*parts)(parser)
-        required = [action.dest for action in actions if action.required]
-        for action in actions:
-            action.required = False
-            if not action.option_strings:
-                action.nargs = "?"
-        names = {action.dest: (action.option_strings or [action.dest])[0] for action in actions}
-        text = (
-            "folder of a run to resume with its saved recipe; give --resume instead of "
-            f"{', '.join(names.values())}"
-        )
-        path_argument("--resume RUN", text)(parser)
-        parser.set_defaults(
-            parser=parser, new_run_names=names, new_run_required=required, extra="train"
-        )
-
-    return add
-
-
-class _RecipeHelp(argparse._HelpAction):
-    """Help of a command with RECIPE: after a recipe, as in `train bert_tiny -h`, its settings."""
-
-    def __call__(self, parser, namespace, values, option_string=None):
-        parser.print_help()
-        if namespace.recipe:
-            from experiments.registry import load, print_settings
-
-            print(f"\nsettings of {namespace.recipe}, for --set PATH=VALUE:")
-            print_settings(load(namespace.recipe))
-        parser.exit()
-
-
-def help_of_recipe(parser: argparse.ArgumentParser) -> None:
-    """Makes `--help` behind the name of a recipe show the settings of the recipe, too."""
-    text = "show this help message and exit; behind RECIPE, also show all settings of the recipe"
-    parser.add_argument("-h", "--help", action=_RecipeHelp, help=text)
+def each(make: Callable[[str, str], Part], texts: dict[str, str]) -> Part:
+    """Makes arguments of one kind, such as `path_argument`, from their names and help texts."""
+    return together(*(make(spec, text) for spec, text in texts.items()))
 
 
 def extra(name: str) -> Part:
@@ -205,70 +167,56 @@ def epilog(text: str) -> Part:
     return add
 
 
-def _data_dir(parser: argparse.ArgumentParser) -> Sequence[argparse.Action] | None:
-    """Adds `--data-dir`. The help mentions a run only if the parser has an argument for runs."""
-    default = "the environment variable TFDS_DATA_DIR, or else ~/tensorflow_datasets"
-    if any(action.dest in ("run", "runs") for action in parser._actions):
-        default = f"for an existing run, the folder that it was trained with; otherwise {default}"
-    text = f"folder that contains the datasets of TensorFlow Datasets (default: {default})"
-    return path_argument("--data-dir DIR", text)(parser)
-
-
-JSON = switch(
-    "--json", "write a line of JSON for each input, with the fields of `Pretrained.predict`"
-)
-RECIPE = local_path_argument(
-    "recipe",
+RECIPE_TEXT = (
     "name of a recipe (`macaron recipes` lists them), with its task if it has one, as in "
     "finetune:sst2; or your own function that returns a recipe, as FILE.py[:NAME] or "
-    "package.module:NAME, where NAME may be omitted if it is the file's only function",
+    "package.module:NAME, where NAME may be omitted if it is the file's only function"
 )
+RECIPE = local_path_argument("recipe", RECIPE_TEXT)
+SETTINGS = settings("training.max_steps=500, model.dropout=0 or source=tsv:FILE")
 BACKWARD = switch(
     "--backward",
     "translate from the target language to the source language, with runs of unsupervised=True",
 )
 
 
-def seeds(default: list[int] | None, text: str) -> Part:
+def numbers(spec: str, text: str, default=None, minimum: float = 1) -> Part:
+    """Makes a flag for one or more numbers from `minimum` on, which must differ; see `count`."""
+    return count(spec, text, default, minimum, nargs="+", action=Distinct)
+
+
+def seeds(default: list[int], text: str) -> Part:
     """Makes the argument `--seeds N [N ...]`, whose values must differ."""
-    numbers = " ".join(map(str, default or [1]))
-    text = f"{text} (default: {numbers})"
-    return count("--seeds N", text, default, minimum=0, nargs="+", action=Distinct)
+    text = f"{text} (default: {' '.join(map(str, default))})"
+    return numbers("--seeds N", text, default, minimum=0)
 
 
-FINETUNING = together(
-    argument(
-        "--tasks TASK",
-        "tasks on which to fine-tune each pre-trained model, such as rte or, with the settings of "
-        "another recipe, finetune_bert:rte",
-        nargs="+",
-        default=[],
-    ),
-    settings("epochs=1, in every fine-tuning run", "--finetune-set"),
-)
-STUDY = together(
-    local_path_argument("out", "output folder for the training runs and the report"),
-    seeds([1, 2, 3], "random seeds; each training run is repeated with every seed"),
-    extra("studies"),
-)
 TFDS = together(
-    _data_dir,
+    path_argument(
+        "--data-dir DIR",
+        "folder that contains the datasets of TensorFlow Datasets (default: for an existing run, "
+        "the folder that it was trained with; otherwise the environment variable TFDS_DATA_DIR, "
+        "or else ~/tensorflow_datasets)",
+    ),
     switch("--download", "download and prepare datasets that are missing in --data-dir"),
+)
+CORPUS = path_argument(
+    "--corpus DIR",
+    "for pre-training: folder of a corpus written by `macaron prepare` (default of `train` and "
+    "`compare`: prepare it)",
+)
+VOCABULARY = path_argument(
+    "--vocabulary DIR",
+    "folder of a saved vocabulary (default: that of --init, of --corpus or in the output folder; "
+    "otherwise a new one trained on the training text). With --init, fine-tuning checks that the "
+    "model has this vocabulary; a translator from BART or T5 takes it for the source language",
 )
 RUN = path_argument("run", "folder of the training run")
 TRAINED = together(RUN, CHECKPOINT)
-RUN_TO_TRAIN = path_argument(
-    "run", "folder for the new run; if the folder contains an interrupted run, training resumes"
-)
 LOWER_CASE = yes_or_no(
     "--lower-case",
     "whether a model of another library lower-cases text; required if its files do not say so, and "
     "not allowed otherwise",
-)
-VOCABULARY = path_argument(
-    "--vocabulary DIR",
-    "folder of a saved vocabulary to use (default: the vocabulary in the output folder; if there "
-    "is none, train a new vocabulary on the corpus)",
 )
 DEVICES = group(
     "devices",
@@ -321,4 +269,3 @@ CALLBACKS = group(
         "to RUN/tensorboard, for TensorBoard (default: no profile)",
     ),
 )
-TRAINING_DEVICES = together(DEVICES, ENGINE)

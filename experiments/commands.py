@@ -25,9 +25,8 @@ To resume an interrupted run, give the same command again. `macaron recipes` lis
 all settings of a recipe.
 
 MODEL of --init:
-  RUN[@CHECKPOINT]   folder of a run, or folder written by `save_pretrained`. CHECKPOINT is average,
-                     best, last or a training step (default: the first of average, best and last
-                     that exists)
+  RUN[@CHECKPOINT]   folder of a run, or folder written by `save_pretrained`. CHECKPOINT is as for
+                     --checkpoint of `macaron predict`
   hugging-face:DIR   folder that transformers or sentence-transformers saved, with its tokenizer
   keras-hub:DIR      folder of a KerasHub preset
   model-garden:DIR   folder of a TensorFlow Model Garden BERT checkpoint
@@ -37,8 +36,7 @@ sources of text for pre-training, --set corpus.sources=SOURCE:
 {cli.source_forms(DOCUMENT_FORMS)}
 A GLOB is the name of a file or a pattern such as books/*.txt. An element of corpus.sources can also
 be a tuple (SOURCE, SPLIT, WEIGHT, LANGUAGE). If LANGUAGE is a pair such as ("en", "de"), the source
-has translation pairs: tfds:NAME, text:FILE,FILE, tsv:FILE, jsonl:FILE, parquet:FILE, datasets:DIR
-or homeassistant:LANG.
+has translation pairs, in a form of the next list or as homeassistant:LANG.
 
 sources of text pairs for translation, --set data.source=SOURCE:
 {cli.source_forms(PAIR_FORMS)}
@@ -85,9 +83,7 @@ memory_length and model.clamp_length of a Transformer-XL or XLNet, pooling and m
 sentence encoder.
 """
 
-
-_SETTINGS = "training.max_steps=500, model.dropout=0 or source=tsv:FILE"
-_RECIPE = cli.together(cli.RECIPE, cli.TFDS, cli.settings(_SETTINGS))
+_RECIPE = cli.together(cli.RECIPE, cli.TFDS, cli.SETTINGS)
 _POOLED = cli.together(
     cli.settings("pooling=max or max_length=64"), cli.LOWER_CASE, cli.CHECKPOINT, cli.DEVICES
 )
@@ -104,27 +100,23 @@ COMMANDS = (
         "train a model by a recipe, or resume an interrupted run",
         "experiments.train:run",
         cli.epilog(_TRAIN),
-        cli.help_of_recipe,
-        cli.unless_resumed(
-            cli.RECIPE,
-            cli.RUN_TO_TRAIN,
-            cli.path_argument(
-                "--init MODEL",
-                "pre-trained model whose weights and vocabulary initialize the run, such as "
-                "runs/bert or hugging-face:DIR (default: that of the recipe, or random weights)",
-            ),
-        ),
+        cli.extra("train"),
+        cli.local_path_argument("recipe", cli.RECIPE_TEXT, nargs="?"),
         cli.path_argument(
-            "--corpus DIR",
-            "for pre-training: folder of a corpus written by `macaron prepare` (default: prepare "
-            "it in the cache folder)",
+            "run", "folder for the new run; training resumes if it has a run", nargs="?"
         ),
-        cli.path_argument(
-            "--vocabulary DIR",
-            "folder of a saved vocabulary (default: that of --init or --corpus or, without them, a "
-            "new one trained on the training text). With --init, fine-tuning checks that the model "
-            "has this vocabulary; a translator from BART or T5 takes it for the source language",
+        cli.each(
+            cli.path_argument,
+            {
+                "--resume RUN": "folder of a run to resume with its saved recipe, in place of "
+                "RECIPE, RUN and --init",
+                "--init MODEL": "pre-trained model whose weights and vocabulary initialize the "
+                "run, such as runs/bert or hugging-face:DIR (default: that of the recipe, or "
+                "random weights)",
+            },
         ),
+        cli.CORPUS,
+        cli.VOCABULARY,
         cli.LOWER_CASE,
         cli.count(
             "--processes N",
@@ -138,9 +130,10 @@ COMMANDS = (
             "its rows)",
         ),
         cli.TFDS,
-        cli.settings(_SETTINGS),
+        cli.SETTINGS,
         cli.CALLBACKS,
-        cli.TRAINING_DEVICES,
+        cli.DEVICES,
+        cli.ENGINE,
     ),
     cli.command(
         "evaluate",
@@ -149,19 +142,21 @@ COMMANDS = (
         cli.epilog(_EVALUATE),
         MODEL,
         _SOURCE,
-        cli.argument(
-            "--split",
-            "split to score, such as 'test' (default: the validation splits, or the whole of "
-            "another file without {split} in its name)",
+        cli.each(
+            cli.argument,
+            {
+                "--split": "split to score, such as 'test' (default: the validation splits, or the "
+                "whole of another file without {split} in its name)",
+                "--task": "task on which to score a sentence encoder, such as 'stsb'",
+            },
         ),
-        cli.path_argument("--corpus DIR", "folder of a corpus, for a run of pre-training"),
-        cli.argument("--task", "task on which to score a sentence encoder, such as 'stsb'"),
         cli.argument(
             "--languages CODE",
             "languages to score separately, for a multilingual classifier (default: the language "
             "of the run)",
             nargs="+",
         ),
+        cli.CORPUS,
         cli.BACKWARD,
         _OUTPUT,
         cli.TFDS,
@@ -174,15 +169,17 @@ COMMANDS = (
         cli.epilog(_PREDICT),
         MODEL,
         cli.argument("text", "texts to answer (default: each line of --input)", nargs="*"),
-        cli.path_argument("--input FILE", "file with a text per line (default: stdin)"),
-        cli.path_argument(
-            "--output FILE",
-            "output file (default: stdout). A .npy file has the vectors of an encoder, `(N, D)` "
-            "float32; a .npz file has the word vectors of an ELMo",
+        cli.each(
+            cli.path_argument,
+            {
+                "--input FILE": "file with a text per line (default: stdin)",
+                "--output FILE": "output file (default: stdout). A .npy file has the vectors of an "
+                "encoder, `(N, D)` float32; a .npz file has the word vectors of an ELMo",
+            },
         ),
-        cli.JSON,
+        cli.switch("--json", "write the fields of `Pretrained.predict` as a line of JSON per text"),
         cli.BACKWARD,
-        cli.settings("beam_size=8 or temperature=0.7", "--set"),
+        cli.settings("beam_size=8 or temperature=0.7"),
         cli.LOWER_CASE,
         cli.CHECKPOINT,
         cli.DEVICES,
@@ -194,16 +191,6 @@ COMMANDS = (
         MODEL,
         cli.path_argument(
             "files FILE", "text files to score, plain or compressed (.gz, .bz2, .xz)", nargs="+"
-        ),
-        cli.count(
-            "--window L",
-            "number of tokens that the model reads at once (default: the sequence length in "
-            "training or, if it is unknown, the number of positions of the model)",
-        ),
-        cli.count(
-            "--stride S",
-            "number of tokens by which the window moves. Each token is scored once, and is context "
-            "in the next window (default: half of the window)",
         ),
         cli.path_argument("--output FILE", "also write the scores to this JSON file"),
         cli.CHECKPOINT,
@@ -220,11 +207,7 @@ COMMANDS = (
         "tokenize the corpus of a recipe, pack the tokens into rows, and write the rows as shards",
         "experiments.prepare:run",
         _RECIPE,
-        cli.path_argument(
-            "corpus",
-            "output folder for the prepared corpus; repeat the command to resume an interrupted "
-            "preparation",
-        ),
+        cli.path_argument("corpus", "output folder; if it has a part of the corpus, work resumes"),
         cli.VOCABULARY,
         cli.count(
             "--processes N",
@@ -258,11 +241,7 @@ COMMANDS = (
         "list the settings of a recipe with their paths, values, ranges and meanings",
         "experiments.registry:run_settings",
         cli.RECIPE,
-        cli.argument(
-            "words WORD",
-            "list only the settings whose path or meaning contains one of these words",
-            nargs="*",
-        ),
+        cli.argument("words WORD", "list only settings with a WORD in path or meaning", nargs="*"),
         cli.settings("model=NAME, before the settings are listed"),
     ),
     cli.command(
@@ -276,9 +255,7 @@ COMMANDS = (
         "experiments.evaluation.finetuning:baseline",
         cli.extra("evaluate"),
         cli.argument("task", "name of the task, such as 'sst2'; `macaron tasks` lists all tasks"),
-        cli.path_argument(
-            "--output FILE", "output JSON file for the metrics (default: only print the metrics)"
-        ),
+        cli.path_argument("--output FILE", "also write the metrics to this JSON file"),
         _SOURCE,
         cli.TFDS,
     ),
@@ -286,12 +263,8 @@ COMMANDS = (
         "submit",
         "predict the labels of test sets, and write files for the GLUE server",
         "experiments.evaluation.finetuning:submit",
-        cli.path_argument(
-            "runs run", "folders of the fine-tuning runs, one run for each task", nargs="+"
-        ),
-        cli.path_argument(
-            "out", "output folder for the files to submit, such as CoLA.tsv and RTE.tsv"
-        ),
+        cli.path_argument("runs run", "folders of the fine-tuning runs, one per task", nargs="+"),
+        cli.path_argument("out", "output folder for the files to submit, such as CoLA.tsv"),
         cli.CHECKPOINT,
         cli.TFDS,
     ),
@@ -324,7 +297,7 @@ COMMANDS = (
         ),
         cli.argument(
             "--query TEXT",
-            "query sentence (default: each line of stdin; repeatable)",
+            "query sentence (default: lines of stdin; repeatable)",
             action="append",
         ),
         cli.count("--top N", "number of sentences to print for each query (default: 10)", 10),

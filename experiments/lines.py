@@ -22,15 +22,14 @@ def arriving(lines: Iterator[str], max_lines: int = CHUNK) -> Iterator[list[str]
     A person who types a line therefore gets the answer at once.
     """
     arrived: queue.Queue = queue.Queue(maxsize=4 * max_lines)
-    end: list[Exception] = []  # the exception that ended reading, if any
 
     def read():
         try:
             for line in lines:
                 arrived.put(line)
+            arrived.put(None)
         except Exception as error:
-            end.append(error)
-        arrived.put(end)
+            arrived.put(error)
 
     threading.Thread(target=read, daemon=True).start()
     chunk: list[str] = []
@@ -39,15 +38,16 @@ def arriving(lines: Iterator[str], max_lines: int = CHUNK) -> Iterator[list[str]
             # The lines of a file arrive within microseconds of each other. Typed lines are slower.
             line = arrived.get(timeout=0.02) if chunk else arrived.get()
         except queue.Empty:
-            line = None
-        if isinstance(line, str):
-            chunk.append(line)
-        if chunk and (line is None or line is end or len(chunk) == max_lines):
             yield chunk
             chunk = []
-        if line is end:
-            if end:
-                raise end[0]
+            continue
+        chunk += [line] if isinstance(line, str) else []
+        if chunk and (not isinstance(line, str) or len(chunk) == max_lines):
+            yield chunk
+            chunk = []
+        if isinstance(line, Exception):
+            raise line
+        if line is None:
             return
 
 
@@ -71,18 +71,15 @@ def opened_input(path: str | None, flag: str = "--input") -> Iterator[BinaryIO]:
         yield file
 
 
-@contextlib.contextmanager
-def opened_output(path: str | None) -> Iterator[BinaryIO | storage.OutputFile]:
+def opened_output(
+    path: str | None,
+) -> contextlib.AbstractContextManager[BinaryIO | storage.OutputFile]:
     """Opens the file `path` for writing, or stdout if `path` is `None`.
 
     The data go to a temporary file, which is renamed to `path` when the file is closed. An
     interrupted command therefore leaves no incomplete file `path`.
     """
-    if path is None:
-        yield sys.stdout.buffer
-        return
-    with storage.open_atomic(path) as file:
-        yield file
+    return storage.open_atomic(path) if path else contextlib.nullcontext(sys.stdout.buffer)
 
 
 def json_line(answer: Any) -> str:

@@ -29,7 +29,7 @@ from experiments import studies
 from macaron_tf.cli.arguments import MODEL
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.decoding import GenerationConfig
-from macaron_tf.errors import UserError, check_encodable, needs_vocabulary
+from macaron_tf.errors import UserError, check_encodable, needs_vocabulary, plural
 from macaron_tf.io.paths import as_path, write_atomic
 from macaron_tf.kernels import swish_recurrence
 from macaron_tf.kernels.recurrence import derivatives
@@ -50,11 +50,9 @@ _READABLE = 60  # maximum number of tokens that a picture labels
 def run(options: argparse.Namespace) -> None:
     """Runs the command `look`: runs a model on the texts, and writes pictures and arrays."""
     check_encodable(options.texts)
-    if len(options.texts) > 2:
-        raise UserError("more than two texts are given: put each in quotes")
     location = checkpoint_location(options.run, options.checkpoint)
     pretrained = load(location, trust_code=options.trust_code)
-    network, stack = pretrained.network, pretrained.network
+    network = stack = pretrained.network
     if not isinstance(network, EncoderDecoder | Encoder):
         stack = getattr(network, "encoder", None)
     if not isinstance(stack, EncoderDecoder | Encoder):
@@ -63,8 +61,15 @@ def run(options: argparse.Namespace) -> None:
         )
     if pretrained.vocabulary is None:
         raise needs_vocabulary(location)
-    encode = _encoder_decoder_inputs if isinstance(network, EncoderDecoder) else _encoder_inputs
-    inputs, tokens = encode(location, pretrained, options.texts)
+    is_pair = isinstance(network, EncoderDecoder)
+    generates = isinstance(network, LanguageModel) or is_pair
+    limit = 1 if generates and not isinstance(pretrained.task, Translation) else 2
+    if len(options.texts) > limit:
+        raise UserError(
+            f"{location} reads at most {limit} {plural('text', limit)}: put each in quotes"
+        )
+    encode = _encoder_decoder_inputs if is_pair else _encoder_inputs
+    inputs, tokens = encode(pretrained, options.texts)
     with watching() as records:
         stack({name: tf.constant([ids], tf.int32) for name, ids in inputs.items()}, training=False)
     if not records:
@@ -73,57 +78,48 @@ def run(options: argparse.Namespace) -> None:
     _write(as_path(options.out), records, tokens)
 
 
-def _encoder_inputs(
-    location: str, pretrained: Pretrained, texts: Sequence[str]
-) -> tuple[dict[str, list[int]], dict[str, list[str]]]:
+Inputs = tuple[dict[str, list[int]], dict[str, list[str]]]
+
+
+def _encoder_inputs(pretrained: Pretrained, texts: Sequence[str]) -> Inputs:
     """Returns the network's inputs for a row of one or two texts, and a dict of its "tokens"."""
     vocabulary = pretrained.vocabulary
     if isinstance(pretrained.network, LanguageModel):
-        if len(texts) > 1:
-            raise UserError(f"{location} reads a single text: leave the second text out")
         inputs = {"token_ids": pretrained.task.generator.row(texts[0])}
     else:
-        columns = [[text] for text in texts]
-        max_length, is_causal = 2**30, isinstance(pretrained.network, CausalReader)
-        rows = encode_pairs(vocabulary, columns[0], (columns + [None])[1], max_length, is_causal)
+        first, second = ([[text] for text in texts] + [None])[:2]
+        is_causal = isinstance(pretrained.network, CausalReader)
+        rows = encode_pairs(vocabulary, first, second, 2**30, is_causal)
         inputs = {name: ids[0].numpy().tolist() for name, ids in rows.items()}
-    ids = inputs["token_ids"]
-    _check_length("the text", len(ids), pretrained.config.longest)
-    return inputs, {"tokens": _token_texts(vocabulary, ids)}
+    _check_length("the text", len(inputs["token_ids"]), pretrained.config.longest)
+    return inputs, {"tokens": _token_texts(vocabulary, inputs["token_ids"])}
 
 
-def _encoder_decoder_inputs(
-    location: str, pretrained: Pretrained, texts: Sequence[str]
-) -> tuple[dict[str, list[int]], dict[str, list[str]]]:
+def _encoder_decoder_inputs(pretrained: Pretrained, texts: Sequence[str]) -> Inputs:
     """Returns the network's inputs for one row of an encoder-decoder, and a dict of tokens.
 
     The target is the second text, which only a translation model takes, or else the model's output
     for the first text. The keys of the dict are "source_tokens", "read_tokens" (decoder input) and
     "target_tokens" (the next token at each position).
     """
-    vocabulary, max_length = pretrained.vocabulary, pretrained.config.longest
-    task, special = pretrained.task, vocabulary.special
+    vocabulary, task = pretrained.vocabulary, pretrained.task
     if isinstance(task, Translation):
-        start_ids = [special.begin]
-        [source_ids] = vocabulary.encode_lines(texts[:1])
+        begin, end = [vocabulary.special.begin], [vocabulary.special.end]
+        source_ids = vocabulary.encode_lines(texts[:1])[0]
         _check_length("the first text", len(source_ids), task.max_tokens)
-        source_ids = [*source_ids, special.end]
+        source_ids = source_ids + end
         if len(texts) > 1:
-            [target_ids] = vocabulary.encode_lines(texts[1:], vocabulary.languages[1])
-            target_ids = [*target_ids, special.end]
+            target_ids = vocabulary.encode_lines(texts[1:], vocabulary.languages[1])[0] + end
         else:
-            ids = tf.constant([source_ids], tf.int32)
-            result = task.search(ids)
+            result = task.search(tf.constant([source_ids], tf.int32))
             target_ids = result["ids"][0, 0, : int(result["lengths"][0, 0])].numpy().tolist()
-    elif len(texts) > 1:
-        raise UserError(f"{location} reads a single text: leave the second text out")
+        decoder_ids = begin + target_ids
     else:
-        generator = pretrained.task.generator
-        source_ids, start_ids = generator.row(texts[0]), [*generator.answer_start]
-        [[completion]] = generator.continue_rows([source_ids], GenerationConfig(temperature=0.0))
-        target_ids = [*completion.ids]
-    decoder_ids = [*start_ids, *target_ids]
-    _check_length("the target text", len(decoder_ids) - 1, max_length)
+        source_ids = task.generator.row(texts[0])
+        greedy = GenerationConfig(temperature=0.0)
+        [[completion]] = task.generator.continue_rows([source_ids], greedy)
+        decoder_ids = [*task.generator.answer_start, *completion.ids]
+    _check_length("the target text", len(decoder_ids) - 1, pretrained.config.longest)
     source, target = vocabulary, vocabulary
     if isinstance(vocabulary, PairVocabulary):
         source, target = vocabulary.source, vocabulary.target

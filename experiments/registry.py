@@ -71,13 +71,9 @@ def _recipe_function(name: str) -> Callable[..., Recipe] | None:
     return getattr(importlib.import_module(f"experiments.recipes.{FAMILY_OF[name]}"), name)
 
 
-def names(recipe_class: type[Recipe] = Recipe) -> list[str]:
-    """Returns the sorted names of all recipes of the class `recipe_class` that need no task."""
-    return [
-        name
-        for name, family in sorted(FAMILY_OF.items())
-        if family not in _OF_TASKS and isinstance(_recipe_function(name)(), recipe_class)
-    ]
+def names() -> list[str]:
+    """Returns the sorted names of all recipes that need no task."""
+    return [name for name, family in sorted(FAMILY_OF.items()) if family not in _OF_TASKS]
 
 
 def load(name: str, recipe_class: type[Recipe] = Recipe, settings: Iterable[str] = ()) -> Recipe:
@@ -93,36 +89,27 @@ def load(name: str, recipe_class: type[Recipe] = Recipe, settings: Iterable[str]
     arguments, function = [task] if task else [], _recipe_function(location)
     builtin = name.partition(":")[0]
     similar = nearest(builtin, FAMILY_OF)
-    unknown = UserError(
-        f"no recipe is called {name!r}: `macaron recipes` lists the recipes{similar}; for your own "
-        f"file write ./{builtin}.py"
-    )
-    if function is None and is_import_path(location):
-        if similar and origin_of(name) is None:
-            raise unknown  # RECIPE:TASK with a typing error rather than module:NAME
-        function = find(location, trust_code=True)
-        recipe = call_user_code(location, function, *arguments)
-        if not isinstance(recipe, recipe_class):
-            raise UserError(
-                f"{name} returns a {type(recipe).__name__}, not a {recipe_class.__name__}"
-            )
-        find_sources(dataclasses.asdict(recipe))
-        return override(recipe, settings)
-    if function is None:
-        raise unknown
-    needs_task = FAMILY_OF[location] in _OF_TASKS
-    if needs_task and not task:
+    # RECIPE:TASK with a typing error is no module:NAME.
+    is_own = is_import_path(location) and not (similar and origin_of(name) is None)
+    if function:
+        if bool(task) != (needs_task := FAMILY_OF[location] in _OF_TASKS):
+            problem = "needs a task: write {}:TASK" if needs_task else "has no tasks: write {}"
+            raise UserError(f"{location} {problem.format(location)}")
+        recipe = function(*arguments)
+    elif is_own:
+        recipe = call_user_code(location, find(location, trust_code=True), *arguments)
+    else:
         raise UserError(
-            f"{location} needs a task, as in {location}:sst2: `macaron tasks` lists the tasks"
+            f"no recipe is called {name!r}: `macaron recipes` lists the recipes{similar}; for your "
+            f"own file write ./{builtin}.py"
         )
-    if task and not needs_task:
-        raise UserError(f"{location} has no tasks: write {location} without :{task}")
-    recipe = function(*arguments)
     if not isinstance(recipe, recipe_class):
         raise UserError(
-            f"{name} is a recipe of kind {recipe.kind!r}, which this command does not support: "
-            f"choose one of {', '.join(names(recipe_class))}"
+            f"{name} is a {type(recipe).__name__}, not a {recipe_class.__name__}: give another "
+            "recipe"
         )
+    if not function:
+        find_sources(dataclasses.asdict(recipe))
     return override(recipe, settings)
 
 
@@ -135,17 +122,13 @@ def documentation(name: str) -> tuple[str, str]:
 def source_code(name: str, recipe: Recipe) -> str:
     """Returns the text of a Python file that defines a copy of a recipe, for a user to edit."""
     classes: set[type] = set()
-    code = _code(recipe, classes, "    ")
-    modules, function = sorted({cls.__module__ for cls in classes}), name.partition(":")[0]
+    code, function = _code(recipe, classes, "    "), name.partition(":")[0]
+    imports = sorted(f"from {cls.__module__} import {cls.__name__}" for cls in classes)
     lines = [
         f'"""A copy of the recipe {name} to change.\n',
         f"    macaron train ./{function}.py runs/{function}",
         '"""\n',
-    ]
-    for module in modules:
-        class_names = sorted(cls.__name__ for cls in classes if cls.__module__ == module)
-        lines.append(f"from {module} import {', '.join(class_names)}")
-    lines += [
+        *imports,
         f"\n\ndef {function}() -> {type(recipe).__name__}:",
         textwrap.indent(f'"""{documentation(name)[0]}\n"""', "    "),
         f"    return {code}",

@@ -27,17 +27,15 @@ def open_model(location: str, trust_code: bool = False) -> Pretrained:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Prints the perplexity of text files, and writes it to a JSON file with `--output`."""
+    """Prints the perplexity of text files, and writes it to a JSON file with `--output`.
+
+    The model reads windows of the length in training or, if it is unknown, as long as it has
+    positions. Each window overlaps with half of the previous one, and each token is scored once.
+    """
     location = checkpoint_location(options.run, options.checkpoint)
     model = open_model(location, options.trust_code)
-    task, max_length = model.task, model.task.longest
-    if options.window and max_length is not None and options.window > max_length:
-        raise UserError(f"--window {options.window} is too long: give at most {max_length}")
-    window = options.window or task.window
-    if max_length is not None:
-        window = min(window, max_length)
-    scorer = task.scorer(window)
-    records = []
+    window = min(model.task.window, model.task.longest or model.task.window)
+    scorer, records = model.task.scorer(window), []
     files = [storage.as_path(file).expanduser() for file in options.files]
     texts = ["\n".join(lines_of(file, may_be_pipe=True)) for file in files]
     pairs = list(zip(options.files, texts, strict=True))
@@ -46,14 +44,13 @@ def run(options: argparse.Namespace) -> None:
     for file, text in pairs:
         with Progress(f"scoring {file}"):
             ids = scorer.text_ids(text)
-            scores = scorer.score_text(ids, options.stride)
-        unknown = ids.count(scorer.vocabulary.special.unk)
-        num_words, num_bytes = len(text.split()), len(scorer.read(text).encode())
+            scores = scorer.score_text(ids)
         log_prob, num_tokens = math.fsum(scores.log_probs), int(scores.lengths.sum())
+        num_words, num_bytes = len(text.split()), len(scorer.read(text).encode())
         record = {
             "file": file,
             "tokens": num_tokens,
-            "unknown": unknown,
+            "unknown": ids.count(scorer.vocabulary.special.unk),
             "words": num_words,
             "bytes": num_bytes,
             "token_perplexity": perplexity(scores.log_probs, scores.lengths),
@@ -63,22 +60,15 @@ def run(options: argparse.Namespace) -> None:
         }
         records.append(record)
         print(
-            f"{file}: perplexity {record['token_perplexity']:,.5g} per token, "
-            f"{record['word_perplexity']:,.5g} per word; {record['bits_per_byte']:.3f} bits per "
-            "byte"
+            "{file}: perplexity {token_perplexity:,.5g} per token, {word_perplexity:,.5g} per "
+            "word; {bits_per_byte:.3f} bits per byte".format(**record)
         )
-        if unknown:
+        if record["unknown"]:
             print(
-                f"warning: {file}: {unknown:,} of {num_tokens:,} tokens are unknown to the "
-                "vocabulary, so the perplexity per word and the bits per byte are too low",
+                "warning: {file}: {unknown:,} of {tokens:,} tokens are unknown to the vocabulary, "
+                "so the perplexity per word and the bits per byte are too low".format(**record),
                 file=sys.stderr,
             )
     if options.output:
-        record = {
-            "run": model.name,
-            "checkpoint": model.checkpoint,
-            "window": window,
-            "stride": options.stride,
-            "files": records,
-        }
-        write_json(storage.as_path(options.output), record)
+        record = {"run": model.name, "checkpoint": model.checkpoint, "window": window}
+        write_json(storage.as_path(options.output), {**record, "files": records})

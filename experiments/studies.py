@@ -10,6 +10,7 @@ import contextlib
 import io
 import itertools
 import json
+import operator
 import os
 import pathlib
 import queue
@@ -18,8 +19,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import threading
-import time
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -46,14 +45,8 @@ def validations(run: pathlib.Path | str) -> list[dict]:
     return [line for line in lines if line["kind"] == VALIDATION]
 
 
-def shared_flags(options: argparse.Namespace) -> list[str]:
-    """Returns --data-dir and --trust-code, if they are set, for the commands of a study."""
-    trust = ["--trust-code"] if options.trust_code else []
-    return [*flags("--data-dir", options.data_dir), *trust]
-
-
 def command(name: str, *arguments: str, log: pathlib.Path | None = None) -> None:
-    """Runs `macaron NAME` in a new process.
+    """Runs `macaron NAME` in a new process, within a task of `run_tasks`.
 
     Because of the new process, the results do not depend on the random state of earlier commands.
     The output goes to stdout and stderr, or is appended to the file `log`.
@@ -64,15 +57,8 @@ def command(name: str, *arguments: str, log: pathlib.Path | None = None) -> None
     with open(log, "ab") if log else contextlib.nullcontext() as output:
         process = subprocess.Popen(argv, stdout=output, stderr=output)
         _running.add(process)
-        try:
-            with _exit_on_sigterm():
-                status = process.wait()
-        except (KeyboardInterrupt, SystemExit):
-            process.terminate()  # lets training save a checkpoint; `subprocess.run` kills at once
-            process.wait()
-            raise
-        finally:
-            _running.remove(process)
+        status = process.wait()
+        _running.remove(process)
     if status:
         last_line = log.read_text(errors="replace").strip().rpartition("\n")[2] if log else ""
         reason = f"read its error message {f'in {log}' if log else 'above'}"
@@ -83,19 +69,12 @@ def command(name: str, *arguments: str, log: pathlib.Path | None = None) -> None
 
 @contextlib.contextmanager
 def _exit_on_sigterm() -> Iterator[None]:
-    """Lets SIGTERM raise SystemExit, so that the processes of `command` are stopped too.
-
-    The context has no effect outside the main thread, or if SIGTERM already has a handler.
-    """
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    """Lets SIGTERM raise SystemExit in the main thread."""
+    earlier = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, earlier)
 
 
 def flags(name: str, *values: str | None) -> list[str]:
@@ -132,7 +111,8 @@ def run_tasks(jobs: int, tasks: Mapping[str, Callable[[], Any]], shares: int | N
 
     On Linux, each thread uses its own part of the CPUs. If a task raises an exception, the function
     cancels the tasks that have not begun, waits for the running tasks, and raises the exception.
-    Ctrl-C and SIGTERM also end the processes of `command`.
+    Ctrl-C and SIGTERM also end the processes of `command`. Only the main thread may call this
+    function.
 
     Args:
         tasks: dict mapping the text of a task's progress line to the function that runs the task.
@@ -148,42 +128,36 @@ def run_tasks(jobs: int, tasks: Mapping[str, Callable[[], Any]], shares: int | N
             # This applies to the current thread and to processes that the thread starts.
             os.sched_setaffinity(0, cpus[share_indices.get() :: num_shares] or cpus)
 
-    def timed(task: Callable[[], Any]) -> tuple[Any, float]:
-        began = time.monotonic()
-        return task(), (time.monotonic() - began) / 60
-
-    durations = []  # minutes of each task, except tasks whose results already existed
-    # With a single thread, each task shows its own progress.
-    progress = Progress(f"{len(tasks)} tasks, {jobs} at once") if jobs > 1 else None
+    progress = Progress(f"{jobs} at once", "tasks", len(tasks))
     with (
-        progress or contextlib.nullcontext(),
+        # With a single thread, each task shows its own progress.
+        progress if jobs > 1 else contextlib.nullcontext(),
         _exit_on_sigterm(),
         concurrent.futures.ThreadPoolExecutor(jobs, initializer=take_share) as pool,
     ):
-        futures = {pool.submit(timed, task): text for text, task in tasks.items()}
+        futures = {pool.submit(task): text for text, task in tasks.items()}
         try:
             for done, finished in enumerate(concurrent.futures.as_completed(futures), 1):
-                minutes = finished.result()[1]
-                durations += [minutes] if minutes > 0.1 else []
-                estimate = ""
-                if durations:
-                    minutes = (len(tasks) - done) / jobs * statistics.mean(durations)
-                    estimate = f"; at most {minutes:.0f} min left"
-                print(f"[{done}/{len(tasks)}] {futures[finished]}{estimate}", flush=True)
+                finished.result()
+                progress.advance()
+                print(f"[{done}/{len(tasks)}] {futures[finished]}", flush=True)
         except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
             if isinstance(error, (KeyboardInterrupt, SystemExit)):
                 for process in tuple(_running):
-                    process.terminate()
+                    process.terminate()  # lets training save a checkpoint
             raise
-    return [future.result()[0] for future in futures]
+    return [future.result() for future in futures]
 
 
-def grouped(rows: Iterable[dict], key: str) -> dict[Any, list[dict]]:
-    """Groups rows by their value of the field `key`, in the order of first occurrence."""
+def grouped(rows: Iterable[dict], *keys: str) -> dict[Any, list[dict]]:
+    """Groups rows by the values of fields, in the order of first occurrence.
+
+    A key of the result is the value of a single field, or the tuple of the values of several.
+    """
     groups: dict[Any, list[dict]] = {}
     for row in rows:
-        groups.setdefault(row[key], []).append(row)
+        groups.setdefault(operator.itemgetter(*keys)(row), []).append(row)
     return groups
 
 
@@ -236,6 +210,15 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return [lines[0], "|" + "---|" * len(head), *lines[1:]]
 
 
+def table_of(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """Returns the lines of a Markdown table of rows that map headings to cells.
+
+    A cell that a row does not have is empty.
+    """
+    head = list(dict.fromkeys(itertools.chain.from_iterable(rows)))
+    return table(head, ([row.get(heading, "") for heading in head] for row in rows))
+
+
 def write(
     out: pathlib.Path,
     name: str,
@@ -263,22 +246,16 @@ def write_record(path: pathlib.Path, record: Mapping[str, Any]) -> None:
     Floats are rounded to seven significant digits, and empty lists are left out, so that the file
     is small enough for a repository.
     """
+    text = json.dumps(finite(record))
+    rounded = json.loads(text, parse_float=lambda digits: float(f"{float(digits):.7g}"))
     fields = []
-    for name, value in finite(_rounded(record)).items():
+    for name, value in rounded.items():
         text = json.dumps(value, ensure_ascii=False)
         if isinstance(value, list):
             lines = (json.dumps(item, ensure_ascii=False) for item in value)
             text = "[\n{}\n]".format(",\n".join(lines))
         fields += [f"{json.dumps(name)}: {text}"] if value != [] else []
     write_atomic(path, "{{\n{}\n}}\n".format(",\n".join(fields)).encode())
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _rounded(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_rounded(item) for item in value]
-    return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
 def describe_versions(record: Mapping[str, str]) -> str:

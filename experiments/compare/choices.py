@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from experiments import studies
-from experiments.compare.arms import Arm, Trainer
+from experiments.compare.arms import Arm
+from experiments.compare.trainers import Trainer
 from macaron_tf.errors import UserError
 from macaron_tf.training.progress import read_lines
 
@@ -19,26 +20,9 @@ _COUNT_TOLERANCE = 0.01  # maximum relative difference of parameter counts that 
 _MAX_TIMING_RATIO = 1.2  # maximum ratio of the two timings of an arm
 _TIMED_UPDATES = 60  # updates per timing
 _INTERVAL_UPDATES = 5  # updates per interval of a timing
-_NUM_TIMINGS = 2  # timings per arm
 
 # Trains arms with the tuning seeds and returns their rows. A row is None if the run diverged.
 Train = Callable[[Sequence[Arm]], dict[tuple[Arm, int], dict | None]]
-
-
-def check_arms(trainer: Trainer, arms: Sequence[Arm], flags: dict[str, str]) -> None:
-    """Raises a `UserError` if a flag such as `--widths` or `--rates` conflicts with an arm.
-
-    A flag conflicts with an arm that sets the same setting. All flags except `--rates` conflict
-    with fine-tuning arms. The first arm, the baseline, may set `training.max_steps` even with
-    `--equal time`. `flags` maps the path of a setting to the flag that determines it.
-    """
-    unsuitable_flags = [flag for path, flag in flags.items() if path != "training.learning_rate"]
-    if unsuitable_flags and not trainer.from_random_weights:
-        flag = unsuitable_flags[0]
-        raise UserError(f"{flag} does not apply to fine-tuning: leave {flag} out")
-    for arm, (path, flag) in itertools.product(arms, flags.items()):
-        if arm.sets(path) and not (path == "training.max_steps" and arm is arms[0]):
-            raise UserError(f"{arm.name} sets {path}, but {flag} sets it too: leave one out")
 
 
 def scale_to_width(trainer: Trainer, arm: Arm, width: int) -> Arm:
@@ -55,29 +39,27 @@ def equalize_parameters(trainer: Trainer, arm: Arm, first: Arm) -> Arm:
     The two parameter counts may differ by up to 1%, because `feed_forward_dim` is a whole number.
     """
 
+    def count(arm: Arm) -> int:
+        network = trainer.network(arm.name, trainer.recipe(arm))
+        network.build()
+        return network.count_params()
+
     def resized(dim: int) -> Arm:
         return arm.changed(f"model.feed_forward_dim={dim}")
 
-    target_count, count = count_parameters(trainer, first), count_parameters(trainer, arm)
+    target, found = count(first), count(arm)
     dim = start_dim = trainer.recipe(arm).model_config().feed_forward_dim
     # The number of parameters is linear in `feed_forward_dim`, except for rounding.
-    slope = (count_parameters(trainer, resized(2 * start_dim)) - count) / start_dim
-    if count != target_count and slope:
-        dim = max(round(start_dim + (target_count - count) / slope), 1)
-        count = count_parameters(trainer, resized(dim))
-    if abs(count - target_count) > _COUNT_TOLERANCE * target_count:
+    slope = (count(resized(2 * start_dim)) - found) / start_dim
+    if found != target and slope:
+        dim = max(round(start_dim + (target - found) / slope), 1)
+        found = count(resized(dim))
+    if abs(found - target) > _COUNT_TOLERANCE * target:
         raise UserError(
-            f"no model.feed_forward_dim gives {arm.name} ({count:,} parameters) as many parameters "
-            f"as {first.name} ({target_count:,}): leave --equal parameters out"
+            f"no model.feed_forward_dim gives {arm.name} ({found:,} parameters) as many parameters "
+            f"as {first.name} ({target:,}): leave --equal parameters out"
         )
     return resized(dim)
-
-
-def count_parameters(trainer: Trainer, arm: Arm) -> int:
-    """Returns the number of parameters in the model of `arm`."""
-    network = trainer.network(arm.name, trainer.recipe(arm))
-    network.build()
-    return network.count_params()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,28 +92,31 @@ def equalize_time(
     keeps its number of updates.
     """
     arms = list(itertools.chain.from_iterable(groups))
-    attempts = [
-        {
-            f"timing of {arm.label}, {attempt} of {_NUM_TIMINGS}": functools.partial(
-                _interval_seconds, trainer, arm, out / "timing" / f"{arm.label}-{attempt}"
-            )
-            for arm in arms
-        }
-        for attempt in range(1, _NUM_TIMINGS + 1)
-    ]
-    measured = zip(*(studies.run_tasks(1, tasks, shares=jobs) for tasks in attempts), strict=True)
+    folders = {
+        (arm, attempt): out / "timing" / f"{arm.label}-{attempt}"
+        for attempt in (1, 2)
+        for arm in arms
+    }
+    tasks = {
+        f"timing of {arm.label}, {attempt} of 2": functools.partial(
+            _interval_seconds, trainer, arm, folder
+        )
+        for (arm, attempt), folder in folders.items()
+    }
+    measured = dict(zip(folders, studies.run_tasks(1, tasks, shares=jobs), strict=True))
     seconds, timings = {}, []
-    for arm, timings_of_arm in zip(arms, measured, strict=True):
-        low, high = sorted(map(statistics.median, timings_of_arm))
+    for arm in arms:
+        both = measured[arm, 1], measured[arm, 2]
+        low, high = sorted(map(statistics.median, both))
         if high > _MAX_TIMING_RATIO * low:
-            for attempt in range(1, _NUM_TIMINGS + 1):
-                (out / "timing" / f"{arm.label}-{attempt}.json").unlink()
-            percent = f"{100 * (high / low - 1):.0f}%"
+            for attempt in (1, 2):
+                folders[arm, attempt].with_name(f"{arm.label}-{attempt}.json").unlink()
             raise UserError(
                 f"--equal time cannot measure {arm.label}, because its two timings differ by "
-                f"{percent}: run the command again while nothing else runs on this machine"
+                f"{100 * (high / low - 1):.0f}%: run the command again while nothing else runs on "
+                "this machine"
             )
-        seconds[arm] = list(map(min, *timings_of_arm))
+        seconds[arm] = list(map(min, *both))
 
     def equalized(arm: Arm, first: Arm) -> Arm:
         pairs = zip(seconds[arm], seconds[first], strict=True)
@@ -153,25 +138,25 @@ def _interval_seconds(trainer: Trainer, arm: Arm, run: pathlib.Path) -> list[flo
     `run` after training. It saves the times in a JSON file beside this folder. If the JSON file
     already exists, the function only reads the file.
     """
-    settings = trainer.settings(arm, 0) + [
+    settings = [
+        *trainer.settings(arm, 0),
         f"training.max_steps={_TIMED_UPDATES}",
         f"training.validate_every={_TIMED_UPDATES}",
         f"training.log_every={_INTERVAL_UPDATES}",
         "training.warmup_steps=0",
         *trainer.timing,
     ]
-    log, file = (run.parent / f"{run.name}.{suffix}" for suffix in ("log", "json"))
 
     def make() -> dict[str, Any]:
         shutil.rmtree(run, ignore_errors=True)  # an interrupted timing may have left this folder
-        trainer.fit(arm, settings, run, log)
+        trainer.fit(arm, settings, run, run.with_name(f"{run.name}.log"))
         ends = [line["seconds"] for line in read_lines(run / "timing.jsonl")]
         shutil.rmtree(run)
         return {"seconds": [end - start for start, end in itertools.pairwise(ends)]}
 
     run.parent.mkdir(parents=True, exist_ok=True)
     cache_key = {"recipe": arm.recipe, "settings": settings}
-    return studies.read_or_compute(file, cache_key, make)["seconds"]
+    return studies.read_or_compute(run.with_name(f"{run.name}.json"), cache_key, make)["seconds"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,19 +200,17 @@ def tune_rates(
         arm: [arm.changed(f"training.learning_rate={rate!r}", rate=rate) for rate in sorted(rates)]
         for arm in arms
     }
-    rows: dict[Arm, list[dict | None]] = collections.defaultdict(list)
-    for (candidate, _), row in train([*itertools.chain.from_iterable(candidates.values())]).items():
-        rows[candidate].append(row)
+    scores: dict[Arm, list[float | None]] = collections.defaultdict(list)
+    trained = train([*itertools.chain.from_iterable(candidates.values())])
+    for (candidate, _), row in trained.items():
+        scores[candidate].append(row and row[trainer.score])
     best_arms, tunings = [], []
     for arm, arm_candidates in candidates.items():
-        scores = {
-            candidate: [row and row[trainer.score] for row in rows[candidate]]
-            for candidate in arm_candidates
-        }
         stable = [candidate for candidate in arm_candidates if None not in scores[candidate]]
         if not stable:
             raise UserError(f"{arm.name} diverged at every learning rate: add lower --rates")
-        best_arms.append(max(stable, key=lambda arm: trainer.sign * statistics.mean(scores[arm])))
-        by_rate = {candidate.rate: arm_scores for candidate, arm_scores in scores.items()}
-        tunings.append(Tuning(arm.name, arm.group, by_rate, best_arms[-1].rate))
+        best = max(stable, key=lambda one: trainer.sign * statistics.mean(scores[one]))
+        best_arms.append(best)
+        by_rate = {candidate.rate: scores[candidate] for candidate in arm_candidates}
+        tunings.append(Tuning(arm.name, arm.group, by_rate, best.rate))
     return best_arms, tunings

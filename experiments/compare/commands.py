@@ -12,23 +12,23 @@
         bert=finetune:sst2:init=runs/bert swish=finetune:sst2:init=runs/swish,epochs=5
     macaron compare runs/glue --data-dir DIR bert=runs/bert own=hugging-face:DIR \\
         --tasks cola sst2 mrpc stsb qqp mnli qnli rte --rates 3e-5 5e-5
+    macaron compare runs/tasks 'bert=runs/norms/pre-{seed}' --tasks cola rte
 
 An arm is one of the compared variants. The command trains each arm with several seeds and tests
 which differences are significant. An arm is written [NAME=]RECIPE[:PATH=VALUE,...]: a recipe whose
 settings are changed as by --set. All arms must be recipes of the same type, on which the score
 depends:
 
-  pre-training   loss on the validation text after the last update. With --tasks, the command also
-                 fine-tunes each pre-trained model on the tasks, and reports the scores on their
-                 validation splits
+  pre-training   loss on the validation text after the last update
   translation    BLEU of the averaged checkpoints on the validation split, with the beam search
                  settings of the recipe. A paired bootstrap test compares the arms of each seed
   fine-tuning    score on the validation splits of a task. RECIPE names the task, and the setting
                  init=MODEL is required, as in finetune:sst2:init=runs/bert. {seed} in MODEL is
-                 replaced by the random seed, as in init=runs/bert-{seed}. With --tasks, an arm may
-                 also be a pre-trained model, written [NAME=]MODEL[:PATH=VALUE,...]. The command
-                 fine-tunes it on every task, judges each task, and writes a table of all scores
-                 with their average. One such arm alone gets its table of scores
+                 replaced by the random seed, as in init=runs/bert-{seed}
+
+With --tasks, an arm is a pre-trained model, written [NAME=]MODEL[:PATH=VALUE,...], where {seed} is
+replaced too. The command fine-tunes it on every task, judges each task, and writes a table of all
+scores with their average. One such arm alone gets its table of scores.
 
 Without arms, the command compares three GPTs with 0.8 million weights (recipe gpt_quick): a GPT
 with Transformer blocks, a GPT with Macaron blocks, and a GPT with Macaron blocks whose feed-forward
@@ -40,30 +40,28 @@ command again. The command does not repeat complete training runs.
 """
 
 from experiments import command_line as cli
-from macaron_tf.cli import arguments
 
 main = cli.single_program(
     "macaron compare",
     __doc__,
     "experiments.compare.comparison:run",
-    cli.STUDY,
+    cli.extra("studies"),
+    cli.local_path_argument("out", "output folder for the training runs and the report"),
+    cli.seeds([1, 2, 3], "random seeds; each training run is repeated with every seed"),
     cli.path_argument(
         "arms [NAME=]RECIPE[:PATH=VALUE,...]",
         "two or more recipes to compare; the first is the baseline (default: three GPTs with "
         "different blocks)",
         nargs="*",
     ),
-    cli.path_argument(
-        "--corpus DIR",
-        "folder of a corpus written by `macaron prepare` (default: prepare it in OUT/corpus)",
-    ),
+    cli.CORPUS,
     cli.TFDS,
-    cli.FINETUNING,
-    cli.count(
-        "--learning-rates R",
-        "learning rates to try on the tasks of --tasks; the best one counts (default: 5e-5)",
-        minimum=0.0,
+    cli.argument(
+        "--tasks TASK",
+        "tasks on which to fine-tune pre-trained models, such as rte or, with the settings of "
+        "another recipe, finetune_bert:rte",
         nargs="+",
+        default=[],
     ),
     cli.count(
         "--jobs N",
@@ -77,31 +75,25 @@ main = cli.single_program(
         "updates, so that each arm trains for as long as the first arm (default: change nothing)",
         choices=("parameters", "time"),
         nargs="+",
-        action=arguments.Distinct,
+        action=cli.Distinct,
         default=[],
     ),
-    cli.count(
+    cli.numbers(
         "--rates R",
         "learning rates to try for each arm, which are compared at their best (default: as in the "
         "recipe)",
         minimum=0.0,
-        nargs="+",
-        action=arguments.Distinct,
     ),
-    cli.count(
+    cli.numbers(
         "--tuning-seeds N",
         "seeds of the runs that select the best rate, other than --seeds (default: the smallest "
         "other seed)",
         minimum=0,
-        nargs="+",
-        action=arguments.Distinct,
     ),
-    cli.count(
+    cli.numbers(
         "--widths D",
         "values of model.hidden_dim, with model.feed_forward_dim in proportion. The command also "
         "tests whether differences change with the width (default: as in the recipe)",
-        nargs="+",
-        action=arguments.Distinct,
     ),
     cli.argument(
         "--differ PATH",

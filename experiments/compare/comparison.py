@@ -9,17 +9,14 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from experiments import registry, studies
+from experiments import studies
 from experiments.compare import choices
-from experiments.compare.arms import Arm, Trainer, recipes_of_tasks, task_of
+from experiments.compare.arms import Arm, recipes_of_tasks, task_of
 from experiments.compare.report import Study, write
-from experiments.compare.trainers import Finetuning, trainer_class
+from experiments.compare.trainers import Trainer, trainer_class
 from macaron_tf.errors import UserError, nearest
-from macaron_tf.io.hub import HUB
-from macaron_tf.io.plug_ins import is_import_path
 from macaron_tf.runs.recipe import Recipe, is_among, refuse_argument_settings, settings_of
 from macaron_tf.training import Diverged
-from macaron_tf.training.locations import LIBRARIES
 
 QUICK = (
     "transformer=gpt_quick",
@@ -31,24 +28,19 @@ QUICK = (
 
 def run(options: argparse.Namespace) -> None:
     """Runs the command `compare`: trains missing runs, then writes the report."""
-    tuning_seeds, flags = _tuning_seeds(options), _flags_by_path(options)
-    swept_flags = {path: flag for path, flag in flags.items() if flag in ("--widths", "--rates")}
-    refuse_argument_settings(options.set, {"training.seed": "--seeds", **swept_flags})
-    out = pathlib.Path(options.out)
-    arms = _parse_arms(options.arms or QUICK, options.set, options.tasks)
+    tuning_seeds, out = _tuning_seeds(options), pathlib.Path(options.out)
+    arms = _parse_arms(options.arms or QUICK, options.tasks)
     trainer = trainer_class(arms[0])(options)
-    choices.check_arms(trainer, arms, flags)
-    recipes = {arm.name: trainer.recipe(arm) for arm in arms}
-    _check_data(trainer, recipes, options.differ)
-    trainer.prepare(recipes, out)
+    _check_flags(trainer, arms)
     groups = [arms]
-    if arms[0].task is not None:
+    if options.tasks:
         groups = [
             [dataclasses.replace(arm, recipe=recipe, task=task_of(recipe)) for arm in arms]
             for recipe in recipes_of_tasks(options.tasks)
         ]
-        for group in groups[1:]:
-            _check_data(trainer, {arm.name: trainer.recipe(arm) for arm in group}, options.differ)
+    for group in groups:
+        _check_data(trainer, {arm.name: trainer.recipe(arm) for arm in group})
+    trainer.prepare({arm.name: trainer.recipe(arm) for arm in arms}, out)
     if options.widths:
         groups = [
             [choices.scale_to_width(trainer, arm, width) for arm in arms]
@@ -67,18 +59,14 @@ def run(options: argparse.Namespace) -> None:
         groups, timings = choices.equalize_time(trainer, groups, out, options.jobs)
     arms = list(itertools.chain.from_iterable(groups))
     if options.rates:
-        arms, tunings = choices.tune_rates(
-            trainer, arms, options.rates, functools.partial(_train_all, trainer, seeds=tuning_seeds)
-        )
-    results, rows = _train_all(trainer, arms, options.seeds, is_compared=True), []
+        train = functools.partial(_train_all, trainer, seeds=tuning_seeds, is_tuning=True)
+        arms, tunings = choices.tune_rates(trainer, arms, options.rates, train)
+    results, rows = _train_all(trainer, arms, options.seeds), []
     for arm in arms:
-        arm_rows = [results[arm, seed] for seed in options.seeds]
-        parameters = trainer.run_class.open(arm_rows[0]["run"]).build_network().count_params()
-        arm_fields = {**dataclasses.asdict(arm), "arm": arm.name, "parameters": parameters}
-        del arm_fields["name"]
-        pairs = zip(options.seeds, arm_rows, strict=True)
-        rows += [{**arm_fields, "seed": seed, **row} for seed, row in pairs]
-    write(Study(trainer, arms, rows, timings, tunings, tuning_seeds), options)
+        network = trainer.run_class.open(results[arm, options.seeds[0]]["run"]).build_network()
+        fields = {**dataclasses.asdict(arm), "arm": arm.name, "parameters": network.count_params()}
+        rows += [{**fields, "seed": seed, **results[arm, seed]} for seed in options.seeds]
+    write(Study(trainer, arms, rows, timings, tunings, tuning_seeds))
 
 
 def _tuning_seeds(options: argparse.Namespace) -> list[int]:
@@ -92,30 +80,17 @@ def _tuning_seeds(options: argparse.Namespace) -> list[int]:
     return tuning_seeds or [next(seed for seed in itertools.count() if seed not in options.seeds)]
 
 
-def _flags_by_path(options: argparse.Namespace) -> dict[str, str]:
-    """Maps paths of settings to flags such as `--widths` and `--rates` that determine them."""
-    flags = {
-        "model.hidden_dim": options.widths and "--widths",
-        "model.feed_forward_dim": "parameters" in options.equal and "--equal parameters",
-        "training.max_steps": "time" in options.equal and "--equal time",
-        "training.learning_rate": options.rates and "--rates",
-    }
-    return {path: flag for path, flag in flags.items() if flag}
-
-
 def _train_all(
-    trainer: Trainer, arms: Sequence[Arm], seeds: Sequence[int], is_compared: bool = False
+    trainer: Trainer, arms: Sequence[Arm], seeds: Sequence[int], is_tuning: bool = False
 ) -> dict[tuple[Arm, int], dict | None]:
-    """Trains each arm with each seed, and returns the results of all runs.
+    """Trains each arm with each seed, and returns the results of all runs; see `Trainer.train`.
 
     The runs of all arms with one seed start before the runs of the next seed. After an
-    interruption, the earlier seeds therefore have results for all arms. With `is_compared`, the
-    results (see `Trainer.row`) include those of `Trainer.extra_scores`, and a run that diverges
-    raises `Diverged`. Without `is_compared`, for runs that tune the learning rate, a run that
-    diverges has the results `None`.
+    interruption, the earlier seeds therefore have results for all arms. A run that diverges raises
+    `Diverged` or, with `is_tuning`, has the results `None`.
     """
-    options = trainer.options
-    out, pairs = pathlib.Path(options.out), list(itertools.product(seeds, arms))
+    options, pairs = trainer.options, list(itertools.product(seeds, arms))
+    out = pathlib.Path(options.out)
     for seed, arm in pairs:
         trainer.check(arm, seed, out / f"{arm.label}-{seed}")
 
@@ -123,15 +98,14 @@ def _train_all(
         name = f"{arm.label}-{seed}"
         log = out / "logs" / f"{name}.log" if options.jobs > 1 else None
         try:
-            row = trainer.train(arm, seed, out / name, log)
+            return trainer.train(arm, seed, out / name, log)
         except Diverged as error:
-            if is_compared:
+            if not is_tuning:
                 raise
             print(error, flush=True)
             return None
-        return row | trainer.extra_scores(out / name, log) if is_compared else row
 
-    prefix = "" if is_compared else "tuning: "
+    prefix = "tuning: " if is_tuning else ""
     tasks = {
         f"{prefix}{arm.label}, seed {seed}": functools.partial(train, arm, seed)
         for seed, arm in pairs
@@ -140,37 +114,21 @@ def _train_all(
     return {(arm, seed): row for (seed, arm), row in zip(pairs, rows, strict=True)}
 
 
-def _parse_arms(
-    texts: Sequence[str], settings: Sequence[str] = (), tasks: Sequence[str] = ()
-) -> list[Arm]:
+def _parse_arms(texts: Sequence[str], tasks: Sequence[str] = ()) -> list[Arm]:
     """Parses and checks the arms of a comparison.
 
-    With `tasks`, the arms may be pre-trained models. The function returns their arms for the first
-    task. If `--set` is used, the error message about an unknown arm such as `training.max_steps=9`
-    suggests repeating the flag `--set`.
+    With `tasks`, the arms are pre-trained models. The function returns their arms for the first
+    task.
     """
-    is_recipe = [_is_recipe(Arm.split(text)[1]) for text in texts]
-    if tasks and not any(is_recipe):
-        first, *_ = recipes_of_tasks(tasks)
-        arms = [Arm.of_start(text, first) for text in texts]
-    else:
-        arms = [Arm.parse(text) for text in texts]
-    for text, arm, known in zip(texts, arms, is_recipe, strict=True):
-        if settings and "=" in text and not known and arm.task is None:
-            raise UserError(
-                f"{text!r} is not an arm, because no recipe is called {arm.recipe!r}"
-                f"{nearest(arm.recipe, registry.FAMILY_OF)}; for a setting write --set {text}"
-            )
-    if len(arms) < 2 and arms[0].task is None:
+    first_task = recipes_of_tasks(tasks)[:1]
+    arms = [Arm.of_start(text, *first_task) if tasks else Arm.parse(text) for text in texts]
+    if len(arms) < 2 and not tasks:
         raise UserError(f"{texts[0]!r} is the only arm: give a second arm")
+    first_class = trainer_class(arms[0])
     for arm in arms:
         if [other.name for other in arms].count(arm.name) > 1:
             raise UserError(f"two arms are called {arm.name}: write NAME={arm.recipe}")
-        if tasks and arm.task is None and trainer_class(arm) is Finetuning:
-            raise UserError(f"{arm.name} names a task, as well as --tasks: leave one out")
-        if arm.sets("training.seed"):
-            raise UserError(f"{arm.name} sets training.seed: give --seeds instead")
-        if (first_class := trainer_class(arms[0])) is not (other_class := trainer_class(arm)):
+        if (other_class := trainer_class(arm)) is not first_class:
             names = (cls.run_class.recipe_class.kind for cls in (first_class, other_class))
             raise UserError(
                 f"{arms[0].name} and {arm.name} have recipes of different kinds, "
@@ -179,19 +137,40 @@ def _parse_arms(
     return arms
 
 
-def _is_recipe(name: str) -> bool:
-    is_location = name.partition(":")[0] in (*LIBRARIES, HUB)
-    is_known = name.partition(":")[0] in registry.FAMILY_OF
-    return is_known or (is_import_path(name) and not is_location)
+def _check_flags(trainer: Trainer, arms: Sequence[Arm]) -> None:
+    """Raises a `UserError` if a flag such as `--widths` or `--rates` conflicts with a setting.
+
+    A flag conflicts with an arm that sets the same setting. All flags except `--rates` conflict
+    with fine-tuning arms. The first arm, the baseline, may set `training.max_steps` even with
+    `--equal time`.
+    """
+    options = trainer.options
+    flags = {
+        "training.seed": "--seeds",
+        "training.learning_rate": options.rates and "--rates",
+        "model.hidden_dim": options.widths and "--widths",
+        "model.feed_forward_dim": "parameters" in options.equal and "--equal parameters",
+        "training.max_steps": "time" in options.equal and "--equal time",
+    }
+    flags = {path: flag for path, flag in flags.items() if flag}
+    replaced = {path: flag for path, flag in flags.items() if not flag.startswith("--equal")}
+    refuse_argument_settings(options.set, replaced)
+    unsuitable = [flag for flag in flags.values() if flag not in ("--seeds", "--rates")]
+    if unsuitable and not trainer.from_random_weights:
+        raise UserError(f"{unsuitable[0]} does not apply to fine-tuning: leave {unsuitable[0]} out")
+    for arm, (path, flag) in itertools.product(arms, flags.items()):
+        if arm.sets(path) and not (path == "training.max_steps" and arm is arms[0]):
+            raise UserError(f"{arm.name} sets {path}, but {flag} sets it too: leave one out")
 
 
-def _check_data(trainer: Trainer, recipes: dict[str, Recipe], differ: Sequence[str]) -> None:
+def _check_data(trainer: Trainer, recipes: dict[str, Recipe]) -> None:
     """Raises a `UserError` if the data settings of an arm and of the first arm differ.
 
     With `--corpus`, the settings of corpus and vocabulary may differ, and so may the settings at
-    the paths in `differ` and below them. The function also raises if a path in `differ` is not a
-    data setting.
+    the paths in `--differ` and below them. The function also raises if a path in `--differ` is not
+    a data setting.
     """
+    differ = trainer.options.differ
     first, *others = recipes
     paths = [path for recipe in recipes.values() for path, *_ in settings_of(recipe)]
     for path in differ:

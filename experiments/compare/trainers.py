@@ -1,10 +1,10 @@
-"""Classes that train and score arms, one for each type of training.
+"""Classes that train and score arms: `Trainer`, and a subclass for each kind of training.
 
-The types are pre-training, translation and fine-tuning.
+The kinds are pre-training, translation and fine-tuning.
 """
 
+import abc
 import argparse
-import collections
 import dataclasses
 import functools
 import pathlib
@@ -16,14 +16,7 @@ import keras
 import numpy as np
 
 from experiments import registry, studies
-from experiments.compare.arms import (
-    TASK_FLAGS,
-    Arm,
-    Trainer,
-    recipe_of_task,
-    recipes_of_tasks,
-    task_of,
-)
+from experiments.compare.arms import Arm
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
@@ -33,44 +26,189 @@ from macaron_tf.evaluation.translation import (
     tokenize_lines,
     tokenized_bleu,
 )
-from macaron_tf.io.paths import as_path
+from macaron_tf.io.paths import as_path, read_json
 from macaron_tf.models import EncoderDecoder
 from macaron_tf.runs.corpora import prepare_corpus
 from macaron_tf.runs.epochs import read_init
-from macaron_tf.runs.finetuning import (
-    CHANCE_MARGIN,
-    RESULT,
-    FinetuningRecipe,
-    FinetuningRun,
-    TaskData,
-)
+from macaron_tf.runs.finetuning import CHANCE_MARGIN, RESULT, FinetuningRun, TaskData
 from macaron_tf.runs.pretraining import PretrainingRun, check_corpus
 from macaron_tf.runs.pretraining_recipe import PretrainingRecipe
-from macaron_tf.runs.recipe import Recipe
-from macaron_tf.runs.run import DIVERGED
+from macaron_tf.runs.recipe import Recipe, recipe_from_json
+from macaron_tf.runs.run import DIVERGED, saved_versions
 from macaron_tf.runs.translation import TranslationRun
 from macaron_tf.runs.translation_recipe import TranslationRecipe
 from macaron_tf.training import Diverged
+from macaron_tf.training.progress import read_lines
 
 # Maximum number of corpus rows in which tokens are counted. Counting 100 million ids takes 5 s.
 _COUNTED_ROWS = 1 << 20
-# Metrics that Lei et al. 2022 probably used for CoLA and MultiRC in table 1, which does not name
-# them. CoLA: BERT's score is 82.0, while larger models have Matthews coefficients of 60.6 to 66.3,
-# so the metric is accuracy. MultiRC: BERT's score is 69.5, while RoBERTa's mean of F1a and EM on
-# SuperGLUE's leaderboard is 68, so the metric is F1a, or perhaps the accuracy of single answers.
-_PAPER_METRICS = {"cola": "accuracy", "multirc": "f1a"}
 _NUM_CANDIDATES = 20  # approximate number of references to try as a constant translation
+SEED = "{seed}"  # in a setting, replaced by the seed of the run
+Level = tuple[float, str]  # score at chance level, and the prediction that reaches it
 
 
-def tuned_columns(tasks: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Maps the headings of fine-tuning table columns to pairs of a task and a metric.
+class Trainer(abc.ABC):
+    """Base class of objects that train and score the arms of a comparison.
 
-    Each task has a column with its score. The tasks `cola` and `multirc` have a second column with
-    the metric that the SwishRNN paper reports.
+    Attributes:
+        run_class: class of the runs that the subclass trains.
+        data: paths of the settings that determine the training and evaluation data. A path that
+            ends in a dot stands for a whole section.
+        may_change: paths of settings in which a run to continue may differ from the arm.
+        score: name of the metric that decides the comparison.
+        sign: 1 if a greater score is better, or else -1.
+        margin: maximum advantage over `chance_level` with which an arm still counts as being at
+            chance level.
+        from_random_weights: whether runs start from random weights, which depend on the seed.
+        timing: settings that shorten the validations of a timing run, as `path=value`.
+        columns: dict that maps the name of a metric to the heading, number of decimals and factor
+            of its table column. The table leaves out a column if no arm has the metric, or if the
+            column equals the column of the deciding score.
+        curves: dict mapping a validation metric to the title of its panel in the figure.
+        score_curve: key of `curves` whose metric corresponds to `score`. Its panel also shows the
+            chance level.
     """
-    columns = {task: (task, "score") for task in tasks}
-    pairs = [(task, _PAPER_METRICS[task]) for task in tasks if task in _PAPER_METRICS]
-    return columns | {f"{task} {metric}": (task, metric) for task, metric in pairs}
+
+    may_change: ClassVar[tuple[str, ...]] = ()
+    from_random_weights: ClassVar[bool] = True
+    timing: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, options: argparse.Namespace):
+        self.options = options
+        switches = {"--trust-code": options.trust_code, "--download": options.download}
+        self.flags = [flag for flag, is_given in switches.items() if is_given]
+        self.flags += studies.flags("--data-dir", options.data_dir)
+
+    def settings(self, arm: Arm, seed: int | None = None) -> list[str]:
+        """Returns an arm's settings `path=value`, which come from `--set`, the arm and the seed."""
+        settings = [*self.options.set, *arm.settings]
+        if seed is None:
+            return settings
+        return [*(text.replace(SEED, str(seed)) for text in settings), f"training.seed={seed}"]
+
+    def recipe(self, arm: Arm, seed: int | None = None) -> Recipe:
+        """Makes the recipe of an arm. In fine-tuning, its model is a default until `init` is read.
+
+        The method raises a `UserError` if the arm sets `init` for a training from random weights,
+        or does not set `init` for fine-tuning.
+        """
+        starts = [setting for setting in arm.settings if setting.startswith("init")]
+        if self.from_random_weights and starts:
+            raise UserError(
+                f"{arm.name} sets {starts[0]}, but {arm.recipe} is trained from random weights"
+            )
+        if not self.from_random_weights and not arm.sets("init"):
+            raise UserError(
+                f"{arm.name} does not set init, the weights to fine-tune: write "
+                f"{arm.name}={arm.recipe}:init=RUN"
+            )
+        settings = self.settings(arm, seed)
+        recipe = registry.load(arm.recipe, self.run_class.recipe_class, settings)
+        if self.from_random_weights:
+            recipe.model_config()
+        return recipe
+
+    def prepare(self, recipes: dict[str, Recipe], out: pathlib.Path) -> None:
+        """Prepares the data of all arms. The base class only checks the flags."""
+        if self.options.corpus:
+            raise UserError(
+                "--corpus applies only to comparisons of pre-training recipes: leave --corpus out"
+            )
+
+    def network(self, name: str, recipe: Recipe) -> keras.Model:
+        """Makes, but does not build, the network of the arm `name`, to count its parameters."""
+        raise NotImplementedError
+
+    def check(self, arm: Arm, seed: int, run: pathlib.Path) -> None:
+        """Raises a `UserError` if the folder `run` has a run that the arm cannot continue.
+
+        The arm cannot continue a run with another seed, with other settings or, in pre-training,
+        with another corpus.
+        """
+        recipe, file = self.recipe(arm, seed), run / "recipe.json"
+        if file.is_file():
+            text = file.read_text(encoding="utf-8")
+            earlier = recipe_from_json(self.run_class.recipe_class, text, str(file))
+            recipe.check_continues(earlier, run, self.may_change)
+
+    def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
+        """Trains and scores a run, unless RUN/comparison.json has its scores; returns the results.
+
+        The result has the scores, "run" (folder), "updates", "seconds" (training time),
+        "memory_mib" (peak memory; `None` if unknown), "curve" (records of the validations) and
+        "versions" (see `saved_versions`).
+
+        Args:
+            log: file for the output of the commands; `None` means stdout and stderr.
+
+        Raises:
+            Diverged: the run diverged, now or before.
+        """
+        settings = self.settings(arm, seed)
+
+        def make() -> dict[str, Any]:
+            if not (run / DIVERGED).exists():
+                try:
+                    self.fit(arm, settings, run, log)
+                except UserError:
+                    if not (run / DIVERGED).exists():
+                        raise
+            return self.scores(arm, run, log)
+
+        key = {"recipe": arm.recipe, "settings": settings}
+        scores = studies.read_or_compute(run / "comparison.json", key, make)
+        timing = read_lines(run / "timing.jsonl")
+        memory_mib = studies.values(timing, "memory_mib")
+        return {
+            **scores,
+            "run": str(run),
+            "updates": timing[-1]["step"],
+            "seconds": round(timing[-1]["seconds"], 1),
+            "memory_mib": round(max(memory_mib)) if memory_mib else None,
+            "curve": studies.validations(run),
+            "versions": saved_versions(run),
+        }
+
+    def fit(
+        self, arm: Arm, settings: Sequence[str], run: pathlib.Path, log: pathlib.Path | None
+    ) -> None:
+        """Runs `macaron train` for an arm with `settings` in the folder `run`."""
+        sets = studies.flags("--set", *settings)
+        studies.command("train", arm.recipe, str(run), *self.arm_flags(arm), *sets, log=log)
+
+    def arm_flags(self, arm: Arm) -> list[str]:
+        """Returns the flags of `macaron train` for the data of an arm."""
+        return self.flags
+
+    def scores(self, arm: Arm, run: pathlib.Path, log: pathlib.Path | None) -> dict[str, Any]:
+        """Returns the scores of a trained run.
+
+        The method of the base class, which subclasses extend, only raises `Diverged` if the run
+        diverged.
+        """
+        if (run / DIVERGED).exists():
+            raise Diverged(f"{run} diverged: {read_json(run / DIVERGED, reason=str)['reason']}")
+        return {}
+
+    def chance_level(self, rows: list[dict]) -> Level | None:
+        """Returns the score at chance level, which a prediction that ignores the input reaches.
+
+        Also returns a description of this prediction. Without a known score, as in the base class,
+        the result is `None`. See `train` for `rows`.
+        """
+        return None
+
+    @abc.abstractmethod
+    def validation_size(self, rows: list[dict]) -> str:
+        """Returns the number of validation examples that determine a score, such as "25 rows"."""
+
+    def tests(self, first: list[dict], others: list[dict]) -> list[dict]:
+        """Compares the outputs of an arm with the outputs of the first arm by statistical tests.
+
+        `first` and `others` have the results of both arms (see `train`) for the same seeds. The
+        result has the test of each seed. The base class has no tests and returns an empty list.
+        """
+        return []
 
 
 class Pretraining(Trainer):
@@ -93,29 +231,20 @@ class Pretraining(Trainer):
     curves: ClassVar = {"loss": "validation loss, nats per token"}
     score_curve = "loss"
 
-    def __init__(self, options: argparse.Namespace):
-        super().__init__(options)
-        self.tuned_columns = tuned_columns([task_of(task) for task in options.tasks])
-        self.columns = self.columns | {name: (name, 1, 100.0) for name in self.tuned_columns}
-
     def prepare(self, recipes: dict[str, Recipe], out: pathlib.Path) -> None:
         """Opens the corpus of `--corpus`, or prepares the corpora that the recipes describe.
 
         Arms with equal settings of corpus and vocabulary share a corpus.
         """
-        if not self.options.tasks:
-            self.refuse_flags("has no effect without --tasks", *TASK_FLAGS)
-        recipes_of_tasks(self.options.tasks)  # raises before the pre-training begins
         self.corpora: dict[str, PretrainingCorpus] = {}
         by_key: dict[Any, PretrainingCorpus] = {}
+        given, tfds = self.options.corpus, self.options.tfds
         for name, recipe in recipes.items():
-            key = None if self.options.corpus else (recipe.corpus, recipe.vocabulary)
+            key = given or (recipe.corpus, recipe.vocabulary)
             if key not in by_key:
-                folder = self.options.corpus or str(out / f"corpus{f'-{name}' if by_key else ''}")
-                if self.options.corpus:
-                    by_key[key] = PretrainingCorpus.open(folder)
-                else:
-                    by_key[key] = prepare_corpus(recipe, folder, None, self.options.tfds)
+                folder = given or str(out / f"corpus{f'-{name}' if by_key else ''}")
+                corpus = None if given else prepare_corpus(recipe, folder, None, tfds)
+                by_key[key] = corpus or PretrainingCorpus.open(folder)
                 print(f"{folder}: {by_key[key].summary()}", flush=True)
             check_corpus(recipe, by_key[key])
             self.corpora[name] = by_key[key]
@@ -131,47 +260,19 @@ class Pretraining(Trainer):
         if earlier := PretrainingRun.existing(as_path(run), self.options.trust_code):
             earlier.check_data(self.corpora[arm.name].fingerprint)
 
-    def fit(
-        self, arm: Arm, settings: Sequence[str], run: pathlib.Path, log: pathlib.Path | None
-    ) -> None:
-        arguments = [arm.recipe, str(run), "--corpus", str(self.corpora[arm.name].folder)]
-        studies.command("train", *arguments, *studies.flags("--set", *settings), log=log)
+    def arm_flags(self, arm: Arm) -> list[str]:
+        return ["--corpus", str(self.corpora[arm.name].folder)]
 
-    def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
-        steps = self.recipe(arm).training.max_steps
-        if steps not in studies.values(studies.validations(run), "step"):
-            self.fit_unless_diverged(arm, seed, run, log)
-        if steps not in studies.values(studies.validations(run), "step"):
-            raise UserError(f"{run} stopped before step {steps:,}: read the output of the run")
-        for line in (curve := studies.validations(run)):
-            if line["loss"] is None:
-                raise Diverged(
-                    f"{run} diverged at step {line['step']:,}: lower training.learning_rate"
-                )
-        return self.row(run, curve[-1])
+    def scores(self, arm: Arm, run: pathlib.Path, log: pathlib.Path | None) -> dict[str, Any]:
+        super().scores(arm, run, log)
+        curve, last_step = studies.validations(run), self.recipe(arm).training.max_steps
+        if last_step not in studies.values(curve, "step"):
+            raise UserError(f"{run} stopped before step {last_step:,}: read the output of the run")
+        if diverged := [line["step"] for line in curve if line["loss"] is None]:
+            raise Diverged(f"{run} diverged at step {diverged[0]:,}: lower training.learning_rate")
+        return curve[-1]
 
-    def extra_scores(self, run: pathlib.Path, log: pathlib.Path | None) -> dict[str, float]:
-        return self._finetuning_scores(run, log) if self.tuned_columns else {}
-
-    def _finetuning_scores(self, run: pathlib.Path, log: pathlib.Path | None) -> dict[str, float]:
-        """Fine-tunes a run on `--tasks`, and returns the score at the best rate for each task.
-
-        The result is a dict mapping a column heading to the score, or 0 for a run that diverged.
-        """
-        options, best = self.options, {}
-        common = [f"init={run}", *options.finetune_set]
-        flags = [*self.data_flags, *self.trust_flags(run)]
-        for recipe in map(recipe_of_task, options.tasks):
-            results, task = [], task_of(recipe)
-            for rate in options.learning_rates or [None]:
-                name = task if rate is None else f"{task}-lr{rate:g}"
-                chosen = [f"training.learning_rate={rate!r}"] if rate is not None else []
-                tuned = run / "tuned" / name
-                results.append(fine_tuned(recipe, tuned, [*common, *chosen], flags, log))
-            best[task] = max(results, key=lambda result: result["score"])
-        return {column: best[task][metric] for column, (task, metric) in self.tuned_columns.items()}
-
-    def chance_level(self, rows: list[dict]) -> tuple[float, str] | None:
+    def chance_level(self, rows: list[dict]) -> Level | None:
         corpus, *other_corpora = set(self.corpora.values())
         is_masked, is_causal = (
             self.objectives == {name} for name in ("masked_language", "causal_language")
@@ -224,32 +325,19 @@ class Translation(Trainer):
     def network(self, name: str, recipe: TranslationRecipe) -> keras.Model:
         return EncoderDecoder(recipe.model_config(recipe.data.vocabulary_size))
 
-    def fit(
-        self, arm: Arm, settings: Sequence[str], run: pathlib.Path, log: pathlib.Path | None
-    ) -> None:
-        arguments = [arm.recipe, str(run), *self.data_flags, *studies.flags("--set", *settings)]
-        studies.command("train", *arguments, log=log)
+    def scores(self, arm: Arm, run: pathlib.Path, log: pathlib.Path | None) -> dict[str, Any]:
+        """Runs `average` and `evaluate`, and returns the scores."""
+        super().scores(arm, run, log)
+        output = run / "comparison"
+        shutil.rmtree(output, ignore_errors=True)  # an interrupted evaluation may have left it
+        trust = ["--trust-code"] if self.recipe(arm).names_code else []
+        studies.command("average", str(run), *trust, log=log)
+        arguments = [*self.flags, "--checkpoint", "average", "--output", str(output), *trust]
+        studies.command("evaluate", str(run), *arguments, log=log)
+        [path] = output.glob("*.json")
+        return studies.read_json(path)
 
-    def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
-        """Runs `train`, `average` and `evaluate`, and returns the scores.
-
-        The file RUN.json keeps the scores, so that they are computed once. See `Trainer.train`.
-        """
-
-        def make() -> dict[str, Any]:
-            self.fit_unless_diverged(arm, seed, run, log)
-            output, trust = run / "comparison", self.trust_flags(run)
-            shutil.rmtree(output, ignore_errors=True)  # an interrupted evaluation may have left it
-            studies.command("average", str(run), *trust, log=log)
-            arguments = [*self.data_flags, "--checkpoint", "average", "--output", str(output)]
-            studies.command("evaluate", str(run), *arguments, *trust, log=log)
-            [path] = output.glob("*.json")
-            return studies.read_json(path)
-
-        key = {"recipe": arm.recipe, "settings": self.settings(arm, seed)}
-        return self.row(run, studies.read_or_compute(pathlib.Path(f"{run}.json"), key, make))
-
-    def chance_level(self, rows: list[dict]) -> tuple[float, str]:
+    def chance_level(self, rows: list[dict]) -> Level:
         metric, references = TranslationMetric(**rows[0]["metric"]), rows[0]["references"]
         lines, bleu = tokenize_lines(references, metric), tokenized_bleu()
         candidates = list(dict.fromkeys(lines))[:: max(len(set(lines)) // _NUM_CANDIDATES, 1)]
@@ -266,50 +354,8 @@ class Translation(Trainer):
             metric = TranslationMetric(**first_row["metric"])
             texts = first_row["hypotheses"], other_row["hypotheses"], first_row["references"]
             test = dataclasses.asdict(paired_bootstrap(*texts, metric))
-            arm_fields = {key: other_row[key] for key in ("arm", "width", "seed")}
-            results.append({**arm_fields, **test})
+            results.append({key: other_row[key] for key in ("arm", "width", "seed")} | test)
         return results
-
-
-SEED = "{seed}"  # in `init`, replaced by the seed of the fine-tuning run
-
-
-def fine_tuned(
-    recipe: str,
-    run: pathlib.Path,
-    settings: Sequence[str],
-    flags: Sequence[str],
-    log: pathlib.Path | None,
-) -> dict[str, Any]:
-    """Fine-tunes a model unless the run has ended, and returns its scores.
-
-    The file RUN.json keeps the scores, so that an ended run is not trained again.
-
-    Args:
-        recipe: recipe with its task, such as "finetune:rte".
-        settings: settings of the run, as `path=value`, with `init`.
-        log: file for the output of the command; `None` means stdout and stderr.
-
-    Returns:
-        A dict of "run" (folder), "diverged", "score" and the other metrics at the best checkpoint.
-        If the run diverged before its first checkpoint, all scores are 0.
-    """
-    arguments = [recipe, str(run), *studies.flags("--set", *settings), *flags]
-
-    def make() -> dict[str, Any]:
-        try:
-            studies.command("train", *arguments, log=log)
-        except UserError:
-            if not (run / DIVERGED).exists():
-                raise
-        result = studies.read_json(run / RESULT, metrics=dict)
-        scores = {**result["metrics"], "score": result["best_score"] or 0.0}
-        return {"scores": scores, "diverged": result["best_score"] is None}
-
-    key = {"recipe": recipe, "settings": [*settings]}
-    saved = studies.read_or_compute(pathlib.Path(f"{run}.json"), key, make)
-    values = {**saved["scores"], "run": str(run), "diverged": saved["diverged"]}
-    return collections.defaultdict(float, values)
 
 
 class Finetuning(Trainer):
@@ -327,45 +373,38 @@ class Finetuning(Trainer):
     curves: ClassVar = {"score": "development score"}
     score_curve = "score"
 
-    def recipe(self, arm: Arm) -> FinetuningRecipe:
-        """Makes the recipe of an arm, whose model is a default until the run reads `init`."""
-        if not arm.sets("init"):
-            start = f"{arm.name}={arm.recipe}:init=RUN"
-            raise UserError(
-                f"{arm.name} does not set init, the weights to fine-tune: write {start}"
-            )
-        return registry.load(arm.recipe, FinetuningRecipe, self.settings(arm))
-
     def prepare(self, recipes: dict[str, Recipe], out: pathlib.Path) -> None:
-        """Raises a `UserError` for an unsuitable flag, or if `init` cannot be read."""
-        self.refuse_flags("applies only to comparisons of pre-training recipes", "corpus")
-        self.refuse_flags("does not apply to arms that are fine-tuned: use --set", *TASK_FLAGS)
-        for init in dict.fromkeys(recipe.init for recipe in recipes.values()):
-            locations = (init.replace(SEED, f"{seed}") for seed in self.options.seeds)
-            for location in dict.fromkeys(locations):
-                read_init(location, trust_code=self.options.trust_code)
+        """Raises a `UserError` if `init` cannot be read."""
+        super().prepare(recipes, out)
+        starts = {recipe.init: None for recipe in recipes.values()}
+        seeds = self.options.seeds
+        for location in dict.fromkeys(one.replace(SEED, str(n)) for one in starts for n in seeds):
+            read_init(location, trust_code=self.options.trust_code)
 
     def check(self, arm: Arm, seed: int, run: pathlib.Path) -> None:
-        """Does nothing, because `fine_tuned` checks existing runs."""
+        """Does nothing, because a run saves a recipe with the settings of the loaded model.
 
-    def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
-        settings = [one.replace(SEED, str(seed)) for one in self.settings(arm, seed)]
-        scores = fine_tuned(arm.recipe, run, settings, self.data_flags, log)
-        if scores.pop("diverged"):
+        RUN/comparison.json has the settings of an ended run, and `macaron train` compares the
+        settings of an interrupted run.
+        """
+
+    def scores(self, arm: Arm, run: pathlib.Path, log: pathlib.Path | None) -> dict[str, Any]:
+        """Returns the scores of the best checkpoint, also if the run diverged after it."""
+        result = studies.read_json(run / RESULT, metrics=dict)
+        if result["best_score"] is None:
             raise Diverged(f"{run} diverged: lower training.learning_rate")
-        return self.row(run, scores)
+        return {**result["metrics"], "score": result["best_score"]}
 
-    def chance_level(self, rows: list[dict]) -> tuple[float, str]:
+    def chance_level(self, rows: list[dict]) -> Level:
         data = _task_data(rows[0]["run"], self.options.tfds)
         return data.chance_level(), "the best single answer to every example"
 
     def validation_size(self, rows: list[dict]) -> str:
-        runs = {row["task"]: row["run"] for row in rows}
-        data = {task: _task_data(run, self.options.tfds) for task, run in runs.items()}
-        counts = {task: sum(map(len, one.validation.values())) for task, one in data.items()}
-        return ", ".join(
-            f"{f'{task}: ' if task else ''}{n:,} examples" for task, n in counts.items()
-        )
+        sizes = []
+        for task, run in {row["task"]: row["run"] for row in rows}.items():
+            examples = _task_data(run, self.options.tfds).validation.values()
+            sizes.append(f"{f'{task}: ' if task else ''}{sum(map(len, examples)):,} examples")
+        return ", ".join(sizes)
 
 
 @functools.lru_cache(1)
@@ -374,12 +413,12 @@ def _task_data(run: str, tfds: Tfds) -> TaskData:
     return TaskData(recipe.task_definition, recipe.source, tfds, recipe.table)
 
 
+_TRAINERS = {cls.run_class.recipe_class.kind: cls for cls in (Pretraining, Translation, Finetuning)}
+
+
 def trainer_class(arm: Arm) -> type[Trainer]:
     """Returns the subclass of `Trainer` that trains the recipe of an arm."""
-    classes = {cls.run_class.recipe_class: cls for cls in (Pretraining, Translation, Finetuning)}
-    result = classes.get(type(recipe := registry.load(arm.recipe)))
-    if result is None:
-        raise UserError(
-            f"{arm.name}: recipes of kind {recipe.kind!r} cannot be compared: give another"
-        )
-    return result
+    kind = registry.load(arm.recipe).kind
+    if kind not in _TRAINERS:
+        raise UserError(f"{arm.name}: recipes of kind {kind!r} cannot be compared: give another")
+    return _TRAINERS[kind]

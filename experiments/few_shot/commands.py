@@ -9,12 +9,13 @@ As in Brown et al. 2020 (GPT-3), a prompt consists of K shots (solved examples) 
 command scores the model's answers to the questions. OUT/few_shot.md has a table of the scores, with
 the scores of random guessing and of the majority class for comparison. OUT/few_shot.png shows the
 scores over K. With models of several sizes, OUT/sizes.png shows the scores over the number of
-parameters.
-"""
+parameters. If the prompt is longer than the model allows, the command leaves out examples. The
+table shows the mean number of examples in a prompt.
 
-from experiments import command_line as cli
+RUN is a run of pre-training with the objective causal_language. RUN@CHECKPOINT names a checkpoint.
+hugging-face:DIR is a folder with a GPT, GPT-2 or Llama of transformers.
 
-_FORMS = """tasks:
+tasks:
   cola sst2 mrpc qqp mnli snli xnli qnli rte wnli boolq multirc
                  classification; each class has an answer word, and the model predicts the class
                  with the most probable answer word
@@ -24,12 +25,9 @@ _FORMS = """tasks:
                  Otherwise every fourth line of the file is a solved example
 
 lm-evaluation-harness has prompts for other tasks: `lm_eval --model macaron --model_args path=RUN`.
-
-RUN is a run of pre-training with the objective causal_language. RUN@CHECKPOINT
-names a checkpoint. hugging-face:DIR is a folder with a GPT, GPT-2 or Llama of transformers. If the
-prompt is longer than the model allows, the command leaves out examples. The table shows the mean
-number of examples in a prompt.
 """
+
+from experiments import command_line as cli
 
 main = cli.single_program(
     "macaron few_shot",
@@ -40,17 +38,14 @@ main = cli.single_program(
     cli.path_argument(
         "--task TASK", "tasks, such as 'sst2' or lambada:FILE", nargs="+", required=True
     ),
-    cli.count(
+    cli.numbers(
         "--shots K",
         "numbers of in-context examples per prompt, each evaluated separately (default: 0 1 4 16)",
         [0, 1, 4, 16],
         minimum=0,
-        nargs="+",
-        action=cli.Distinct,
     ),
     cli.seeds([1, 2, 3], "random seeds for drawing the shots"),
     cli.count("--max-examples N", "maximum number of questions per task (default: 1000)", 1_000),
     cli.path_argument("--out DIR", "output folder for the table and the figures", required=True),
     cli.TFDS,
-    epilog=_FORMS,
 )

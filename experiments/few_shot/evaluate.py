@@ -5,10 +5,10 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from experiments import studies
 from experiments.few_shot.tasks import (
     Prompt,
     PromptTask,
@@ -18,17 +18,14 @@ from experiments.few_shot.tasks import (
     read_task,
 )
 from experiments.score import open_model
-from experiments.studies import grouped, mean_curves, mean_of, table, values
 from macaron_tf.decoding import fill_context
 from macaron_tf.decoding.scoring import split_ids
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import track
 from macaron_tf.model import Pretrained
-from macaron_tf.runs.run import write_json
 from macaron_tf.text.normalization import as_prompt
 
-JSON, MARKDOWN, FIGURE, SIZES = "few_shot.json", "few_shot.md", "few_shot.png", "sizes.png"
 _BASELINES = ("chance", "majority")
 Ids = list[int]
 
@@ -40,33 +37,29 @@ def run(options: argparse.Namespace) -> None:
         for name in options.task
     ]
     names = [task.name for task in tasks]
-    if repeated := next((name for name in names if names.count(name) > 1), None):
+    if repeated := [name for name in names if names.count(name) > 1]:
         raise UserError(
-            f"two values of --task have the same name, {repeated!r}: give them in two commands"
+            f"two values of --task have the same name, {repeated[0]!r}: give them in two commands"
         )
     models = [open_model(path, options.trust_code) for path in options.runs]
-    task_records = {
+    levels = {
         task.name: {"metric": task.metric, "examples": len(task.questions), **baselines(task)}
         for task in tasks
     }
-    record = {"baselines": task_records, "runs": []}
-    out = storage.as_path(options.out)
+    out, runs = storage.as_path(options.out), []
     with storage.clear_errors(f"--out {out} cannot be created", "choose another folder"):
         storage.make_folders(out)
     for path, pretrained in zip(options.runs, models, strict=True):
-        earlier = {run["model"] for run in record["runs"]}
-        if pretrained.name in earlier:  # another checkpoint or folder
+        if pretrained.name in {run["model"] for run in runs}:  # another checkpoint or folder
             pretrained = dataclasses.replace(pretrained, name=str(path))
-        record["runs"] += evaluate(pretrained, tasks, options.shots, options.seeds)
-    text = markdown(record)
-    print(text, end="", flush=True)
-    write_json(out / JSON, record)
-    storage.write_atomic(out / MARKDOWN, text.encode())
-    mean_curves(_panels(record, "shots", "model"), out / FIGURE, "number of examples, K", "score")
-    if len({run["parameters"] for run in record["runs"]}) > 1:
-        panels = _panels(record, "parameters", "shots", "K = ")
-        mean_curves(panels, out / SIZES, "parameters", "score", log_x=True)
-    print(f"written: {out}/{MARKDOWN}, {out}/{JSON}, {out}/{FIGURE}")
+        runs += evaluate(pretrained, tasks, options.shots, options.seeds)
+    panels = _panels(levels, runs, "shots", "model")
+    studies.mean_curves(panels, out / "few_shot.png", "number of examples, K", "score")
+    if len({run["parameters"] for run in runs}) > 1:
+        panels = _panels(levels, runs, "parameters", "shots", "K = ")
+        studies.mean_curves(panels, out / "sizes.png", "parameters", "score", log_x=True)
+    title, lines = "Zero- and few-shot scores", _report(levels, runs)
+    studies.write(out, "few_shot", options, title, lines, baselines=levels, runs=runs)
 
 
 class Asker:
@@ -100,12 +93,16 @@ class Asker:
             room = max(window - 1 - max(map(len, options)), 1)  # for [CLS] and the longest answer
             filled.append(fill_context(examples, question, room))
         contexts = [context.ids for context in filled]
+        pairs = zip(contexts, choices, strict=True)
+        scores = self.scorer.score([(ids, answer) for ids, options in pairs for answer in options])
         if task.choices:
-            scores = self._choice_scores(contexts, choices)  # (N, C)
+            # Per token, so that short choices have no advantage (Brown et al. 2020, section 2.4).
+            log_probs = (scores.log_probs / scores.lengths).reshape(len(contexts), -1)  # (N, C)
             labels = np.array([prompt.label for prompt in task.questions])
-            metrics = {"score": float(task.measure(scores.argmax(axis=1), labels))}
+            metrics = {"score": float(task.measure(log_probs.argmax(axis=1), labels))}
         else:
-            metrics = self._last_word_metrics(contexts, choices)
+            perplexity = math.exp(min(-float(scores.log_probs.mean()), 700.0))
+            metrics = {"score": float(scores.greedy.mean()), "perplexity": perplexity}
         return {
             **metrics,
             "shown": float(np.mean([context.shown for context in filled])),
@@ -134,22 +131,6 @@ class Asker:
             [row[0][-2] for row in rows],
             [[answer for *_, answer in row] for row in rows],
         )
-
-    def _choice_scores(self, contexts: list[Ids], choices: list[list[Ids]]) -> np.ndarray:
-        """Returns the scores of C choices after each of N contexts, `(N, C)`.
-
-        A score is the log-likelihood per token, so that short choices have no advantage (Brown et
-        al. 2020, section 2.4).
-        """
-        pairs = zip(contexts, choices, strict=True)
-        scores = self.scorer.score([(ids, option) for ids, options in pairs for option in options])
-        return (scores.log_probs / scores.lengths).reshape(len(contexts), len(choices[0]))
-
-    def _last_word_metrics(self, contexts: list[Ids], words: list[list[Ids]]) -> dict[str, float]:
-        pairs = zip(contexts, words, strict=True)
-        scores = self.scorer.score([(ids, word) for ids, [word] in pairs])
-        perplexity = math.exp(min(-float(scores.log_probs.mean()), 700.0))
-        return {"score": float(scores.greedy.mean()), "perplexity": perplexity}
 
 
 def _in_one_line(text: str) -> str:
@@ -182,7 +163,7 @@ def evaluate(
 
 
 def _panels(
-    record: dict[str, Any], x: str, name: str, prefix: str = ""
+    levels: dict[str, dict], runs: list[dict], x: str, name: str, prefix: str = ""
 ) -> dict[str, dict[str, dict[float, list[float]]]]:
     """Returns the curves of a figure with one panel for each task.
 
@@ -190,45 +171,43 @@ def _panels(
     class. `x` and `name` are keys in the dict of a run: the values on the x axis, and the names of
     the curves, after `prefix`.
     """
-    points = sorted({run[x] for run in record["runs"]})
     panels = {}
-    for task, runs in grouped(record["runs"], "task").items():
-        panels[task] = {
-            f"{prefix}{value}": {
-                x_value: values(group, "score") for x_value, group in grouped(curve_runs, x).items()
-            }
-            for value, curve_runs in grouped(runs, name).items()
-        }
-        for baseline in _BASELINES:
-            panels[task][baseline] = {
-                x_value: [record["baselines"][task][baseline]] for x_value in points
-            }
+    for task, task_runs in studies.grouped(runs, "task").items():
+        named = [{"curve": [run], "name": f"{prefix}{run[name]}"} for run in task_runs]
+        lines = {line: [levels[task][line]] for line in _BASELINES}
+        points = sorted({run[x] for run in runs})
+        panels[task] = studies.curves(named, "name", x, "score", "curve")
+        panels[task] |= {line: dict.fromkeys(points, level) for line, level in lines.items()}
     return panels
 
 
-def markdown(record: dict[str, Any]) -> str:
-    """Formats few_shot.md, which has a table of the scores for every task, model and K."""
-    rows = []
-    for task, baseline in record["baselines"].items():
-        task_runs = [run for run in record["runs"] if run["task"] == task]
-        baseline_cells = [f"{100 * baseline[name]:.1f}" for name in _BASELINES]
-        for model, runs in grouped(task_runs, "model").items():
-            for shots, group in grouped(runs, "shots").items():
-                score = mean_of(group, "score", 1, 100)
-                if perplexity := values(group, "perplexity"):
-                    score += f" (perplexity {statistics.mean(perplexity):,.0f})"
-                cells = [task, baseline["metric"], f"{baseline['examples']:,}", model, str(shots)]
-                shown, cut = (statistics.mean(values(group, name)) for name in ("shown", "cut"))
-                rows.append([*cells, f"{shown:.1f}", f"{100 * cut:.0f}%", score, *baseline_cells])
-    head = ["task", "metric", "questions", "model", "K", "shown", "cut", "score", *_BASELINES]
-    lines = [
-        "# Zero- and few-shot scores",
-        "",
+def _report(levels: dict[str, dict], runs: list[dict]) -> list[str]:
+    """Formats the table of the scores for every task, model and K."""
+    rows, tasks = [], list(levels)
+    groups = studies.grouped(runs, "task", "model", "shots").items()
+    for (task, model, shots), group in sorted(groups, key=lambda item: tasks.index(item[0][0])):
+        baseline = levels[task]
+        score = studies.mean_of(group, "score", 1, 100)
+        if perplexity := studies.values(group, "perplexity"):
+            score += f" (perplexity {statistics.mean(perplexity):,.0f})"
+        rows.append(
+            {
+                "task": task,
+                "metric": baseline["metric"],
+                "questions": f"{baseline['examples']:,}",
+                "model": model,
+                "K": str(shots),
+                "shown": f"{statistics.mean(studies.values(group, 'shown')):.1f}",
+                "cut": f"{100 * statistics.mean(studies.values(group, 'cut')):.0f}%",
+                "score": score,
+                **{name: f"{100 * baseline[name]:.1f}" for name in _BASELINES},
+            }
+        )
+    return [
         "Scores in percent, mean ± standard deviation over seeds of the examples. Classes by "
-        "log-likelihood per token.",
-        "`shown` is the mean number of examples per query that fit into a row. `cut` is the share",
-        "of queries that were truncated. A score near chance or majority shows no ability.",
+        "log-likelihood per token. `shown` is the mean number of examples per query that fit into "
+        "a row. `cut` is the share of queries that were truncated. A score near chance or majority "
+        "shows no ability.",
         "",
-        *table(head, rows),
+        *studies.table_of(rows),
     ]
-    return "\n".join(lines) + "\n"

@@ -31,6 +31,9 @@ from macaron_tf.objectives import (
 )
 from macaron_tf.runs.pretraining_recipe import PretrainingRecipe, VocabularyConfig
 
+# Sampling of languages in XLM: q_i ~ p_i^0.5 for the vocabulary, and q_i ~ p_i^0.7 for batches.
+_LANGUAGES = dict(packing="full_text", language_alpha=0.5, batch_alpha=0.7)
+
 
 def _language_sources(source: str) -> list[CorpusSource]:
     """Returns one source for each of the languages English, German and French.
@@ -314,9 +317,7 @@ def xlm_tiny() -> PretrainingRecipe:
                 CorpusSource("homeassistant:de", language=("en", "de")),
                 CorpusSource("homeassistant:fr", language=("en", "fr")),
             ),
-            packing="full_text",
-            language_alpha=0.5,
-            batch_alpha=0.7,
+            **_LANGUAGES,
         ),
         vocabulary=VocabularyConfig(kind="sentencepiece", size=4_000, lower_case=False),
         objective=MaskedLanguageObjective(head_transform=False),
@@ -398,9 +399,7 @@ def xlm_xnli() -> PretrainingRecipe:
                 ),
             ),
             sequence_length=256,
-            packing="full_text",
-            language_alpha=0.5,
-            batch_alpha=0.7,
+            **_LANGUAGES,
         ),
         vocabulary=VocabularyConfig(kind="sentencepiece", size=95_000, lower_case=False),
         objective=MaskedLanguageObjective(head_transform=False),

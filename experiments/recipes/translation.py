@@ -29,26 +29,22 @@ def demo() -> TranslationRecipe:
     (`gnmt`, 0.6) are from Vaswani et al. 2017. For other languages of the corpus, use `--set
     data.target_language=fr`.
     """
-    return TranslationRecipe(
-        model="macaron_tiny",
+    return multi30k_macaron_tiny().changed(
         model_options=(("dropout", 0.1), ("num_encoder_layers", 3), ("num_decoder_layers", 3)),
-        data=DataConfig(
+        data=dict(
             source="homeassistant",
-            source_language="en",
-            target_language="de",
             vocabulary_size=6_000,
+            normalization=NormalizationConfig(),
             cleaning=CleaningConfig(max_tokens=64, deduplicate=True),
             batching=BatchingConfig(max_tokens=2_048),
             validation_lines=200,
         ),
-        training=TrainingConfig(
+        training=dict(
             max_steps=1_600,
             max_minutes=5.0,
-            learning_rate=5e-3,
             warmup_steps=400,
             validate_every=400,
             save_every_steps=100,
-            save_every_minutes=None,
             keep_last=8,
         ),
         decoding=BeamSearchConfig(

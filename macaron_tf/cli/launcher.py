@@ -34,7 +34,7 @@ COMMANDS = {
     ),
     "hub": ("export.hub", "upload a trained model and its model card to the Hugging Face Hub"),
     "demo": (
-        "experiments.demo.commands",
+        "experiments.demo",
         "train, score, export and serve a translator in 3 to 6 minutes",
     ),
 }

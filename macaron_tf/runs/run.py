@@ -10,7 +10,8 @@ RUN/metrics.jsonl        metrics, with a line for each log step and each validat
 RUN/timing.jsonl         seconds, speed and memory, with a line for each log step
 RUN/tensorboard/         the same metrics for TensorBoard
 RUN/scores/              results of `evaluate`
-RUN/comparison/          scores of a translation run in a comparison by `macaron compare`
+RUN/comparison.json      scores of the run in a comparison by `macaron compare`
+RUN/comparison/          outputs of a translation run in a comparison
 RUN/result.json          final step, reason for stopping and scores of a fine-tuning run
 RUN/diverged.json        error message, if training diverged
 """

@@ -18,10 +18,13 @@ def versions() -> dict[str, str]:
     A commit is "" if there is no repository.
     """
     is_checkout, here = (_ROOT / ".git").exists(), pathlib.Path()
-    repository = _git(here, "rev-parse", "--show-toplevel")[1]
+    repository = _git(here, "rev-parse", "--show-toplevel")
     has_user_repository = repository and not (is_checkout and os.path.samefile(repository, _ROOT))
-    commits = commit() if is_checkout else "", commit(here) if has_user_repository else ""
-    return dict(zip(("version", "commit", "your_commit"), (__version__, *commits), strict=True))
+    return {
+        "version": __version__,
+        "commit": commit() if is_checkout else "",
+        "your_commit": commit(here) if has_user_repository else "",
+    }
 
 
 def commit(folder: pathlib.Path = _ROOT) -> str:
@@ -31,16 +34,13 @@ def commit(folder: pathlib.Path = _ROOT) -> str:
     `experiments/results` are not compared, because studies write their results to that folder.
     Without a repository or without git, the result is an empty string.
     """
-    short = _git(folder, "rev-parse", "--short", "HEAD")[1]
-    edits = "diff", "--quiet", "HEAD", "--", ":/", ":(top,exclude)experiments/results"
-    return short and short + "-dirty" * (_git(folder, *edits)[0] == 1)
+    short = _git(folder, "rev-parse", "--short", "HEAD")
+    compared = "--untracked-files=no", "--", ":/", ":(top,exclude)experiments/results"
+    return short and short + "-dirty" * bool(_git(folder, "status", "--porcelain", *compared))
 
 
-def _git(folder: pathlib.Path, *arguments: str) -> tuple[int, str]:
-    """Runs git without the variables in `_LOCATIONS`, and returns the exit status and the output.
-
-    If git fails, the output is empty.
-    """
+def _git(folder: pathlib.Path, *arguments: str) -> str:
+    """Runs git without the variables in `_LOCATIONS`, and returns the output, "" if git fails."""
     environment = {name: os.environ[name] for name in os.environ if name not in _LOCATIONS}
     try:
         process = subprocess.run(
@@ -49,9 +49,9 @@ def _git(folder: pathlib.Path, *arguments: str) -> tuple[int, str]:
             env=environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
+            check=True,
             timeout=_TIMEOUT,
         )
-    except (OSError, subprocess.TimeoutExpired):  # there is no git, or its disk is too slow
-        return -1, ""
-    output = os.fsdecode(process.stdout).removesuffix("\n")
-    return process.returncode, "" if process.returncode else output
+    except (OSError, subprocess.SubprocessError):  # no git, no repository, or too slow a disk
+        return ""
+    return os.fsdecode(process.stdout).removesuffix("\n")

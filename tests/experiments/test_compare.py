@@ -247,7 +247,7 @@ def test_the_chance_level_counts_rows_of_the_whole_corpus(tmp_path, monkeypatch)
     settings += ["corpus.sequence_length=8", "vocabulary.size=11"]
     corpus = PretrainingCorpus.open(prepare("bert_tiny", str(tmp_path / "corpus"), settings))
     assert corpus.rows() > 1500
-    options = argparse.Namespace(tasks=[], data_dir=None, download=False, trust_code=False)
+    options = argparse.Namespace(data_dir=None, download=False, trust_code=False)
     trainer = Pretraining(options)
     trainer.corpora, trainer.objectives = {"bert": corpus}, {"masked_language"}
     level, _ = trainer.chance_level([])
@@ -330,7 +330,7 @@ def test_ctrl_c_waits_for_the_save_of_a_command(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        studies.command("child")
+        studies.run_tasks(1, {"child": lambda: studies.command("child")})
     assert (tmp_path / "saved").exists()
 
 
@@ -409,14 +409,12 @@ def test_pre_trained_models_are_compared_on_several_tasks(calls, sizeless, compa
         ("own", "rte"): (0.60, 0.60, 0.66),
     }
 
-    def fine_tuned(recipe, run, *arguments):
+    def scores_of(self, arm, run, log):
         name, task, seed = run.name.split("-")
         score = scores[name, task][int(seed) - 1]
-        result = {"score": score, **({"accuracy": 0.5 + score} if task == "cola" else {})}
-        return really_fine_tuned(recipe, run, *arguments) | result
+        return {"score": score, **({"accuracy": 0.5 + score} if task == "cola" else {})}
 
-    really_fine_tuned = trainers.fine_tuned
-    monkeypatch.setattr(trainers, "fine_tuned", fine_tuned)
+    monkeypatch.setattr(Finetuning, "scores", scores_of)
     levels = {"cola": (0.0, "one answer"), "rte": (0.5, "one answer")}
     monkeypatch.setattr(Finetuning, "chance_level", lambda self, rows: levels[rows[0]["task"]])
     arms = ["base=runs/a", "own=hugging-face:b:training.weight_decay=0.1"]
@@ -515,7 +513,7 @@ def test_the_comparison_takes_its_own_evaluations_alone(calls, comparing, tmp_pa
     comparing(*BLOCKS, *STEPS)
     assert not calls
     # An evaluation that was interrupted leaves a file.
-    (tmp_path / "macaron-1.json").unlink()
+    (tmp_path / "macaron-1" / "comparison.json").unlink()
     write_scores(tmp_path / "macaron-1" / "comparison" / "older.json", "average", [250], 99.0)
     record, *_ = comparing(*BLOCKS, *STEPS)
     assert len(calls) == 3 and [row["bleu"] for row in record["rows"]] == [30.0] * 2
@@ -542,7 +540,7 @@ def test_bad_arms_are_one_sentence(study_corpus, tmp_path, refused):
         (["demo", "b=bert_tiny"], "recipes of different kinds, translation and pretraining"),
         (["elmo_tiny", "b=elmo_tiny"], "recipes of kind 'elmo' cannot be compared"),
         ([*pair, "--seeds", "1", "1"], "--seeds 1 1 repeats a value: give each value once"),
-        (["bert_tiny", "b=bert_tiny:training.seed=2"], "b sets training.seed: give --seeds"),
+        (["bert_tiny", "b=bert_tiny:training.seed=2"], "b sets training.seed, but --seeds sets"),
         (["bert_tiny", "b=bert_tiny:init=runs/a"], "b sets init=runs/a, but bert_tiny is"),
         (
             ["bert_tiny", "b=bert_tiny:objective.masking.rate=0.3"],
@@ -551,14 +549,9 @@ def test_bad_arms_are_one_sentence(study_corpus, tmp_path, refused):
         (["bert_tiny", "gpt_tiny", "--differ", "corpus.langages"], "perhaps you meant 'corpus"),
         (["a=finetune:sst2", "b=finetune:sst2:init=runs/a"], "a does not set init, the weights"),
         ([*tuned, "--corpus", "c"], "--corpus applies only to comparisons of pre-training"),
-        ([*tuned, "--tasks", "rte"], "a names a task, as well as --tasks"),
-        ([*tuned, "--learning-rates", "1e-3"], "--learning-rates does not apply to arms that"),
-        ([*pair, "--set", "batch_size=8", "--learning-rates", "1"], "no effect without --tasks"),
-        (
-            ["a=runs/a", "b=runs/b", "--tasks", "rte", "--finetune-set", "epochs=1"],
-            "--finetune-set does not apply to",
-        ),
-        ([*pair, "--tasks", "b=bert"], "no task is called 'b=bert'"),
+        ([*pair, "--tasks", "rte"], "bert_tiny"),
+        (["a=runs/a", "--tasks", "b=bert"], "no task is called 'b=bert'"),
+        (["a=runs/a", "--tasks", "rte", "finetune_bert:rte"], "--tasks names rte twice"),
     ):
         refused(compare, [str(tmp_path / "out"), *words], message, tmp_path)
     refused(compare, [str(tmp_path / "out"), *pair, "--corpus", study_corpus], "length", tmp_path)

@@ -67,9 +67,6 @@ def test_the_model_answers_better_than_chance(language_run):
     assert records[0]["shown"] == 0 and 0 < records[1]["shown"] <= 2
     guess = tasks.baselines(task)
     assert abs(guess["chance"] - 1 / len(LETTERS)) < 0.1 and guess["majority"] < 0.5
-    asker, answers = Asker(opened), [[9], [9, 8]]
-    sums = asker.scorer.score([([9], answer) for answer in answers]).log_probs
-    np.testing.assert_allclose(asker._choice_scores([[9]], [answers]), [sums / [1, 2]])
 
 
 def test_shots_are_drawn_by_seed_and_go_on():
@@ -105,7 +102,8 @@ def test_a_prompt_and_its_answer_have_the_ids_of_the_whole_text():
 
     def score(given):
         pairs.extend(given)
-        return types.SimpleNamespace(log_probs=np.ones(len(given)), lengths=np.ones(len(given)))
+        # The second answer is less probable, but not per token.
+        return types.SimpleNamespace(log_probs=-np.array([3.0, 4.0]), lengths=np.array([1, 2]))
 
     scorer = types.SimpleNamespace(score=score)
     task = types.SimpleNamespace(window=500, scorer=lambda window: scorer)
@@ -115,7 +113,7 @@ def test_a_prompt_and_its_answer_have_the_ids_of_the_whole_text():
     prompt = "Question: o o Answer:"
     for shown in ("", f"{prompt} Paris "):
         pairs.clear()
-        asker.ask(asked, prompts[: bool(shown)])
+        assert asker.ask(asked, prompts[: bool(shown)])["score"] == 0.0
         for answer, (context, ids) in zip((" Paris", " a cat"), pairs[:2], strict=True):
             assert [*context, *ids] == vocabulary.processor.encode(shown + prompt + answer)
             assert "".join(map(vocabulary.piece_name, ids)) == answer

@@ -110,7 +110,7 @@ def test_a_language_model_s_and_an_answer_s(tmp_path, language_run, t5_run, ran,
     found, drawn, _ = looked(ran, tmp_path / "gpt", language_run, "c c c")
     assert drawn == {"decoder", "decoder_mean"} and found["tokens"][0] == "[CLS]"
     assert not np.triu(found["decoder"], 1).any()
-    refused(main, [language_run, "c", "c", "--out", tmp_path / "none"], "leave the second text out")
+    refused(main, [language_run, "c", "c", "--out", tmp_path / "none"], "reads at most 1 text:")
     found, *_ = looked(ran, tmp_path / "t5", t5_run, "c c [MASK] c")
     assert "<0>" in found["source_tokens"]
     layers, _, length, _ = found["cross"].shape

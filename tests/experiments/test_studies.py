@@ -1,6 +1,5 @@
 """Tests of what studies share: their commands, their JSON files, and figures of papers."""
 
-import argparse
 import json
 import math
 import os
@@ -13,7 +12,6 @@ import pytest
 
 from experiments import studies
 from experiments.compare.commands import main as compare
-from experiments.compare.trainers import Pretraining
 from tests.toys.marks import slow
 from tests.toys.pretraining import flags
 from tests.toys.studies import is_figure
@@ -54,38 +52,21 @@ def test_a_record_is_small_and_has_a_line_for_each_item_of_a_list(tmp_path):
 
 
 @pytest.mark.slow
-def test_pretraining_is_scored_on_tasks_and_not_repeated(calls, study, study_corpus, tmp_path):
+@pytest.mark.parametrize("calls", ["real"], indirect=True)
+def test_pre_trained_arms_are_fine_tuned_and_not_repeated(calls, study, study_corpus, tmp_path):
     settings, task = study
-    out, rates = tmp_path / "steps", ["--learning-rates", "1e-3", "1e-2"]
-    arms = ["bert_rab_tiny", "k1-2=swish_rnn_tiny:model.rnn_step_sizes=(1, 2)"]
-    arguments = [str(out), *arms, "--corpus", study_corpus, "--seeds", "1", "--jobs", "1", *rates]
-    arguments += [*task, *flags(settings)]
-    assert compare(arguments) == 0
-
-    def trained():
-        return [call[2] for call in calls if call[1] in ("bert_rab_tiny", "swish_rnn_tiny")]
-
-    before = trained()
-    assert compare(arguments) == 0
-    assert trained() == before and len(before) == 2
-    for row in json.loads((out / "compare.json").read_text())["rows"]:
-        files = (out / f"{row['arm']}-1" / "tuned").glob("*.json")
-        scores = [json.loads(file.read_text())["scores"]["score"] for file in files]
-        assert row["sst2"] == pytest.approx(max(scores)) and len(scores) == 2
-    assert "| sst2 | - bert_rab_tiny |" in (out / "compare.md").read_text()
-    assert is_figure(out / "compare.png")
-
-
-def test_the_tables_have_the_metrics_of_a_task_beside_its_score(monkeypatch, tmp_path):
-    cola = {1e-3: {"score": 0.4, "accuracy": 0.7}, 1e-2: {"score": 0.2, "accuracy": 0.9}}
-
-    def fine_tuned(recipe, run, settings, flags, log):
-        rate = float(settings[-1].removeprefix("training.learning_rate="))
-        return cola[rate] if recipe.endswith(":cola") else {"score": {1e-3: 0.5, 1e-2: 0.6}[rate]}
-
-    monkeypatch.setattr("experiments.compare.trainers.fine_tuned", fine_tuned)
-    options = {"tasks": ["cola", "rte"], "learning_rates": [1e-3, 1e-2], "download": False}
-    options |= {"data_dir": None, "finetune_set": [], "trust_code": False}
-    monkeypatch.setattr(Pretraining, "trust_flags", lambda self, run: [])
-    scores = Pretraining(argparse.Namespace(**options))._finetuning_scores(tmp_path, None)
-    assert scores == {"cola": 0.4, "rte": 0.6, "cola accuracy": 0.7}
+    arms = ["rab=bert_rab_tiny", "k1-2=swish_rnn_tiny:model.rnn_step_sizes=(1, 2)"]
+    common = ["--seeds", "1", "--jobs", "1"]
+    pre_training = [str(tmp_path / "steps"), *arms, "--corpus", study_corpus, *common]
+    assert compare([*pre_training, *flags(settings)]) == 0
+    starts = [f"{name}={tmp_path}/steps/{name}-{{seed}}" for name in ("rab", "k1-2")]
+    tuning = [str(tmp_path / "tuned"), *starts, *common, "--rates", "1e-3", "1e-2", *task]
+    assert compare(tuning) == 0
+    before = len(calls)
+    assert compare(tuning) == 0 and len(calls) == before == 2 + 2 * 3
+    record = json.loads((tmp_path / "tuned" / "compare.json").read_text())
+    for row in record["rows"]:
+        file = tmp_path / "tuned" / f"{row['arm']}-sst2-lr{row['rate']:g}-1" / "result.json"
+        assert row["score"] == pytest.approx(json.loads(file.read_text())["best_score"])
+    assert "| arm | sst2 | average | - rab |" in (tmp_path / "tuned" / "compare.md").read_text()
+    assert is_figure(tmp_path / "tuned" / "compare.png")

@@ -81,7 +81,7 @@ def test_any_words(data):
 
 # Arguments that are not paths. `cli.arguments.path_argument` must declare every other argument.
 WORDS = [
-    "arms", "beam", "callback", "checkpoint", "decoding", "differ", "finetune_set", "host",
+    "arms", "beam", "callback", "checkpoint", "decoding", "differ", "host",
     "input", "labels", "language", "languages", "license", "mesh", "model", "name", "only",
     "profile", "query", "sentences", "set", "source_language", "split", "target_language", "task",
     "tasks", "text", "texts", "tokenize", "topology", "tpu", "word", "words",

@@ -16,7 +16,7 @@ from macaron_tf.runs.run import DIVERGED
 from macaron_tf.runs.versions import versions
 from macaron_tf.text import SentencePieceVocabulary
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
-from tests.toys.pretraining import prepare, toy_settings, write_documents
+from tests.toys.pretraining import flags, prepare, toy_settings, write_documents
 from tests.toys.tasks import write_toy
 
 TUNE = ("training.max_steps=10", "training.validate_every=10", "max_length=16")
@@ -141,9 +141,7 @@ def study(tmp_path_factory):
     (folder / "documents").mkdir()
     settings = toy_settings(write_documents(folder / "documents"), steps=4)
     settings += ["training.warmup_steps=2", "training.validate_every=2"]
-    tune = (*TUNE, f"source={write_toy(folder)}")
-    tuning = [argument for setting in tune for argument in ("--finetune-set", setting)]
-    return settings, ["--tasks", "sst2", *tuning]
+    return settings, ["--tasks", "sst2", *flags([*TUNE, f"source={write_toy(folder)}"])]
 
 
 def is_figure(*paths) -> bool:

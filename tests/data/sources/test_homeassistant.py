@@ -8,7 +8,7 @@ import zipfile
 
 import pytest
 
-from experiments.demo import stages
+from experiments import demo
 from macaron_tf.data.sources import homeassistant as corpora
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.errors import UserError
@@ -188,4 +188,4 @@ def test_the_real_corpus():
 )
 def test_the_sentences_of_the_demo_are_in_its_training_text():
     sources = {source for source, _ in corpora.read_homeassistant("de", "train", "en", "de")}
-    assert {stages.SENTENCE, stages.OTHER_SENTENCE} <= sources
+    assert {demo.SENTENCE, demo.OTHER_SENTENCE} <= sources

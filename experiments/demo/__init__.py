@@ -1,1 +1,0 @@
-"""`macaron demo`: trains, evaluates and serves a small translation model."""
