@@ -196,13 +196,13 @@ def layout_of(recipe) -> Layout:
         length = recipe.corpus.sequence_length
         return Layout(PretrainingRun, vocabulary, recipe.batch_size, length, None)
     if recipe.kind == "translation":
-        from macaron_tf.data.buckets import Buckets
+        from macaron_tf.data.buckets import bucket_shapes
         from macaron_tf.runs.translation import TranslationRun
 
         batching = recipe.data.batching
         vocabulary = types.SimpleNamespace(size=_rounded(recipe.data.vocabulary_size, 8))
         length = _rounded(recipe.data.cleaning.max_tokens, batching.length_multiple)
-        [(rows, length)] = Buckets([length], batching.max_tokens, batching.row_multiple).shapes
+        [(rows, length)] = bucket_shapes([length], batching.max_tokens, batching.row_multiple)
         pair = {"source": ids(length), "target": ids(length)}
         return Layout(TranslationRun, vocabulary, rows, length, pair)
     if recipe.kind == "elmo":

@@ -3,15 +3,14 @@
 import abc
 import dataclasses
 import functools
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
 from annotated_types import Ge
 
-from macaron_tf.data.buckets import Batch, Buckets, choose_lengths, in_parts
+from macaron_tf.data.buckets import Batch, Shapes, choose_lengths, in_parts, plan_batches
 from macaron_tf.errors import UserError
 from macaron_tf.settings import Count, Settings
 from macaron_tf.special import CLS_SEGMENT, Special
@@ -28,9 +27,13 @@ class Batches(abc.ABC):
     in the middle of an epoch plans the whole epoch again, but does not gather the batches before
     its start step, so that it resumes quickly. NumPy gathers each batch from arrays, which may be
     memory-mapped, and tf.data prefetches the batches.
+
+    Attributes:
+        element_spec: dtype and shape of each array in a batch; a dimension that varies is `None`.
     """
 
     steps_per_epoch: int
+    element_spec: Mapping[str, tf.TensorSpec]
 
     @abc.abstractmethod
     def plan(self, rng: np.random.Generator | None) -> Sequence[Batch]:
@@ -44,11 +47,6 @@ class Batches(abc.ABC):
     @abc.abstractmethod
     def gather(self, batch: Batch) -> dict[str, np.ndarray]:
         """Returns a dict mapping name to array for the examples of a batch."""
-
-    @property
-    @abc.abstractmethod
-    def element_spec(self) -> dict[str, tf.TensorSpec]:
-        """Dtype and shape of each array in a batch; a dimension that varies is `None`."""
 
     def batches(self, seed: int = 0, start_step: int = 0, repeat: bool = True) -> Iterator[dict]:
         """Yields batches as dicts of NumPy arrays.
@@ -95,10 +93,8 @@ def prefetch(dataset: tf.data.Dataset, steps: int) -> tf.data.Dataset:
     return dataset.prefetch(tf.data.AUTOTUNE).with_options(options)
 
 
-def _generator_dataset(
-    make_iterator: Callable[[], Iterator], spec: dict, steps: int
-) -> tf.data.Dataset:
-    return prefetch(tf.data.Dataset.from_generator(make_iterator, output_signature=spec), steps)
+def _generator_dataset(make: Callable[[], Iterator], spec, steps: int) -> tf.data.Dataset:
+    return prefetch(tf.data.Dataset.from_generator(make, output_signature=spec), steps)
 
 
 class ArrayBatches(Batches):
@@ -124,12 +120,11 @@ class ArrayBatches(Batches):
         lengths: Sequence[int] | None = None,
         shuffle: bool = True,
     ):
-        self.count = count
-        self.size = min(size, count)
+        self.count, self.size, self.shuffle = count, min(size, count), shuffle
         self.lengths = None if lengths is None else np.asarray(lengths)
-        self.shuffle = shuffle
         self.steps_per_epoch = count // self.size if shuffle else -(-count // self.size)
-        self._gather, self._shapes = gather, shapes
+        specs = {name: tf.TensorSpec(shape, dtype) for name, (dtype, shape) in shapes.items()}
+        self._gather, self.element_spec = gather, specs
 
     def plan(self, rng: np.random.Generator | None) -> list[Batch]:
         if rng is None or not self.shuffle:
@@ -137,9 +132,7 @@ class ArrayBatches(Batches):
             return [Batch(indices[part]) for part in in_parts(self.count, self.size)]
         order = rng.permutation(self.count)
         if self.lengths is not None:
-            pools = np.split(
-                order, range(_POOL_BATCHES * self.size, self.count, _POOL_BATCHES * self.size)
-            )
+            pools = (order[part] for part in in_parts(self.count, _POOL_BATCHES * self.size))
             order = np.concatenate([pool[np.argsort(self.lengths[pool])] for pool in pools])
         # (N,) -> (N / B, B)
         batches = order[: self.steps_per_epoch * self.size].reshape(-1, self.size)
@@ -147,10 +140,6 @@ class ArrayBatches(Batches):
 
     def gather(self, batch: Batch) -> dict[str, np.ndarray]:
         return self._gather(batch.rows)
-
-    @property
-    def element_spec(self) -> dict[str, tf.TensorSpec]:
-        return {name: tf.TensorSpec(shape, dtype) for name, (dtype, shape) in self._shapes.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,6 +187,15 @@ class MixingConfig(Settings):
         return draw
 
 
+def longest_rows(rows: Sequence[TokenRows], count: int) -> np.ndarray:
+    """Returns the length of the longest row of each example, `(count,)` int32."""
+    max_lengths = np.zeros(count, np.int32)
+    for part in rows:
+        lengths = part.lengths.reshape(count, -1).max(axis=1)  # (N, R) -> (N,)
+        np.maximum(max_lengths, lengths.astype(np.int32, copy=False), out=max_lengths)
+    return max_lengths
+
+
 class BucketBatches(Batches):
     """Batches of token rows with similar lengths, padded to the length of a bucket.
 
@@ -218,23 +216,19 @@ class BucketBatches(Batches):
         self,
         rows: Sequence[TokenRows],
         count: int,
-        make_buckets: Callable[[np.ndarray], Buckets],
+        shapes: Shapes,
         *,
         other_arrays: Sequence[np.ndarray | None] = (),
         indices: np.ndarray | None = None,
         draw: Draw | None = None,
     ):
-        self._draw = draw
         self._rows, self._other_arrays = rows, other_arrays
-        self._indices = indices
-        self._count = count
+        self._count, self._indices, self._draw = count, indices, draw
         self.rows_per_example = sum(len(part) for part in rows) // count
         self.real_tokens = sum(part.size for part in rows)
-        row_lengths = self.row_lengths
-        self.buckets = make_buckets(row_lengths)
         # All padded lengths L and all batch shapes (B, L) that can occur, in ascending order of L.
-        self.lengths, self.shapes = self.buckets.lengths, self.buckets.shapes
-        plan = self.buckets.plan(row_lengths, None)
+        self.shapes, self.lengths = shapes, [length for _, length in shapes]
+        plan = plan_batches(shapes, self.row_lengths, None)
         self.steps_per_epoch, self._padded_tokens = len(plan), plan.padded_tokens
 
     def __len__(self) -> int:
@@ -247,11 +241,7 @@ class BucketBatches(Batches):
         The array is computed on each access, because keeping the array would take 18 MB for 4.5
         million pairs.
         """
-        max_lengths = np.zeros(self._count, np.int32)
-        for part in self._rows:
-            lengths = part.lengths.reshape(self._count, -1).max(axis=1)  # (N, R) -> (N,)
-            np.maximum(max_lengths, lengths.astype(np.int32, copy=False), out=max_lengths)
-        return max_lengths
+        return longest_rows(self._rows, self._count)
 
     @property
     def element_spec(self) -> dict[str, tf.TensorSpec]:
@@ -266,12 +256,12 @@ class BucketBatches(Batches):
 
     def plan(self, rng: np.random.Generator | None) -> Sequence[Batch]:
         if rng is None or self._draw is None:
-            return self.buckets.plan(self.row_lengths, rng)
+            return plan_batches(self.shapes, self.row_lengths, rng)
         # Drawn examples may fill more or fewer batches, but every epoch needs `steps_per_epoch`.
         lengths, batches = self.row_lengths, []
         while len(batches) < self.steps_per_epoch:
             drawn = np.append(self._draw(rng), -1)  # drawn[-1] == -1 keeps rows of padding
-            planned = self.buckets.plan(lengths[drawn[:-1]], rng)
+            planned = plan_batches(self.shapes, lengths[drawn[:-1]], rng)
             batches += [Batch(drawn[rows], length) for rows, length in planned]
         return batches[: self.steps_per_epoch]
 
@@ -283,21 +273,19 @@ class BucketBatches(Batches):
         """
 
         def batches() -> Iterator[dict]:
-            indices = np.arange(len(self)) if self._indices is None else self._indices
             for batch in self.plan(None):
-                index = np.where(batch.rows < 0, -1, indices[batch.rows]).astype(np.int32)
+                index = batch.rows if self._indices is None else self._indices[batch.rows]
+                index = np.where(batch.rows < 0, -1, index).astype(np.int32)
                 yield {**self.gather(batch), "index": index}
 
         spec = self.element_spec
-        size = next(iter(spec.values())).shape[:1]
-        index = tf.TensorSpec(size, tf.int32, "index")
-        return _generator_dataset(batches, {**spec, "index": index}, self.steps_per_epoch)
+        spec["index"] = tf.TensorSpec(next(iter(spec.values())).shape[:1], tf.int32, "index")
+        return _generator_dataset(batches, spec, self.steps_per_epoch)
 
     def fingerprint(self) -> str:
         """Computes the SHA-256 (hex) of token ids, row offsets and the arrays in `other_arrays`."""
-        other_arrays = (array for array in self._other_arrays if array is not None)
-        rows = (array for part in self._rows for array in part.arrays())
-        return fingerprint(itertools.chain(rows, other_arrays))
+        rows = [array for part in self._rows for array in part.arrays()]
+        return fingerprint([*rows, *(array for array in self._other_arrays if array is not None)])
 
     def padding_efficiency(self) -> float:
         """Returns the share of real tokens among all tokens in `evaluation_dataset`'s batches."""
@@ -334,19 +322,27 @@ class EncodedExamples:
             characters. `rows` then holds indices of words instead of token ids, and batches have
             "token_ids" `(B, L, C)`. `None` means that `rows` holds token ids.
         needs_labels: whether `ExampleBatches.dataset` raises a UserError if `labels` is `None`.
+        positions: positions of words or answers in the rows, for taggers (`WordPositions`) and
+            question answering (`WindowPositions`).
+        splits: `(N + 1,)` int64 for N tagged sentences. The words of sentence i have the indices
+            `splits[i]:splits[i + 1]`.
+        truncated_count: number of sentences that were truncated, for sentence encoders.
     """
-
-    needs_labels: ClassVar[bool] = True
 
     rows: TokenRows
     boundaries: np.ndarray | None
     labels: np.ndarray | TokenRows | None
     max_length: int
-    rows_per_example: int = dataclasses.field(default=1, kw_only=True)
-    cls_last: bool = dataclasses.field(default=False, kw_only=True)
-    pad_id: int = dataclasses.field(default=Special.pad, kw_only=True)
-    language_id: int = dataclasses.field(default=0, kw_only=True)
-    characters: np.ndarray | None = dataclasses.field(default=None, kw_only=True)
+    _: dataclasses.KW_ONLY
+    rows_per_example: int = 1
+    cls_last: bool = False
+    pad_id: int = Special.pad
+    language_id: int = 0
+    characters: np.ndarray | None = None
+    needs_labels: bool = True
+    positions: Any = None
+    splits: Any = None
+    truncated_count: int = 0
 
 
 class ExampleBatches(BucketBatches):
@@ -372,21 +368,17 @@ class ExampleBatches(BucketBatches):
     def __init__(self, encoded: EncodedExamples, batch_size: int, shapes: int = 4):
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size} is less than 1: give 1 or more")
-        self.encoded = encoded
-        labels = encoded.labels
+        self.encoded, labels = encoded, encoded.labels
         labels = labels.ids if isinstance(labels, TokenRows) else labels
-
-        def make_buckets(row_lengths: np.ndarray) -> Buckets:
-            # Rounding up must not exceed the positions of the model: 100 would become 104.
-            padded_lengths = choose_lengths(row_lengths, shapes, 8)
-            lengths = [min(n, encoded.max_length) for n in padded_lengths]
-            # A batch far larger than an epoch would be mostly padding and may not fit into memory.
-            max_rows = 1 << len(row_lengths).bit_length()
-            return Buckets.of_rows(lengths, min(batch_size, max_rows))
-
         count = len(encoded.rows) // encoded.rows_per_example
+        # Rounding up must not exceed the positions of the model: 100 would become 104.
+        padded_lengths = choose_lengths(longest_rows([encoded.rows], count), shapes, 8)
+        lengths = sorted({min(n, encoded.max_length) for n in padded_lengths})
+        # A batch far larger than an epoch would be mostly padding and may not fit into memory.
+        rows = min(batch_size, 1 << count.bit_length())
+        batch_shapes = [(rows, length) for length in lengths]
         other_arrays = [encoded.boundaries, labels, encoded.characters]
-        super().__init__([encoded.rows], count, make_buckets, other_arrays=other_arrays)
+        super().__init__([encoded.rows], count, batch_shapes, other_arrays=other_arrays)
 
     def dataset(self, seed: int = 0, start_step: int = 0, repeat: bool = True) -> tf.data.Dataset:
         if self.encoded.needs_labels and self.encoded.labels is None:
@@ -403,8 +395,7 @@ class ExampleBatches(BucketBatches):
         return batch_labels
 
     def gather(self, batch: Batch) -> dict[str, np.ndarray]:
-        encoded, examples = self.encoded, batch.rows
-        count = encoded.rows_per_example
+        encoded, examples, count = self.encoded, batch.rows, self.encoded.rows_per_example
         rows = examples[:, None] * count + np.arange(count)  # (B, R)
         rows = np.where(examples[:, None] < 0, -1, rows).reshape(-1)  # (B, R) -> (B R,)
         shape = (len(examples), *((count,) if count > 1 else ()), batch.length)

@@ -50,8 +50,11 @@ class Plan(Sequence[Batch]):
         return Batch(self._rows[begin:end], length)
 
 
-class Buckets:
-    """Length buckets. Each bucket has one padded length and one number of rows per batch.
+Shapes = Sequence[tuple[int, int]]  # (rows, padded length) of each bucket, in order of length
+
+
+def bucket_shapes(lengths: Iterable[int], max_tokens: int, row_multiple: int = 8) -> Shapes:
+    """Returns the batch shape of a bucket for each padded length.
 
     A bucket of length L has `max_tokens // L` rows per batch, rounded down to a multiple of
     `row_multiple`. A number of rows below `row_multiple` is not rounded.
@@ -60,80 +63,54 @@ class Buckets:
         max_tokens: maximum number of padded tokens in a batch (rows times length). For translation
             pairs, source and target are counted separately, as in fairseq.
     """
-
-    def __init__(self, lengths: Iterable[int], max_tokens: int, row_multiple: int = 8):
-        self.lengths = tuple(sorted({int(length) for length in lengths}))
-        if max_tokens < self.lengths[-1]:
-            raise UserError(
-                f"a batch of {max_tokens} tokens cannot hold a sequence of {self.lengths[-1]}"
-            )
-        rows = [max_tokens // length for length in self.lengths]
-        self.rows = tuple(n - n % row_multiple if n >= row_multiple else n for n in rows)
-
-    @classmethod
-    def of_rows(cls, lengths: Sequence[int], rows: int) -> "Buckets":
-        """Builds buckets of the padded lengths `lengths` that all have `rows` rows per batch."""
-        buckets = cls(lengths, rows * max(lengths))
-        buckets.rows = (rows,) * len(buckets.lengths)
-        return buckets
-
-    @property
-    def shapes(self) -> tuple[tuple[int, int], ...]:
-        return tuple(zip(self.rows, self.lengths, strict=True))
-
-    def bucket_of(self, lengths: np.ndarray) -> np.ndarray:
-        """Returns the index of each row's bucket, the shortest bucket that holds the row."""
-        table = np.searchsorted(self.lengths, np.arange(self.lengths[-1] + 1))
-        return table.astype(np.int16)[lengths]
-
-    def plan(self, lengths: np.ndarray, rng: np.random.Generator | None) -> Plan:
-        """Assigns every row to exactly one batch.
-
-        The rows left over after the full batches of a bucket move to the next longer bucket. At
-        most one batch of an epoch is therefore partial, and rows of padding fill that batch.
-
-        Args:
-            rng: generator that shuffles the rows within each bucket and the order of the batches;
-                `None` means rows in ascending order of length.
-        """
-        lengths = np.asarray(lengths)
-        dtype = np.int32 if len(lengths) < 1 << 31 else np.int64  # both dtypes shuffle equally
-        if rng:
-            order = np.arange(len(lengths), dtype=dtype)
-            rng.shuffle(order)
-        else:
-            order = np.argsort(lengths, kind="stable").astype(dtype)
-        parts = [self.bucket_of(lengths[order[part]]) for part in in_parts(len(order), 1 << 20)]
-        buckets = np.concatenate([np.zeros(0, np.int16), *parts])
-        rows, cuts, assigned, carried = [], [], 0, order[:0]
-        for bucket, (size, length) in enumerate(self.shapes):
-            members = np.concatenate([carried, order[buckets == bucket]])
-            if rng is not None and len(carried):
-                # Without a permutation, all rows that moved up would be in the same batch.
-                members = rng.permutation(members)
-            full = len(members) // size * size
-            begins = np.arange(assigned, assigned + full, size, dtype)
-            rows.append(members[:full])
-            cuts.append(np.stack([begins, begins + size, np.full_like(begins, length)], axis=1))
-            assigned, carried = assigned + full, members[full:]
-        if len(carried):
-            # Use the shortest bucket that holds the carried rows, which may all be short.
-            size, length = self.shapes[int(self.bucket_of(lengths[carried].max()))]
-            rows += [carried, np.full(size - len(carried), -1, dtype)]
-            cuts.append(np.array([[assigned, assigned + size, length]], dtype))
-        table = np.concatenate(cuts)  # (S, 3)
-        return Plan(np.concatenate(rows), table[rng.permutation(len(table))] if rng else table)
+    lengths = sorted(set(map(int, lengths)))
+    if max_tokens < lengths[-1]:
+        raise UserError(f"a batch of {max_tokens} tokens cannot hold a sequence of {lengths[-1]}")
+    rows = [max_tokens // length for length in lengths]
+    rows = [n - n % row_multiple if n >= row_multiple else n for n in rows]
+    return tuple(zip(rows, lengths, strict=True))
 
 
-def _histogram(lengths: np.ndarray) -> np.ndarray:
-    """Counts the rows of each length from 0 to the maximum, `(max + 1,)` int64.
+def plan_batches(shapes: Shapes, lengths: np.ndarray, rng: np.random.Generator | None) -> Plan:
+    """Assigns every row to exactly one batch of the shortest bucket that holds the row.
 
-    `bincount` copies its input to int64. Counting in chunks keeps that copy small.
+    The rows left over after the full batches of a bucket move to the next longer bucket. At most
+    one batch of an epoch is therefore partial, and rows of padding fill that batch.
+
+    Args:
+        lengths: length of each row.
+        rng: generator that shuffles the rows within each bucket and the order of the batches;
+            `None` means rows in ascending order of length.
     """
-    counts = np.zeros(lengths.max() + 1, np.int64)
-    for part in in_parts(len(lengths), 1 << 20):
-        counts += np.bincount(lengths[part], minlength=len(counts))
-    return counts
+    lengths = np.asarray(lengths)
+    dtype = np.int32 if len(lengths) < 1 << 31 else np.int64  # both dtypes shuffle equally
+    if rng:
+        order = np.arange(len(lengths), dtype=dtype)
+        rng.shuffle(order)
+    else:
+        order = np.argsort(lengths, kind="stable").astype(dtype)
+    limits = [length for _, length in shapes]
+    bucket_of = np.searchsorted(limits, np.arange(limits[-1] + 1)).astype(np.int16)
+    parts = [bucket_of[lengths[order[part]]] for part in in_parts(len(order), 1 << 20)]
+    buckets = np.concatenate([np.zeros(0, np.int16), *parts])
+    rows, cuts, assigned, carried = [], [], 0, order[:0]
+    for bucket, (size, length) in enumerate(shapes):
+        members = np.concatenate([carried, order[buckets == bucket]])
+        if rng is not None and len(carried):
+            # Without a permutation, all rows that moved up would be in the same batch.
+            members = rng.permutation(members)
+        full = len(members) // size * size
+        begins = np.arange(assigned, assigned + full, size, dtype)
+        rows.append(members[:full])
+        cuts.append(np.stack([begins, begins + size, np.full_like(begins, length)], axis=1))
+        assigned, carried = assigned + full, members[full:]
+    if len(carried):
+        # Use the shortest bucket that holds the carried rows, which may all be short.
+        size, length = shapes[int(bucket_of[lengths[carried].max()])]
+        rows += [carried, np.full(size - len(carried), -1, dtype)]
+        cuts.append(np.array([[assigned, assigned + size, length]], dtype))
+    table = np.concatenate(cuts)  # (S, 3)
+    return Plan(np.concatenate(rows), table[rng.permutation(len(table))] if rng else table)
 
 
 def choose_lengths(lengths: np.ndarray, count: int, multiple: int) -> list[int]:
@@ -147,7 +124,12 @@ def choose_lengths(lengths: np.ndarray, count: int, multiple: int) -> list[int]:
         At most `count` padded lengths in ascending order. The last one is the maximum of `lengths`,
         rounded up to a multiple of `multiple`.
     """
-    counts = _histogram(np.asarray(lengths))
+    lengths = np.asarray(lengths)
+    # Number of rows of each length from 0 on. `bincount` copies its input to int64; counting in
+    # parts keeps that copy small.
+    size = int(lengths.max()) + 1
+    parts = (lengths[part] for part in in_parts(len(lengths), 1 << 20))
+    counts = sum(np.bincount(part, minlength=size) for part in parts)
     cells = -(-np.arange(len(counts)) // multiple)
     # Cell i stands for the padded length i * multiple.
     below = np.cumsum(np.bincount(cells, counts))  # below[i]: number of rows that fit into cell i

@@ -10,21 +10,13 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing import Pipe, connection
-from typing import Any, TypeVar
+from typing import Any
 
 from macaron_tf.errors import UserError
 from macaron_tf.io.progress import other_bar
 
-Context = TypeVar("Context")
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
-_WORKER_ENVIRONMENT = {  # one thread, no GPU
-    "CUDA_VISIBLE_DEVICES": "-1",
-    "OMP_NUM_THREADS": "1",
-    "TF_NUM_INTRAOP_THREADS": "1",
-    "TF_NUM_INTEROP_THREADS": "1",
-}
+_THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+_WORKER_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "-1", **dict.fromkeys(_THREADS, "1")}
 
 
 class Processes(contextlib.AbstractContextManager):
@@ -55,9 +47,7 @@ class Processes(contextlib.AbstractContextManager):
             pipe.close()
             process.wait()
 
-    def map(
-        self, function: Callable[[Context, Item], Result], items: Iterable[Item]
-    ) -> Iterator[Result]:
+    def map(self, function: Callable[[Any, Any], Any], items: Iterable) -> Iterator:
         """Yields `function(context, item)` for each item, in the order of the items.
 
         At most 2 `count` + 1 items of a call are in progress at a time. Several calls of `map` may
@@ -85,9 +75,8 @@ class Processes(contextlib.AbstractContextManager):
             pipe.send((function, item))
             result, error = pipe.recv()
         except (EOFError, OSError) as error:
-            raise UserError(
-                "a worker died, perhaps for lack of memory: give --processes 1 to see the cause"
-            ) from error
+            mend = "give --processes 1 to see the cause"
+            raise UserError(f"a worker died, perhaps for lack of memory: {mend}") from error
         finally:
             self._idle.put(pipe)
         if error is not None:

@@ -2,16 +2,17 @@
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, ClassVar
 
 import numpy as np
 from annotated_types import Ge
 
-from macaron_tf.data.batches import BucketBatches, Draw
-from macaron_tf.data.buckets import Batch, Buckets, choose_lengths
+from macaron_tf.data.batches import BucketBatches, Draw, longest_rows
+from macaron_tf.data.buckets import Batch, bucket_shapes, choose_lengths
 from macaron_tf.data.rows import CHUNK_PAIRS, FORMAT, Chunk, Pairs, TokenizedPairs, prepare
 from macaron_tf.data.sources.names import HeldOut
 from macaron_tf.data.sources.readers import count_texts, source_fingerprint, stream_pairs
@@ -174,8 +175,7 @@ class PairTokenizer:
                 joined = TokenRows.of_lengths(ids, lengths, self.vocabulary.size)
                 sides.append(joined.with_end(self.vocabulary.special.end))
         indices = np.tile(indices, copies)
-        min_lengths = np.minimum(sides[0].lengths, sides[1].lengths)
-        max_lengths = np.maximum(sides[0].lengths, sides[1].lengths)
+        min_lengths, max_lengths = np.sort([sides[0].lengths, sides[1].lengths], axis=0)
         # A row of one id has only EOS.
         is_empty, is_too_long = min_lengths < 2, max_lengths > self.cleaning.max_tokens
         removed["no token"] = int(is_empty.sum())
@@ -184,14 +184,13 @@ class PairTokenizer:
         source, target = (side.take(kept) for side in sides)
         return TokenizedPairs(source, target, indices[kept] + chunk.first, removed)
 
-    def _rows(
-        self, lines: Iterator[str], language: str, side: int, copy: int, chunk_index: int
-    ) -> TokenRows:
+    def _rows(self, lines: Iterable[str], language: str, *stream: int) -> TokenRows:
+        """Tokenizes lines. `stream` is the index of the side, of the copy and of the chunk."""
         if not self.bpe_dropout.dropout:
             return self.vocabulary.encode_rows(lines, language)
-        # Each combination of side, copy and chunk has its own seed.
-        stream_indices = [side, copy, chunk_index] if chunk_index else [side, copy]
-        [seed] = np.random.SeedSequence([self.bpe_dropout.seed, *stream_indices]).generate_state(1)
+        # Each combination of side, copy and chunk has its own seed. Chunk 0 adds nothing to it.
+        seeds = [self.bpe_dropout.seed, *(stream if stream[-1] else stream[:2])]
+        [seed] = np.random.SeedSequence(seeds).generate_state(1)
         rows = self.vocabulary.sample_lines(lines, self.bpe_dropout.dropout, int(seed), language)
         return TokenRows.from_lists(rows, self.vocabulary.size)
 
@@ -221,16 +220,14 @@ class TranslationData(BucketBatches):
         batching = batching or BatchingConfig()
         self.tokens, self.pad_id = tokens, pad_id
         if not len(tokens.source):
-            raise UserError(
-                f"no pair of texts is left to batch ({_removal_text(tokens.removed)}): check them"
-            )
+            removed = _removal_text(tokens.removed)
+            raise UserError(f"no pair of texts is left to batch ({removed}): check them")
 
-        def make_buckets(row_lengths: np.ndarray) -> Buckets:
-            lengths = choose_lengths(row_lengths, batching.shapes, batching.length_multiple)
-            return Buckets(lengths, batching.max_tokens, batching.row_multiple)
-
-        rows, options = [tokens.source, tokens.target], {"indices": tokens.indices, "draw": draw}
-        super().__init__(rows, len(tokens.source), make_buckets, **options)
+        rows, count = [tokens.source, tokens.target], len(tokens.source)
+        lengths = longest_rows(rows, count)
+        lengths = choose_lengths(lengths, batching.shapes, batching.length_multiple)
+        shapes = bucket_shapes(lengths, batching.max_tokens, batching.row_multiple)
+        super().__init__(rows, count, shapes, indices=tokens.indices, draw=draw)
 
     @classmethod
     def build(
@@ -273,7 +270,8 @@ class TranslationData(BucketBatches):
             repeats = Repeats()
             sides = (stream_pairs(source, name, *languages, tfds) for name in splits)
             texts = ((pairs[0][0], pairs[-1][1]) for pairs in zip(*sides, strict=False))
-            for index, pairs in enumerate(in_chunks(texts, CHUNK_PAIRS)):
+            parts = in_chunks(texts, CHUNK_PAIRS)
+            for index, pairs in enumerate(itertools.chain([next(parts, [])], parts)):
                 if fingerprint() != source_digest:
                     raise UserError(f"{source} changed while it was being read: start again")
                 repeated = repeats.find(pairs) if cleaning.deduplicate else None
@@ -287,9 +285,8 @@ class TranslationData(BucketBatches):
         tokens = prepare(folder, chunks, tokenize, count, processes)
         if not len(tokens.source):
             shutil.rmtree(folder)
-            raise UserError(
-                f"no pair of {source}, split '{split}', is left ({_removal_text(tokens.removed)})"
-            )
+            removed = _removal_text(tokens.removed)
+            raise UserError(f"no pair of {source}, split '{split}', is left ({removed})")
         return cls(tokens, vocabulary.special.pad, batching)
 
     @classmethod
@@ -316,28 +313,18 @@ class TranslationData(BucketBatches):
         draw = make_draw and make_draw(tokens.indices)
         return cls(tokens, vocabulary.special.pad, batching, draw)
 
-    @property
-    def source_tokens(self) -> int:
-        return self.tokens.source.size
-
-    @property
-    def target_tokens(self) -> int:
-        """Number of target tokens of all pairs, including EOS. All of them enter the loss."""
-        return self.tokens.target.size
-
     def fingerprint(self) -> str:
         return self.tokens.fingerprint or super().fingerprint()
 
     def summary(self) -> str:
         """Returns a description of the data in one line."""
         example_count, details = super().summary().split(" examples, ")
+        source, target = self.tokens.source, self.tokens.target
         return (
             f"{example_count} pairs ({_removal_text(self.tokens.removed)}), "
-            f"{self.source_tokens:,} source and {self.target_tokens:,} target tokens, {details}"
+            f"{source.size:,} source and {target.size:,} target tokens, {details}"
         )
 
     def gather(self, batch: Batch) -> dict[str, np.ndarray]:
-        return {
-            "source": self.tokens.source.padded(*batch, self.pad_id),
-            "target": self.tokens.target.padded(*batch, self.pad_id),
-        }
+        sides = {"source": self.tokens.source, "target": self.tokens.target}
+        return {name: rows.padded(*batch, self.pad_id) for name, rows in sides.items()}

@@ -141,7 +141,8 @@ class TranslationRun(Run):
         print(f"training text: {data.summary()}", flush=True)
         if config.target_split:
             _warn_unequal_lengths(config, tfds)
-        tokens, needed = max(data.source_tokens, data.target_tokens), config.batching.max_tokens
+        tokens = max(data.tokens.source.size, data.tokens.target.size)
+        needed = config.batching.max_tokens
         if tokens < needed:
             raise UserError(
                 f"{config.source} has only {tokens} tokens: lower data.batching.max_tokens={needed}"

@@ -10,8 +10,9 @@ from typing import Any, Self
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.data.buckets import Buckets, choose_lengths
-from macaron_tf.data.tasks.encoding import EncodedSentences, encode_pairs, encode_sentences
+from macaron_tf.data.batches import EncodedExamples
+from macaron_tf.data.buckets import bucket_shapes, choose_lengths, plan_batches
+from macaron_tf.data.tasks.encoding import encode_pairs, encode_sentences
 from macaron_tf.errors import check_encodable
 from macaron_tf.io.progress import track
 from macaron_tf.models import Elmo
@@ -128,7 +129,7 @@ class SentenceEmbedding(OnePass):
         if not len(vectors):
             return vectors
         lengths = choose_lengths(rows.lengths, _NUM_LENGTHS, multiple=1)
-        plan = Buckets(lengths, self.max_tokens).plan(rows.lengths, None)
+        plan = plan_batches(bucket_shapes(lengths, self.max_tokens), rows.lengths, None)
         # Drop the rows of padding in the last batch. A single short query would add 500 such rows.
         real_batches = ((batch.rows[batch.rows >= 0], batch.length) for batch in plan)
         batches: Iterator = (
@@ -140,7 +141,7 @@ class SentenceEmbedding(OnePass):
             batches = track(sized, len(vectors), "encoding", "sentences")
         return self._outputs.fill(vectors, batches)
 
-    def encode_sets(self, data: EncodedSentences) -> np.ndarray:
+    def encode_sets(self, data: EncodedExamples) -> np.ndarray:
         """Encodes N tokenized examples of S sentences each as vectors `(N, S, D)` float32."""
         # (N S, D) -> (N, S, D)
         width = self.network.config.hidden_dim

@@ -15,6 +15,7 @@ from macaron_tf.data.sources.names import Source
 from macaron_tf.data.sources.tfds import Tfds, open_set
 from macaron_tf.data.tasks.definitions import Task, get_task
 from macaron_tf.data.tasks.own_tables import TableSettings
+from macaron_tf.data.tasks.questions import SpanLimits
 from macaron_tf.errors import UserError, plural
 from macaron_tf.models import EncoderConfig
 from macaron_tf.objectives import Objective
@@ -25,24 +26,6 @@ from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.words import CharacterWords
 
 _MAX_LENGTH = 128  # maximum row length of a classifier whose training length is unknown
-
-
-@dataclasses.dataclass(frozen=True)
-class SpanLimits(Settings):
-    """Length limits for extractive question answering. The defaults are from BERT.
-
-    Attributes:
-        doc_stride: number of tokens between the starts of two consecutive windows of a long
-            context.
-        max_question: maximum number of tokens in a question. Longer questions are truncated.
-        max_answer: maximum number of tokens in an answer.
-    """
-
-    section: ClassVar[str] = "spans"
-
-    doc_stride: Count = 128
-    max_question: Count = 64
-    max_answer: Count = 30
 
 
 @dataclasses.dataclass(frozen=True)

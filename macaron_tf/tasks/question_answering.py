@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
+from macaron_tf.data.batches import EncodedExamples
 from macaron_tf.data.tasks.questions import (
-    EncodedQuestions,
     Questions,
+    SpanLimits,
     encode_question_examples,
     encode_questions,
     read_questions,
@@ -19,7 +20,7 @@ from macaron_tf.errors import UserError, parse_json
 from macaron_tf.evaluation.answers import score_answers
 from macaron_tf.models import EncoderQuestionAnswering
 from macaron_tf.objectives import SpanObjective
-from macaron_tf.tasks.labelled import LabelledTask, Limits, SpanLimits
+from macaron_tf.tasks.labelled import LabelledTask, Limits
 
 # Number of windows searched at once. The scores of 256 windows with 384 positions take 12 MB, if an
 # answer has at most 30 tokens.
@@ -70,15 +71,8 @@ class QuestionAnswering(LabelledTask):
         return float(self.tuned.get(_THRESHOLD, 0.0)) if self.task.unanswerable else None
 
     def prepare(self, question: tf.Tensor, context: tf.Tensor) -> tuple[dict, tuple]:
-        spans = self.limits.spans
-        rows, positions = encode_questions(
-            self.vocabulary,
-            question,
-            context,
-            max_length=self.limits.max_length,
-            stride=spans.doc_stride,
-            max_question=spans.max_question,
-        )
+        limits = self.limits.max_length, self.limits.spans
+        rows, positions = encode_questions(self.vocabulary, question, context, *limits)
         return self.with_characters(rows), (context, positions)
 
     def conclude(self, computed: tf.Tensor, extras: tuple) -> dict[str, tf.Tensor]:
@@ -121,14 +115,8 @@ class QuestionAnswering(LabelledTask):
     def min_length(self, spans: SpanLimits) -> int:
         return spans.max_question + 4
 
-    def encode(self, vocabulary, examples: Questions, limits: Limits) -> EncodedQuestions:
-        return encode_question_examples(
-            vocabulary,
-            examples,
-            max_length=limits.max_length,
-            stride=limits.spans.doc_stride,
-            max_question=limits.spans.max_question,
-        )
+    def encode(self, vocabulary, examples: Questions, limits: Limits) -> EncodedExamples:
+        return encode_question_examples(vocabulary, examples, limits.max_length, limits.spans)
 
     def make_network(self, config, head_dropout, policy) -> EncoderQuestionAnswering:
         return EncoderQuestionAnswering(config, dtype=policy)
@@ -138,7 +126,7 @@ class QuestionAnswering(LabelledTask):
         return SpanObjective()
 
     def outputs(
-        self, logits, encoded: EncodedQuestions, examples: Questions, limits: Limits
+        self, logits, encoded: EncodedExamples, examples: Questions, limits: Limits
     ) -> SpanOutputs:
         chunks = [
             best_spans(tf.constant(logits[begin : begin + _CHUNK]), limits.spans.max_answer)

@@ -8,8 +8,8 @@ from typing import Self
 import numpy as np
 import tensorflow as tf
 
+from macaron_tf.data.batches import EncodedExamples
 from macaron_tf.data.tasks.tags import (
-    EncodedTaggedSentences,
     TaggedSentences,
     encode_tagged,
     encode_words,
@@ -73,7 +73,7 @@ class TokenClassification(LabelledTask):
             for row, count in zip(super().rows(outputs), counts, strict=True)
         ]
 
-    def encode(self, vocabulary, examples, limits: Limits) -> EncodedTaggedSentences:
+    def encode(self, vocabulary, examples, limits: Limits) -> EncodedExamples:
         return encode_tagged(vocabulary, examples, limits.max_length)
 
     def make_network(self, config, head_dropout, policy) -> EncoderTokenClassifier:
@@ -83,9 +83,7 @@ class TokenClassification(LabelledTask):
     def objective(self) -> TaggingObjective:
         return TaggingObjective(self.task.num_classes)
 
-    def outputs(
-        self, logits, encoded: EncodedTaggedSentences, examples, limits
-    ) -> list[np.ndarray]:
+    def outputs(self, logits, encoded: EncodedExamples, examples, limits) -> list[np.ndarray]:
         # (W, C)
         probabilities = word_probabilities(
             tf.constant(logits), encoded.positions, self.task.outside

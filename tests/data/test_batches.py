@@ -9,7 +9,7 @@ import scipy.stats
 import tensorflow as tf
 
 from macaron_tf.data.batches import ArrayBatches, ExampleBatches, MixingConfig
-from macaron_tf.data.buckets import Buckets, choose_lengths
+from macaron_tf.data.buckets import bucket_shapes, choose_lengths, plan_batches
 from macaron_tf.data.tasks.encoding import encode_examples, encode_pairs, encode_sets
 from macaron_tf.data.tasks.examples import Examples
 from macaron_tf.data.translation import BatchingConfig, TranslationData
@@ -40,10 +40,11 @@ def test_lengths_are_optimal(count, multiple):
 def test_buckets_fill_the_budget():
     assert choose_lengths(np.array([3, 3, 8]), 8, 4) == [4, 8]
     assert choose_lengths(np.array([5]), 8, 2) == [6]
-    buckets = Buckets([12, 30, 1000, 4096], 4096)
-    assert buckets.shapes == ((336, 12), (136, 30), (4, 1000), (1, 4096))
-    refuses("a batch of 50 tokens cannot hold a sequence of 51", Buckets, [10, 51], 50)
-    plan = Buckets(choose_lengths(LENGTHS, 8, 2), 512).plan(LENGTHS, np.random.default_rng(0))
+    shapes = bucket_shapes([12, 30, 1000, 4096], 4096)
+    assert shapes == ((336, 12), (136, 30), (4, 1000), (1, 4096))
+    refuses("a batch of 50 tokens cannot hold a sequence of 51", bucket_shapes, [10, 51], 50)
+    shapes = bucket_shapes(choose_lengths(LENGTHS, 8, 2), 512)
+    plan = plan_batches(shapes, LENGTHS, np.random.default_rng(0))
     assert LENGTHS.sum() / sum(len(batch.rows) * batch.length for batch in plan) > 0.9
 
 
@@ -51,14 +52,14 @@ def test_buckets_fill_the_budget():
 @pytest.mark.parametrize("rows", [1, 7, 300, 5000])
 def test_each_row_once_in_static_shapes(rng, rows):
     lengths = LENGTHS[:rows]
-    buckets = Buckets(choose_lengths(LENGTHS, 6, 2), 512)
-    plan = buckets.plan(lengths, rng)
-    ordered = buckets.plan(lengths, None)
+    shapes = bucket_shapes(choose_lengths(LENGTHS, 6, 2), 512)
+    plan = plan_batches(shapes, lengths, rng)
+    ordered = plan_batches(shapes, lengths, None)
     padded = sum(len(batch.rows) * batch.length for batch in ordered)
     assert padded == ordered.padded_tokens and len(plan) == len(ordered)
     dealt = np.concatenate([batch.rows for batch in plan])
     assert np.array_equal(np.sort(dealt[dealt >= 0]), np.arange(rows))
-    assert {(len(batch.rows), batch.length) for batch in plan} <= set(buckets.shapes)
+    assert {(len(batch.rows), batch.length) for batch in plan} <= set(shapes)
     assert sum(bool((batch.rows < 0).any()) for batch in plan) <= 1
     for batch in plan:
         assert lengths[batch.rows[batch.rows >= 0]].max() <= batch.length
@@ -201,15 +202,16 @@ def test_arrays_leave_out_the_rest_of_an_epoch(arrays):
         return [b["x"] for b in itertools.islice(batches.batches(1, start), count)]
 
     assert arrays.steps_per_epoch == 25 and len(set(np.concatenate(numbers(arrays)))) == 200
-    free = ArrayBatches(10, 3, arrays._gather, arrays._shapes)
+    shapes = {"x": ("int64", (None,))}
+    free = ArrayBatches(10, 3, arrays._gather, shapes)
     assert free.steps_per_epoch == 3 and len(set(np.concatenate(numbers(free, 0, 3)))) == 9
     sizes = [len(batch["x"]) for batch in free.evaluation_dataset()]
     assert sizes == [3, 3, 3, 1]
-    ordered = ArrayBatches(10, 3, arrays._gather, arrays._shapes, shuffle=False)
+    ordered = ArrayBatches(10, 3, arrays._gather, shapes, shuffle=False)
     assert [rows.tolist() for rows in numbers(ordered, 3, 2)] == [[9], [0, 1, 2]]
     # The rows of 16 batches are sorted by length together.
     lengths = np.random.default_rng(0).permutation(64)
-    alike = ArrayBatches(64, 4, arrays._gather, arrays._shapes, lengths)
+    alike = ArrayBatches(64, 4, arrays._gather, shapes, lengths)
     assert max(np.ptp(lengths[rows]) for rows in numbers(alike, 0, 16)) == 3
 
 

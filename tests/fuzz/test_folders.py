@@ -9,8 +9,7 @@ import pytest
 from tests.fuzz.profiles import examples, hypothesis, strategies, survive  # isort: skip
 
 import macaron_tf
-from macaron_tf.data.corpus.reading import PretrainingCorpus
-from macaron_tf.data.corpus.streams import stream_dataset
+from macaron_tf.data.corpus.reading import PretrainingCorpus, stream_dataset
 from macaron_tf.runs.translation import TranslationRun
 from tests.toys.pretraining import prepare
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 from macaron_tf import models
 from macaron_tf.data.corpus.packing import pack_rows
 from macaron_tf.data.corpus.reading import with_documents
-from macaron_tf.data.corpus.shards import Rows
+from macaron_tf.data.corpus.shards import token_ids_of
 from macaron_tf.models.segment_memory import SegmentLanguageModel
 from macaron_tf.objectives import CausalLanguageObjective, MaskedLanguageObjective
 from macaron_tf.settings import SettingError
@@ -45,7 +45,7 @@ def batches(cross_documents: bool) -> dict:
     Otherwise, each document has its own row.
     """
     documents = [TokenRows.from_lists([document], V) for document in DOCUMENTS]
-    rows = Rows.of(pack_rows(documents, LENGTH, cross_documents), LENGTH, Special()).token_ids
+    rows = token_ids_of(pack_rows(documents, LENGTH, cross_documents), LENGTH, Special())
     assert len(rows) == (2 if cross_documents else len(DOCUMENTS))
     dataset = tf.data.Dataset.from_tensors({"token_ids": rows})
     dataset = with_documents(dataset, SEP) if cross_documents else dataset

@@ -36,7 +36,7 @@ from macaron_tf.cli.arguments import count, path_argument
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.documents import tokenized_documents
 from macaron_tf.data.corpus.packing import pack_rows
-from macaron_tf.data.corpus.shards import Rows
+from macaron_tf.data.corpus.shards import token_ids_of
 from macaron_tf.data.corpus.writing import prepare
 from macaron_tf.data.sources.readers import documents
 from macaron_tf.errors import UserError
@@ -163,7 +163,7 @@ class Work:
         """Yields the rows `(N, L)` of each document, as `prepare` makes them."""
         for document in tokenized_documents(self.texts, self.vocabulary, None):
             rows = pack_rows([document], self.length, cross_documents=False)
-            yield Rows.of(rows, self.length, self.vocabulary.special).token_ids
+            yield token_ids_of(rows, self.length, self.vocabulary.special)
 
     def check(self) -> None:
         """Checks that all compared implementations make equal unmasked rows, and sets `tokens`."""

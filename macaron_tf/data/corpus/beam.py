@@ -19,17 +19,10 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 from etils import epath
 
+from macaron_tf.data.corpus import documents as texts
 from macaron_tf.data.corpus import writing
-from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource
-from macaron_tf.data.corpus.documents import (
-    Document,
-    blocks,
-    chunked,
-    count_lines,
-    draw_documents,
-    open_source,
-    source_parts,
-)
+from macaron_tf.data.corpus.config import CorpusConfig
+from macaron_tf.data.corpus.documents import Document
 from macaron_tf.data.corpus.packing import PackedBlock, Packer
 from macaron_tf.data.corpus.shards import CorpusState
 from macaron_tf.data.sources.tfds import Tfds
@@ -58,14 +51,13 @@ def write(
     parts = [
         ((source_index, part_index), part)
         for source_index, source in enumerate(config.sources)
-        for part_index, part in enumerate(source_parts(source, tfds))
+        for part_index, part in enumerate(texts.source_parts(source, tfds))
     ]
     try:
         pipeline = beam.Pipeline(options=PipelineOptions([f"--{option}" for option in options]))
     except ValueError as error:
-        raise UserError(
-            f"Apache Beam rejects --beam {' '.join(options)} ({' '.join(str(error).split())})"
-        ) from error
+        reason = " ".join(str(error).split())
+        raise UserError(f"Apache Beam rejects --beam {' '.join(options)} ({reason})") from error
     try:
         with pipeline:
             _build(pipeline, steps, parts)
@@ -107,12 +99,7 @@ def _build(pipeline: beam.Pipeline, steps: "_Steps", parts: list) -> None:
 
 
 class _Chunk(NamedTuple):
-    """Sizes of the documents in a chunk that one worker tokenized.
-
-    Attributes:
-        lines: total number of lines of the documents, or 0 if `CorpusConfig.draws_languages` is
-            false.
-    """
+    """Sizes of the documents in a chunk that one worker tokenized, and their number of lines."""
 
     key: Key
     sizes: array.array
@@ -149,24 +136,20 @@ class _Steps:
     def load(self, name: str) -> Any:
         return pickle.loads(storage.read_bytes(self.out / writing.SCRATCH / name))
 
-    def read(
-        self, part: tuple[tuple[int, int], CorpusSource]
-    ) -> Iterator[tuple[Key, list[Document]]]:
+    def read(self, part: tuple) -> Iterator[tuple[Key, list[Document]]]:
         """Reads a part of a source, and yields the key and the documents of each chunk."""
-        key, source = part
+        key, source = part  # the indices of the source and of the part, and a `CorpusSource`
         find_sources(source.source)  # the process that started the pipeline has checked the name
-        texts = open_source(source, self.tfds)
-        documents = (Document(text, False, False, key[0]) for text in texts)
-        for chunk_index, chunk in enumerate(chunked(documents)):
+        found = texts.open_source(source, self.tfds)
+        documents = (Document(text, False, False, key[0]) for text in found)
+        for chunk_index, chunk in enumerate(texts.chunked(documents)):
             yield (*key, chunk_index), chunk
 
     def tokenize(self, keyed: tuple[Key, list[Document]]) -> _Chunk:
         key, documents = keyed
         tokenized = _packer(self.config, self.out).tokenize(documents)
         self.save(_chunk_name(key), tokenized)
-        lines = 0
-        if self.config.draws_languages:
-            lines = sum(count_lines(document.text) for document in documents)
+        lines = sum(texts.count_lines(document.text) for document in documents)
         return _Chunk(key, array.array("q", [document.size for document in tokenized]), lines)
 
     def blocks(self, _, chunks: Sequence[_Chunk]) -> Iterator[tuple[int, list[Document]]]:
@@ -174,12 +157,13 @@ class _Steps:
         chunks_by_source: list[list[_Chunk]] = [[] for _ in self.config.sources]
         for chunk in sorted(chunks, key=lambda chunk: chunk.key):
             chunks_by_source[chunk.key[0]].append(chunk)
-        readers = [functools.partial(_document_refs, chunks) for chunks in chunks_by_source]
-        sizes = [
-            (sum(len(chunk.sizes) for chunk in chunks), sum(chunk.lines for chunk in chunks))
-            for chunks in chunks_by_source
-        ]
-        yield from enumerate(blocks(draw_documents(self.config, readers, sizes), self.config))
+        readers, sizes = [], []
+        for chunks in chunks_by_source:
+            readers.append(functools.partial(_document_refs, chunks))
+            documents = sum(len(chunk.sizes) for chunk in chunks)
+            sizes.append((documents, sum(chunk.lines for chunk in chunks)))
+        drawn = texts.draw_documents(self.config, readers, sizes)
+        yield from enumerate(texts.blocks(drawn, self.config))
 
     def pack(self, numbered: tuple[int, list[Document]]) -> Block:
         index, drawn = numbered
@@ -188,8 +172,7 @@ class _Steps:
         packed = _packer(self.config, self.out).pack((index, block))
         self.save(f"packed-{index}", packed)
         if self.config.paired:
-            held_out = [document for document in block if document.held_out]
-            self.save(f"held-out-{index}", held_out)
+            self.save(f"held-out-{index}", [document for document in block if document.held_out])
         return index, packed.state
 
     def hold_out(self, block: Block, blocks: Sequence[Block]) -> Block:
@@ -210,9 +193,8 @@ class _Steps:
         files = itertools.chain.from_iterable(earlier) if packed.repeated.any() else ()
         record_format = _packer(self.config, self.out).record_format
         records = writing.read_records(self.out, files, record_format)
-        validation_records = {record.tobytes() for record in records}
-        counted = _counted(index, blocks)
-        training_records, _ = packed.divide(self.config, counted, validation_records)
+        held_out = {record.tobytes() for record in records}
+        training_records, _ = packed.divide(self.config, _counted(index, blocks), held_out)
         train = writing.write_train(self.out, index, training_records)
         return index, dataclasses.replace(state, train=train)
 

@@ -133,9 +133,8 @@ class CorpusConfig(Settings):
             raise UserError("corpus.language_alpha needs a language of each source")
         if self.language_alpha is not None and self.weights is not None:
             raise UserError("weights and corpus.language_alpha cannot be combined")
-        if self.batch_alpha is not None and (
-            not self.languages or self.weights is not None or self.paired
-        ):
+        misfits = not self.languages or self.weights is not None or self.paired
+        if self.batch_alpha is not None and misfits:
             raise self.error("batch_alpha needs languages, no weights and corpus.pairs=none")
         if self.paired and self.has_translations:
             raise UserError(f"corpus.pairs={self.pairs!r} cannot use translation pairs: set 'none'")

@@ -5,20 +5,15 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from macaron_tf.data.buckets import in_parts
 from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource
+from macaron_tf.data.sources import readers
 from macaron_tf.data.sources.names import Source
-from macaron_tf.data.sources.readers import (
-    count_texts,
-    documents,
-    parse_documents,
-    read_pairs,
-    source_files,
-)
+from macaron_tf.data.sources.readers import count_texts, parse_documents
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
 from macaron_tf.io.progress import Progress
@@ -26,7 +21,6 @@ from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows
 from macaron_tf.text.words import cut_lines, split_sentences
 
-Item = TypeVar("Item")
 Text = str | tuple[str, str]  # a document, or the two halves of a translation pair
 
 # Number of characters per tokenizer call. Calls with a single article (5 KB) would be slow, because
@@ -43,9 +37,8 @@ def open_source(
     Blank documents and pairs with a blank half are left out. Each half of a translation pair
     becomes one line.
     """
-    texts: Iterable[Text]
     if source.is_translation:
-        pairs = read_pairs(source.source, source.split, *source.languages, tfds)
+        pairs = readers.read_pairs(source.source, source.split, *source.languages, tfds)
         lines = ((" ".join(a.split()), " ".join(b.split())) for a, b in pairs)
         texts = [pair for pair in lines if all(pair)]
         if not texts:
@@ -54,7 +47,7 @@ def open_source(
         parsed = parse_documents(source.source)
         if parsed.is_embedded and source.language not in (None, parsed.location):
             raise UserError(f"{parsed} is not in {source.language!r}")
-        texts = documents(source.source, source.split, tfds, source.language)
+        texts = readers.documents(source.source, source.split, tfds, source.language)
     return itertools.islice(texts, max_documents)
 
 
@@ -70,14 +63,12 @@ def source_parts(source: CorpusSource, tfds: Tfds | None = None) -> list[CorpusS
     parsed = parse_documents(source.source)
     # A file inside the folder of a `datasets:` source cannot be opened as a dataset.
     if parsed.kind.startswith("text") or parsed.kind in ("jsonl", "parquet"):
-        paths = list(map(str, source_files(source.source, source.split)))
+        paths = list(map(str, readers.source_files(source.source, source.split)))
         field = "".join(f":{name}" for name in parsed.fields)
         # A path with a wildcard or a comma would be read as a pattern or a list.
         if not any(set(path) & set("*?[]{},") for path in paths):
-            return [
-                dataclasses.replace(source, source=f"{parsed.kind}:{path}{field}", split="train")
-                for path in paths
-            ]
+            names = (f"{parsed.kind}:{path}{field}" for path in paths)
+            return [dataclasses.replace(source, source=name, split="train") for name in names]
     elif parsed.kind == "tfds" and source.split.isidentifier():
         parts = in_parts(count_texts(source.source, source.split, (), tfds), _RECORDS_PER_PART)
         splits = (f"{source.split}[{part.start}:{part.stop}]" for part in parts)
@@ -154,10 +145,12 @@ def mixed_documents(
             unfinished.discard(source_index)
 
 
-def _read_repeatedly(
-    reader: Callable[[], Iterator[Text]],
-) -> Iterator[tuple[Text, int, bool, bool]]:
-    """Reads a source again and again, forever."""
+def _read_repeatedly(reader: Callable[[], Iterator[Text]]) -> Iterator[tuple]:
+    """Reads a source again and again, forever.
+
+    Yields:
+        A text, its index in the source, whether it was read before, and whether it is the last.
+    """
     for pass_index in itertools.count():
         texts = reader()
         following = next(texts)
@@ -287,7 +280,7 @@ def _lines(texts: Iterable[Text]) -> Iterator[tuple[str, bool, bool]]:
             yield line, is_text, number == len(lines)
 
 
-def _grouped(items: Iterable[Item], size: Callable[[Item], int]) -> Iterator[list[Item]]:
+def _grouped(items: Iterable, size: Callable[[Any], int]) -> Iterator[list]:
     """Groups consecutive items into lists of about `_GROUP_CHARACTERS` characters each."""
     group, characters = [], 0
     for item in items:

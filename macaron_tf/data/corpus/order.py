@@ -62,11 +62,9 @@ class RowOrder:
         if self.seed is None:
             return values
         with tf.device("CPU"):
-            order = tf.random.experimental.stateless_shuffle(
-                tf.range(len(values), dtype=tf.int64),
-                _folded(self.seed, epoch, group),
-                alg="philox",
-            )
+            order = tf.range(len(values), dtype=tf.int64)
+            seed = _folded(self.seed, epoch, group)
+            order = tf.random.experimental.stateless_shuffle(order, seed, alg="philox")
         return values[order.numpy()]
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.documents import Document, tokenized_documents
-from macaron_tf.data.corpus.shards import CorpusState, RecordFormat, Row, Rows
+from macaron_tf.data.corpus.shards import CorpusState, RecordFormat, Row
 from macaron_tf.errors import UserError
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows
@@ -198,9 +198,7 @@ def _random_sentences(document: TokenRows, target: int, rng: np.random.Generator
     return document.ids[offsets[start] : offsets[min(max(reach, start + 1), len(offsets) - 1)]]
 
 
-def _trimmed(
-    a: np.ndarray, b: np.ndarray, max_ids: int, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
+def _trimmed(a: np.ndarray, b: np.ndarray, max_ids: int, rng: np.random.Generator) -> tuple:
     """Trims two segments to at most `max_ids` ids in total.
 
     BERT's code removes ids one by one from a random end of the longer segment. The results of this
@@ -288,16 +286,14 @@ class Packer:
         splitter = self.config.sentence_splitter if self.config.cuts_sentences else None
         texts = (document.text for document in documents)
         tokenized = tokenized_documents(texts, self.vocabulary, splitter)
-        return [
-            document._replace(text=rows)
-            for document, rows in zip(documents, tokenized, strict=True)
-        ]
+        pairs = zip(documents, tokenized, strict=True)
+        return [document._replace(text=rows) for document, rows in pairs]
 
     def pack(self, numbered: tuple[int, Sequence[Document]]) -> PackedBlock:
         """Packs a block of documents. For segment pairs, held-out documents are left out."""
         index, block = numbered
         if not self.config.paired:
-            return self._make_block(block, running_rows(block, self.config), len(block))
+            return self._block(block, running_rows(block, self.config), len(block))
         train = [document for document in block if not document.held_out]
         return self.pack_pairs(train, [index], len(block))
 
@@ -308,23 +304,20 @@ class Packer:
         pairs = self.config.pairs
         min_documents = 2 if pairs == "next_sentence" else 1
         if sum(document.size > 0 for document in documents) < min_documents:
-            raise UserError(
-                f"{pairs} pairs need {min_documents} or more documents with text for each split"
-            )
+            need = f"{min_documents} or more documents with text for each split"
+            raise UserError(f"{pairs} pairs need {need}")
         sentences = [document.text for document in documents]
         length, rng = self.config.sequence_length, np.random.default_rng([self.config.seed, *seeds])
         single = self.config.row_packing == "sentence_pair"
         rows = pack_pairs(sentences, length, rng, pairs, single_sentences=single)
-        return self._make_block(documents, rows, count)
+        return self._block(documents, rows, count)
 
-    def _make_block(
-        self, documents: Sequence[Document], rows: Sequence[Row], count: int
-    ) -> PackedBlock:
-        special = self.vocabulary.special
-        rows = Rows.of(rows, self.config.sequence_length, special)
-        repeated = np.array([document.repeated for document in documents], bool)
-        sources = np.array([document.source for document in documents], int)[rows.owners]
-        languages = np.array(self.config.language_ids)[sources]
-        tokens = int((rows.token_ids != special.pad).sum())
-        records = self.record_format.encode(rows, languages)
-        return PackedBlock(count, tokens, records, repeated[rows.owners], languages)
+    def _block(self, documents: Sequence[Document], rows: Sequence[Row], count: int) -> PackedBlock:
+        special, language_ids = self.vocabulary.special, self.config.language_ids
+        owners = [documents[row.owner] for row in rows]
+        repeated = np.array([document.repeated for document in owners], bool)
+        pairs = [language_ids[document.source] for document in owners]
+        languages = np.array(pairs, int).reshape(-1, 2)
+        records = self.record_format.encode(rows, languages, special)
+        tokens = int((records[:, : self.config.sequence_length] != special.pad).sum())
+        return PackedBlock(count, tokens, records, repeated, languages)

@@ -13,16 +13,10 @@ import tensorflow as tf
 from etils import epath
 
 from macaron_tf.data.batches import prefetch
+from macaron_tf.data.corpus import shards as store
 from macaron_tf.data.corpus.config import CorpusConfig
-from macaron_tf.data.corpus.order import RowOrder, uniform_draws
-from macaron_tf.data.corpus.shards import (
-    FORMAT,
-    INDEX,
-    SPLITS,
-    RecordFormat,
-    Shard,
-    read_index,
-)
+from macaron_tf.data.corpus.order import BLOCK_ROWS, RowOrder, uniform_draws
+from macaron_tf.data.corpus.shards import INDEX, SPLITS, RecordFormat, Shard
 from macaron_tf.errors import UserError, check_count, plural
 from macaron_tf.io import paths as storage
 from macaron_tf.text import check_vocabulary, load_encoder_vocabulary
@@ -66,12 +60,12 @@ class PretrainingCorpus:
                 False for a bucket.
         """
         folder = storage.as_path(folder)
-        config, settings, state = read_index(folder)
+        config, settings, state = store.read_index(folder)
         verify = not storage.is_remote(folder) if verify is None else verify
         vocabulary = load_encoder_vocabulary(folder)
         remedy = f"restore the vocabulary files in {folder}, or prepare the corpus again"
         check_vocabulary(settings["vocabulary"], vocabulary.hash, folder / INDEX, remedy)
-        shards = {"train": state.train, "validation": state.validation}
+        shards = {split: vars(state)[split] for split in SPLITS}
         first_rows = {}
         for split in shards.values():
             counts = itertools.accumulate((shard.rows for shard in split), initial=0)
@@ -91,7 +85,7 @@ class PretrainingCorpus:
         """SHA-256 (hex) of the vocabulary, the format and the files in `shards`."""
         digests = {split: [shard.sha256 for shard in self.shards[split]] for split in SPLITS}
         layout = dataclasses.asdict(self.record_format)
-        record = [FORMAT, self.vocabulary.hash, layout, digests]
+        record = [store.FORMAT, self.vocabulary.hash, layout, digests]
         return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
     def rows(self, split: str = "train") -> int:
@@ -122,10 +116,9 @@ class PretrainingCorpus:
         """
         shards = self.filled("train")
         if len(shards) < count:
-            raise UserError(
-                f"{self.folder} has {len(shards)} training {plural('file', len(shards))}, fewer "
-                f"than {count} processes: lower corpus.rows_per_shard, or leave --own-shards out"
-            )
+            files = f"{len(shards)} training {plural('file', len(shards))}"
+            mend = "lower corpus.rows_per_shard, or leave --own-shards out"
+            raise UserError(f"{self.folder} has {files}, fewer than {count} processes: {mend}")
         parts: list[list[Shard]] = [[] for _ in range(count)]
         row_counts = [0] * count
         for shard in sorted(shards, key=lambda shard: -shard.rows):
@@ -181,12 +174,9 @@ class PretrainingCorpus:
             rounding = 0 if drop_remainder else batch_size - 1
             steps = max(rows - start_step * batch_size + rounding, 0) // batch_size
         shards = self.filled(split)
-        order = RowOrder(
-            [self.first_rows[shard.name] for shard in shards],
-            [shard.rows for shard in shards],
-            self.shuffled_rows,
-            None if seed is None else (seed, SPLITS.index(split)),
-        )
+        sizes = [self.first_rows[shard.name] for shard in shards], [shard.rows for shard in shards]
+        split_seed = None if seed is None else (seed, SPLITS.index(split))
+        order = RowOrder(*sizes, self.shuffled_rows, split_seed)
 
         def blocks() -> Iterator[dict[str, np.ndarray]]:
             read = self.row_reader(split)
@@ -203,10 +193,9 @@ class PretrainingCorpus:
         The rows are numbered through the unshuffled split of the whole corpus. The function returns
         a table as in `RecordFormat`. The shards of its last call stay in memory.
         """
-        record_format, firsts = self.record_format, self.first_rows
-        shards = sorted(self.filled(split), key=lambda shard: firsts[shard.name])
-        first_rows = np.array([firsts[shard.name] for shard in shards])
-        tables: dict[int, np.ndarray] = {}
+        record_format, tables = self.record_format, {}
+        shards = sorted(self.filled(split), key=lambda shard: self.first_rows[shard.name])
+        first_rows = np.array([self.first_rows[shard.name] for shard in shards])
 
         def read(rows: np.ndarray) -> np.ndarray:
             nonlocal tables
@@ -219,13 +208,10 @@ class PretrainingCorpus:
                 span = slice(int(places.min()), int(places.max()) + 1)
                 if table is None and _SPARSE * (span.stop - span.start) < shards[index].rows:
                     # A stream reads few consecutive rows, but from as many shards as it has texts.
-                    part = record_format.read(self.folder, shards[index], self._mend, span)
-                    result[mine] = part[places - span.start]
+                    result[mine] = self._table(shards[index], span)[places - span.start]
                     continue
-                if table is None:
-                    table = record_format.read(self.folder, shards[index], self._mend)
-                tables[index] = table
-                result[mine] = table[places]
+                tables[index] = self._table(shards[index]) if table is None else table
+                result[mine] = tables[index][places]
             return result
 
         return read
@@ -247,12 +233,8 @@ class PretrainingCorpus:
         """
         record_format = self.record_format
         spec = {"table": (record_format.dtype, (record_format.integer_count,)), **spec}
-        rows = tf.data.Dataset.from_generator(
-            blocks,
-            output_signature={
-                name: tf.TensorSpec((None, *shape), dtype) for name, (dtype, shape) in spec.items()
-            },
-        )
+        signature = {n: tf.TensorSpec((None, *shape), dtype) for n, (dtype, shape) in spec.items()}
+        rows = tf.data.Dataset.from_generator(blocks, output_signature=signature)
 
         @tf.autograph.experimental.do_not_convert
         def features(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -270,11 +252,89 @@ class PretrainingCorpus:
 
     def _check(self, verify: bool) -> None:
         for shard in itertools.chain(*self.shards.values()):
-            self.record_format.read(self.folder, shard, self._mend, slice(None) if verify else None)
+            self._table(shard, slice(None) if verify else None)
 
-    @property
-    def _mend(self) -> str:
-        return f"remove {self.folder / INDEX} and prepare the corpus again, or restore the file"
+    def _table(self, shard: Shard, rows: slice | None = slice(None)) -> np.ndarray:
+        mend = f"remove {self.folder / INDEX} and prepare the corpus again, or restore the file"
+        return self.record_format.read(self.folder, shard, mend, rows)
+
+
+def stream_dataset(
+    corpus: PretrainingCorpus,
+    split: str,
+    batch_size: int,
+    start_step: int = 0,
+    repeat: bool = True,
+    micro_batches: int = 1,
+    bidirectional: bool = False,
+) -> tf.data.Dataset:
+    """Returns batches for models with memory, such as Transformer-XL.
+
+    Row b of batch t + 1 continues row b of batch t. To this end, the rows of the split, in the
+    order of the files, are divided into B texts of n consecutive rows each. Up to B - 1 rows at the
+    end of the split are left out.
+
+    Args:
+        corpus: the corpus. Consecutive rows are continuous text if `packing` is "full_text".
+        repeat: whether all texts start again after their last row, forever. If False, the dataset
+            ends with the last row of all texts.
+        micro_batches: number of micro-batches per update, A. Each micro-batch has its own texts.
+            There are then A B texts, and row b of batch t + A continues row b of batch t.
+        bidirectional: whether the second half of the A B rows of an update reads the texts of the
+            first half backward (Yang et al. 2019 (XLNet), section 2.4, and its released code). A
+            backward text starts at its last row, and each row has the ids between [CLS] and the
+            last [SEP] reversed. There are then A B / 2 texts, and batches have "backward" `(B,)`
+            bool.
+
+    Returns:
+        Dataset of batches as in `PretrainingCorpus.dataset` with two more arrays. "previous_ids"
+        `(B, L)` int32 has the token ids of the row that each row continues, or 0 if the row starts
+        a text. "starts" `(B,)` bool says whether the row starts a text.
+    """
+    total, size = corpus.rows(split), micro_batches * batch_size
+    if bidirectional and size % 2:
+        raise UserError(f"batch_size={size} must be even, to read half of the rows backward")
+    texts = size // 2 if bidirectional else size
+    length = total // texts
+    if not length:
+        rows = f"{total} {plural('row', total)}, fewer than the {texts} texts of an update"
+        raise UserError(f"{corpus.folder} has {rows}: lower batch_size")
+    is_backward = np.arange(size) >= texts
+    firsts = np.arange(size) % texts * length  # (size,), first row of each text
+    first_update, turn = divmod(start_step, micro_batches)
+    updates = max(1, BLOCK_ROWS // size)  # number of updates per block
+    width, pad_id = corpus.config.sequence_length, corpus.vocabulary.special.pad
+
+    def blocks() -> Iterator[dict[str, np.ndarray]]:
+        read, skipped = corpus.row_reader(split), turn * batch_size
+        for first in itertools.count(first_update, updates):
+            # One update more, because the first update needs its `previous_ids`.
+            places = np.arange(first - 1, first + updates)[:, None] % length  # (updates + 1, 1)
+            rows = firsts + np.where(is_backward, length - 1 - places, places)
+            table = read(rows.reshape(-1)).reshape(*rows.shape, -1)
+            table[:, is_backward, :width] = _reverse_ids(table[:, is_backward, :width], pad_id)
+            starts = places[1:] == 0
+            previous_ids = np.where(starts[..., None], 0, table[:-1, :, :width]).astype(np.int32)
+            block = {"table": table[1:], "previous_ids": previous_ids}
+            block["starts"] = np.broadcast_to(starts, (updates, size))
+            if bidirectional:
+                block["backward"] = np.broadcast_to(is_backward, (updates, size))
+            # (updates, size, ...) -> (updates size, ...)
+            yield {n: a.reshape(-1, *a.shape[2:])[skipped:] for n, a in block.items()}
+            skipped = 0
+
+    spec = {"previous_ids": (tf.int32, (width,)), "starts": (tf.bool, ())}
+    spec |= {"backward": (tf.bool, ())} if bidirectional else {}
+    steps = tf.data.INFINITE_CARDINALITY if repeat else max(length * micro_batches - start_step, 0)
+    return corpus.batches(blocks, spec, batch_size, steps)
+
+
+def _reverse_ids(token_ids: np.ndarray, pad_id: int) -> np.ndarray:
+    """Reverses the ids between [CLS] and the last [SEP] in each row of `(..., L)`."""
+    inside = np.count_nonzero(token_ids != pad_id, axis=-1, keepdims=True) - 2
+    columns = np.arange(token_ids.shape[-1]) - 1
+    columns = np.where((columns >= 0) & (columns < inside), inside - 1 - columns, columns) + 1
+    return np.take_along_axis(token_ids, columns, axis=-1)
 
 
 def with_documents(rows: tf.data.Dataset, sep_id: int) -> tf.data.Dataset:
@@ -336,8 +396,7 @@ def language_batches(
     rows = np.array([sum(shard.rows for shard in shards) for shards in files.values()])
     is_pair = np.array([len(set(languages)) > 1 for languages in files])
     masks = [mask for mask in (~is_pair, is_pair) if mask.any()]
-    alpha = corpus.config.batch_alpha
-    powers = [mask * (rows / rows[mask].sum()) ** alpha for mask in masks]
+    powers = [mask * (rows / rows[mask].sum()) ** corpus.config.batch_alpha for mask in masks]
     bounds = np.cumsum(powers, axis=1)  # (masks, languages)
     bounds = bounds / bounds[:, -1:]
 

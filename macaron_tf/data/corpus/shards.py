@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import hashlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import tensorflow as tf
@@ -26,7 +26,10 @@ class Row(NamedTuple):
 
     Attributes:
         segments: token ids of each segment, without the [SEP] that follows in the encoded row.
+        owner: index of the document with which the row begins.
         boundary: column where the second segment of a pair begins, or L for rows without pairs.
+        label: 1 if the second segment comes from another document or the segments are swapped,
+            otherwise 0.
     """
 
     segments: list[np.ndarray]
@@ -35,37 +38,17 @@ class Row(NamedTuple):
     label: int = 0
 
 
-class Rows(NamedTuple):
-    """N rows `[CLS] segment [SEP] segment [SEP] ...` of L ids.
-
-    Attributes:
-        boundaries: `(N,)` int32, column where the second segment of a pair begins, or L for rows
-            without pairs.
-        pair_label: `(N,)` int32, 1 if the second segment comes from another document or the
-            segments are swapped, otherwise 0.
-    """
-
-    token_ids: np.ndarray
-    boundaries: np.ndarray
-    pair_label: np.ndarray
-    owners: np.ndarray
-
-    @classmethod
-    def of(cls, rows: Sequence[Row], length: int, special: Special) -> "Rows":
-        token_ids = np.full((len(rows), length), special.pad, np.int32)
-        for row, filled in zip(rows, token_ids, strict=True):
-            filled[0] = special.begin
-            column = 1
-            for ids in row.segments:
-                filled[column : column + len(ids)] = ids
-                column += len(ids) + 1
-                filled[column - 1] = special.end
-        return cls(
-            token_ids,
-            np.array([row.boundary for row in rows], np.int32),
-            np.array([row.label for row in rows], np.int32),
-            np.array([row.owner for row in rows], np.int64),
-        )
+def token_ids_of(rows: Sequence[Row], length: int, special: Special) -> np.ndarray:
+    """Returns N rows `[CLS] segment [SEP] segment [SEP] ...` as ids `(N, L)` int32."""
+    token_ids = np.full((len(rows), length), special.pad, np.int32)
+    for row, filled in zip(rows, token_ids, strict=True):
+        filled[0] = special.begin
+        column = 1
+        for ids in row.segments:
+            filled[column : column + len(ids)] = ids
+            column += len(ids) + 1
+            filled[column - 1] = special.end
+    return token_ids
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,17 +86,11 @@ class RecordFormat:
     pad_id: int = Special.pad
 
     @classmethod
-    def of(
-        cls, config: CorpusConfig, vocabulary_size: int, pad_id: int = Special.pad
-    ) -> "RecordFormat":
+    def of(cls, config: CorpusConfig, vocabulary_size: int, pad_id: int = Special.pad) -> Self:
         """Builds the layout for a corpus, with two bytes per integer if ids and positions fit."""
-        wanted = {
-            "boundary": config.paired or config.has_translations,
-            "pair_label": config.paired,
-            "language": bool(config.languages),
-            "second_language": config.has_translations,
-        }
-        columns = tuple(name for name, is_wanted in wanted.items() if is_wanted)
+        columns = ("boundary",) * (config.paired or config.has_translations)
+        columns += ("pair_label",) * config.paired + ("language",) * bool(config.languages)
+        columns += ("second_language",) * config.has_translations
         wide = max(config.sequence_length + 1, vocabulary_size) > 1 << 16
         return cls(config.sequence_length, columns, wide, pad_id)
 
@@ -130,20 +107,21 @@ class RecordFormat:
     def dtype(self) -> np.dtype:
         return np.dtype("<i4" if self.wide else "<u2")
 
-    def encode(self, rows: Rows, languages: np.ndarray) -> np.ndarray:
+    def encode(self, rows: Sequence[Row], languages: np.ndarray, special: Special) -> np.ndarray:
         """Encodes N rows as a table `(N, integer_count)`, with one record per row.
 
         Args:
             languages: `(N, 2)` language ids of the first and second half of each row.
         """
         values = {
-            "boundary": rows.boundaries,
-            "pair_label": rows.pair_label,
+            "boundary": [row.boundary for row in rows],
+            "pair_label": [row.label for row in rows],
             "language": languages[:, 0],
             "second_language": languages[:, 1],
         }
-        columns = [values[name][:, None] for name in self.columns]
-        return np.concatenate([rows.token_ids, *columns], axis=1).astype(self.dtype)
+        columns = [np.array(values[name], np.int32)[:, None] for name in self.columns]
+        token_ids = token_ids_of(rows, self.sequence_length, special)
+        return np.concatenate([token_ids, *columns], axis=1).astype(self.dtype)
 
     def read(
         self, folder: epath.Path, shard: Shard, mend: str, rows: slice | None = slice(None)
@@ -232,10 +210,8 @@ def read_record(path: epath.Path, mend: str) -> tuple[CorpusConfig, dict[str, An
     """Reads the record of a corpus."""
     with storage.refuse_damage(path, mend):
         record = storage.read_json(path, mend=mend, state=dict, settings=dict)
-        if record["format"] != FORMAT:
-            raise UserError(
-                f"{path} has corpus format {record['format']}, not {FORMAT} of this version: {mend}"
-            )
+        if (found := record["format"]) != FORMAT:
+            raise UserError(f"{path} has corpus format {found}, not {FORMAT}: {mend}")
         state, settings = record["state"], record["settings"]
         settings["vocabulary"]  # what lacks it is damaged; `open` compares it with the files
         shards = {split: tuple(Shard(**shard) for shard in state[split]) for split in SPLITS}

@@ -14,27 +14,13 @@ import numpy as np
 import tensorflow as tf
 from etils import epath
 
+from macaron_tf.data.corpus import documents as texts
+from macaron_tf.data.corpus import shards as store
 from macaron_tf.data.corpus.config import CorpusConfig
-from macaron_tf.data.corpus.documents import (
-    Document,
-    blocks,
-    chunked,
-    corpus_mixture,
-    count_corpus,
-    open_source,
-)
+from macaron_tf.data.corpus.documents import Document
 from macaron_tf.data.corpus.packing import PackedBlock, Packer
 from macaron_tf.data.corpus.reading import PretrainingCorpus
-from macaron_tf.data.corpus.shards import (
-    FORMAT,
-    INDEX,
-    PROGRESS,
-    CorpusState,
-    RecordFormat,
-    Shard,
-    read_index,
-    read_record,
-)
+from macaron_tf.data.corpus.shards import INDEX, PROGRESS, CorpusState, RecordFormat, Shard
 from macaron_tf.data.processes import Processes
 from macaron_tf.data.sources.names import Source
 from macaron_tf.data.sources.readers import source_stamps
@@ -80,7 +66,7 @@ def prepare(
     out = storage.as_path(out)
     if tfds and tfds.download:
         for source in config.sources:
-            open_source(source, tfds)
+            texts.open_source(source, tfds)
     settings = corpus_settings(config, vocabulary, tfds)
     # A finished corpus is opened without a lock, because its folder may be read-only.
     if not _is_finished(out, settings):
@@ -103,24 +89,23 @@ def _is_finished(out: epath.Path, settings: dict) -> bool:
     """Returns whether `out` has a finished corpus, and removes its leftover files if so."""
     if not (out / INDEX).exists():
         return False
-    check_settings(read_index(out)[1], settings, out)
+    check_settings(store.read_index(out)[1], settings, out)
     remove_leftovers(out)
     return True
 
 
-def _write(
-    packer: Packer, out: epath.Path, settings: dict, start_state, tfds, processes: int
-) -> None:
+def _write(packer: Packer, out: epath.Path, settings: dict, start_state, tfds, processes: int):
     config = packer.config
-    mixture = corpus_mixture(config, tfds)
+    mixture = texts.corpus_mixture(config, tfds)
     writer = CorpusWriter(packer, out, settings, start_state)
     with (
-        Progress("preparing", "documents", count_corpus(config, tfds)) as progress,
+        Progress("preparing", "documents", texts.count_corpus(config, tfds)) as progress,
         Processes(processes, packer) as pool,
     ):
 
         def tokenized(documents: Iterable[Document]) -> Iterator[Document]:
-            return itertools.chain.from_iterable(pool.map(Packer.tokenize, chunked(documents)))
+            chunks = pool.map(Packer.tokenize, texts.chunked(documents))
+            return itertools.chain.from_iterable(chunks)
 
         def held_out() -> Iterator[Document]:
             """Yields the held-out documents of complete blocks, for the validation pairs."""
@@ -133,11 +118,10 @@ def _write(
             writer.hold_out(document)
         start = time.monotonic()
         documents = map(writer.hold_out, tokenized(mixture))
-        numbered = enumerate(blocks(documents, config), len(start_state.train))
+        numbered = enumerate(texts.blocks(documents, config), len(start_state.train))
         for block in pool.map(Packer.pack, numbered):
             writer.write(block)
-            state = writer.state
-            rate = (state.tokens - start_state.tokens) / max(time.monotonic() - start, 1e-9)
+            rate = (writer.state.tokens - start_state.tokens) / max(time.monotonic() - start, 1e-9)
             progress.advance(block.documents, f"{short(rate)} tokens/s")
     writer.finish()
 
@@ -176,14 +160,11 @@ class CorpusWriter:
     def write(self, block: PackedBlock) -> None:
         """Writes the shards of the next block, and records the new state of the corpus."""
         state, config = self.state, self.packer.config
-        training_records, validation_records = block.divide(
-            config, state.counted, self._validation_records
-        )
-        index = len(state.train if config.paired else state.validation)
-        validation = ()
+        training, held_out = block.divide(config, state.counted, self._validation_records)
+        index, validation = len(state.train if config.paired else state.validation), ()
         if not config.paired:
-            validation = (write_shard(self.out, "part", index, validation_records),)
-        train = write_train(self.out, index, training_records)
+            validation = (write_shard(self.out, "part", index, held_out),)
+        train = write_train(self.out, index, training)
         self.state += dataclasses.replace(block.state, train=train, validation=validation)
         write_state(self.out, PROGRESS, self.settings, self.state)
 
@@ -206,14 +187,10 @@ class CorpusWriter:
         remove_leftovers(self.out)
 
 
-def write_train(
-    folder: epath.Path, block: int, records: dict[tuple[int, ...], np.ndarray]
-) -> tuple[Shard, ...]:
-    """Writes the training records of a block, with one file for each language of `records`."""
-    items = records.items()
-    return tuple(
-        write_shard(folder, "train", block, found, languages) for languages, found in items
-    )
+def write_train(folder: epath.Path, block: int, records: dict) -> tuple[Shard, ...]:
+    """Writes the training records of a block, with one file for each key of `records`."""
+    arguments = folder, "train", block
+    return tuple(write_shard(*arguments, table, pair) for pair, table in records.items())
 
 
 def write_shard(
@@ -243,14 +220,12 @@ def read_records(
 
 def corpus_settings(config: CorpusConfig, vocabulary: PieceVocabulary, tfds: Tfds | None) -> dict:
     """Returns a JSON dict of everything that determines the bytes of a corpus."""
-    record = {
-        "config": dataclasses.asdict(config),
-        "vocabulary": vocabulary.hash,
-        "sources": [
-            source_stamps(source.source, source.split, source.languages, tfds, content_stamps)
-            for source in config.sources
-        ],
-    }
+    stamps = [
+        source_stamps(source.source, source.split, source.languages, tfds, content_stamps)
+        for source in config.sources
+    ]
+    record = {"config": dataclasses.asdict(config), "vocabulary": vocabulary.hash}
+    record["sources"] = stamps
     if config.languages:
         record["languages"] = config.languages  # the index of a language is its id
     return json.loads(json.dumps(record))
@@ -276,10 +251,12 @@ def _without_locations(config: dict) -> dict:
 
     The content stamps in the settings record show whether the content of the files has changed.
     """
-    parsed = [Source.of(source["source"]) for source in config["sources"]]
-    names = [str(s) if s.is_embedded else f"{s.kind}:{s.selection}" for s in parsed]
-    named = zip(config["sources"], names, strict=True)
-    return {**config, "sources": [{**source, "source": name} for source, name in named]}
+    sources = []
+    for source in config["sources"]:
+        parsed = Source.of(source["source"])
+        name = str(parsed) if parsed.is_embedded else f"{parsed.kind}:{parsed.selection}"
+        sources.append({**source, "source": name})
+    return {**config, "sources": sources}
 
 
 def read_state(out: epath.Path, settings: dict, record_format: RecordFormat) -> CorpusState:
@@ -288,7 +265,7 @@ def read_state(out: epath.Path, settings: dict, record_format: RecordFormat) -> 
     if not path.exists():
         return CorpusState()
     mend = f"remove {path} to prepare the corpus from the beginning"
-    _, stored, state = read_record(path, mend)
+    _, stored, state = store.read_record(path, mend)
     check_settings(stored, settings, out)
     for shard in state.train + state.validation:
         record_format.read(out, shard, mend)
@@ -297,7 +274,7 @@ def read_state(out: epath.Path, settings: dict, record_format: RecordFormat) -> 
 
 def write_state(out: epath.Path, name: str, settings: dict, state: CorpusState) -> None:
     """Writes the settings and the state of a corpus to the file `name`."""
-    record = {"format": FORMAT, "settings": settings, "state": dataclasses.asdict(state)}
+    record = {"format": store.FORMAT, "settings": settings, "state": dataclasses.asdict(state)}
     storage.write_atomic(out / name, (json.dumps(record, indent=1) + "\n").encode())
 
 

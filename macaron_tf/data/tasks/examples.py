@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from macaron_tf.data.rows import Columns, GrowingTexts
-from macaron_tf.data.sources.names import FILE_TABLE_FORMS, TABLE_FORMS, parse_source
+from macaron_tf.data.sources.names import FILE_TABLE_FORMS, TABLE_FORMS, Source, parse_source
 from macaron_tf.data.sources.records import Records, open_records
-from macaron_tf.data.sources.tfds import Tfds, open_set
+from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.errors import UserError, plural
 
@@ -61,9 +61,6 @@ class Examples(Columns):
     indices: np.ndarray | None = None
     groups: np.ndarray | None = None
     questions: list[str] | None = None
-
-    def __len__(self) -> int:
-        return len(self.texts[0])
 
     @property
     def first(self) -> Sequence[str]:
@@ -110,12 +107,14 @@ def read_examples(
     else:
         needs_labels = not may_be_unlabelled(split)
         rows = _table_rows(task, open_records(parsed, split, tfds), needs_labels)
-    fields = (*task.first, *task.question, *task.second)
-    columns = [GrowingTexts() for _ in fields]
+    seconds = [(field,) for field in task.second] if choices else [task.second]
+    sides = [side for side in (task.first, task.question, *seconds) if side]
+    columns = [GrowingTexts() for _ in sides]
     labels, indices, unlabelled = array.array("d"), [], ""
     for where, texts, label, index in rows:
-        for column, text in zip(columns, texts, strict=True):
-            column.append(text)
+        parts = iter(texts)
+        for column, side in zip(columns, sides, strict=True):
+            column.append(" ".join(itertools.islice(parts, len(side))))
         answer = _parse_label(task, label, where) if label or needs_labels else math.nan
         if math.isnan(answer) and not unlabelled:
             unlabelled = where
@@ -131,50 +130,44 @@ def read_examples(
             _parse_label(task, "", unlabelled)  # raises a UserError
         known = (itertools.compress(column, is_known) for column in columns)
         columns = [GrowingTexts(texts).finish() for texts in known]
-    by_field = dict(zip(fields, columns, strict=True))
-    seconds = [(field,) for field in task.second] if choices else [task.second]
-    sides = (task.first, task.question, *seconds)
-    first, questions, *second = (_joined([by_field[field] for field in side]) for side in sides)
+    questions = columns.pop(1) if task.question else None
     dtype = (np.float64 if task.own else np.float32) if task.regression else np.int32
     answers = np.array(labels)[is_known].astype(dtype) if is_known.any() else None
-    numbers, groups = np.array(indices or np.arange(len(first)), np.int64), None
-    if task.grouped:
-        if indices:  # the index of an example is that of its answer
-            numbers, groups = numbers[:, 2], numbers[:, :2]
-        else:  # equal texts get the same paragraph index or question index
-            paragraphs, asked = by_field[task.first[0]], by_field[task.second[0]]
-            pairs = list(zip(paragraphs, asked, strict=True))
-            groups = np.stack([_distinct_indices(paragraphs), _distinct_indices(pairs)], axis=1)
-    texts = (first, *filter(None, second))
-    return Examples(texts, answers, numbers, groups, questions or None)
-
-
-def _joined(columns: Sequence[Sequence[str]]) -> Sequence[str]:
-    """Joins the texts of several columns by spaces, separately for each example."""
-    if len(columns) == 1:
-        return columns[0]
-    return GrowingTexts(map(" ".join, zip(*columns, strict=True))).finish()
+    numbers, groups = np.array(indices or np.arange(len(columns[0])), np.int64), None
+    if task.grouped:  # the index of an example is that of its answer
+        numbers, groups = numbers[:, 2], numbers[:, :2]
+    return Examples(tuple(columns), answers, numbers, groups, questions)
 
 
 # The place of an example for messages, its texts in the order of the task's fields, its label (""
-# if it is missing or withheld), and its index in the benchmark, or `None`.
+# if it is missing or withheld), and its index in the benchmark, or `None`. In a grouped task, the
+# index consists of the numbers of its paragraph, its question and its answer.
 _Rows = Iterator[tuple[str, list[str], str, Any]]
 
 
 def _tfds_rows(task: Task, names: str, split: str, tfds, language: str | None) -> _Rows:
     """Reads the examples of one or several TFDS datasets, whose names are separated by commas."""
     several = len(task.lists) == 3  # each record has several questions
-    fields = (*task.first, *task.question, *(task.lists or task.second), task.label)
-    if several:
-        fields = (*task.first, *task.lists)
+    own_fields = () if several else (*task.question, task.label)
+    fields = (*task.first, *(task.lists or task.second), *own_fields)
     fields += (_INDEX,) * bool(task.submissions)
     for name in names.split(","):
-        for where, values in task_rows(task, name, split, tfds, fields, task.label):
+        records = open_records(Source("tfds", name), split, tfds)
+        classes = records.class_names.get(task.label) or task.labels
+        if {*classes} != {*task.labels}:
+            wanted = f"the task {task.name!r} has {', '.join(task.labels) or 'none'}"
+            found = f"{records.place} has the classes {', '.join(classes)}"
+            raise UserError(f"{found}, but {wanted}")
+        for where, values in records.rows(fields):
             record = dict(zip(fields, values, strict=True))
             index = record.get(_INDEX)
             if task.grouped:
                 index = [index[part] for part in ("paragraph", "question", "answer")]
-            first = [_in_language(record[field], field, language, where) for field in task.first]
+            sides = (task.first, () if task.kind == "choice" else task.second)
+            first, second = (
+                [_in_language(record[field], field, language, where) for field in side]
+                for side in sides
+            )
             if several:
                 for question, choices, label in zip(*map(record.get, task.lists), strict=True):
                     yield where, [*first, question, *_padded(task, choices, where)], label, index
@@ -182,26 +175,8 @@ def _tfds_rows(task: Task, names: str, split: str, tfds, language: str | None) -
             if task.kind == "choice":
                 choices = record[task.lists[0]] if task.lists else map(record.get, task.second)
                 second = [*map(record.get, task.question), *_padded(task, [*choices], where)]
-            else:
-                second = [
-                    _in_language(record[field], field, language, where) for field in task.second
-                ]
             label = str(record[task.label])
             yield where, [*first, *second], "" if label in ("-1", "-1.0") else label, index
-
-
-def task_rows(
-    task: Task, name: str, split: str, tfds: Tfds | None, fields: Sequence[str], label: str
-) -> Iterator[tuple[str, tuple]]:
-    """Reads a TFDS dataset, whose field `label` must have the task's classes."""
-    prepared = open_set(name, split, tfds, fields=fields)
-    classes = prepared.columns.get(label) or task.labels
-    if {*classes} != {*task.labels}:
-        raise UserError(
-            f"tfds:{name} has the classes {', '.join(classes)}, but the task {task.name!r} has "
-            f"{', '.join(task.labels) or 'none'}"
-        )
-    return prepared.rows(fields)
 
 
 def _padded(task: Task, choices: Sequence[str], where: str) -> list[str]:
@@ -221,9 +196,8 @@ def _in_language(texts: str | dict, field: str, language: str | None, where: str
     if "translation" in texts:  # a list of language codes and a list of translations
         texts = dict(zip(texts["language"], texts["translation"], strict=True))
     if language not in texts:
-        raise UserError(
-            f"{where}: {field!r} has the languages {', '.join(sorted(texts))}, but not {language!r}"
-        )
+        known = ", ".join(sorted(texts))
+        raise UserError(f"{where}: {field!r} has the languages {known}, but not {language!r}")
     return texts[language]
 
 
@@ -231,17 +205,19 @@ def _table_rows(task: Task, table: Records, needs_labels: bool) -> _Rows:
     fields = (*task.first, *task.question, *task.second)
     labels = (task.label,) if needs_labels or task.label in table.fields else ()
     may_be_empty = (task.label, *(task.second if task.kind == "choice" else ()))
-    quoted, first_quoted = 0, ""
-    for where, texts in table.texts((*fields, *labels), may_be_empty):
+    quoted, first_quoted, paragraphs, questions = 0, "", {}, {}
+    for number, (where, texts) in enumerate(table.texts((*fields, *labels), may_be_empty)):
         if table.keeps_quotes and any(text[:1] == '"' == text[1:][-1:] for text in texts):
             quoted, first_quoted = quoted + 1, first_quoted or where
-        yield where, texts[: len(fields)], texts[-1].strip() if labels else "", None
+        index = None
+        if task.grouped:  # equal texts get the same paragraph or question
+            paragraph = paragraphs.setdefault(texts[0], len(paragraphs))
+            index = [paragraph, questions.setdefault((*texts[:2],), len(questions)), number]
+        yield where, texts[: len(fields)], texts[-1].strip() if labels else "", index
     if quoted:
-        print(
-            f"warning: {first_quoted}: quotes surround a text, in {quoted:,} "
-            f"{plural('line', quoted)}, and are part of it, because the file is no .csv",
-            file=sys.stderr,
-        )
+        lines = f"in {quoted:,} {plural('line', quoted)}"
+        why = f"quotes surround a text, {lines}, and are part of it, because the file is no .csv"
+        print(f"warning: {first_quoted}: {why}", file=sys.stderr)
 
 
 def _check_choices(task: Task, choices: Sequence[str], answer: float, where: str) -> None:
@@ -249,15 +225,8 @@ def _check_choices(task: Task, choices: Sequence[str], answer: float, where: str
     is_filled = [bool(choice.strip()) for choice in choices]
     if sum(is_filled) < 2:
         raise UserError(f"{where}: fewer than two choices have text")
-    correct = None if math.isnan(answer) else int(answer)
-    if correct is not None and not is_filled[correct]:
-        raise UserError(f"{where}: the correct choice, {task.second[correct]}, is empty")
-
-
-def _distinct_indices(items: Sequence) -> list[int]:
-    """Numbers the distinct items from 0, and returns the number of each item."""
-    indices = {item: index for index, item in enumerate(dict.fromkeys(items))}
-    return [indices[item] for item in items]
+    if not math.isnan(answer) and not is_filled[int(answer)]:
+        raise UserError(f"{where}: the correct choice, {task.second[int(answer)]}, is empty")
 
 
 def _parse_label(task: Task, text: str, where: str) -> int | float:
@@ -296,11 +265,9 @@ def warn_alike(where_by_label: Mapping[str, str]) -> None:
     looks: dict[str, str] = {}
     for label, where in where_by_label.items():
         if (earlier := looks.setdefault(normalize_label(label), label)) != label:
-            print(
-                f"warning: {where}: the label {label!a} looks like the label {earlier!a} in "
-                f"{where_by_label[earlier]}, but is a different class",
-                file=sys.stderr,
-            )
+            other = f"the label {earlier!a} in {where_by_label[earlier]}"
+            why = f"the label {label!a} looks like {other}, but is a different class"
+            print(f"warning: {where}: {why}", file=sys.stderr)
 
 
 def read_triplets(source: str, split: str) -> Examples:

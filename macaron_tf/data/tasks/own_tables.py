@@ -13,25 +13,16 @@ from annotated_types import Gt, Lt
 from macaron_tf.data.sources.names import TABLE_FORMS
 from macaron_tf.data.sources.records import Records, open_records, quoted
 from macaron_tf.data.sources.tfds import Tfds
+from macaron_tf.data.tasks import tags as tagging
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.examples import read_examples, warn_alike
-from macaron_tf.data.tasks.tags import (
-    TAG_FORMS,
-    as_iob2,
-    scheme_of,
-    sentences_of,
-    standard_tags,
-    strays_among,
-)
 from macaron_tf.errors import UserError
 from macaron_tf.settings import Natural, Positive, Settings
 
 # Keys are default names of the text column. Values are the matching names of a second text column.
 _TEXT_COLUMNS = {
-    "text": "text_b",
-    "text_a": "text_b",
-    "sentence": "sentence2",
-    "sentence1": "sentence2",
+    **dict.fromkeys(("text", "text_a"), "text_b"),
+    **dict.fromkeys(("sentence", "sentence1"), "sentence2"),
     "premise": "hypothesis",
     "question1": "question2",
 }
@@ -115,7 +106,7 @@ class TableSettings(Settings):
         if task.kind == "choice":
             fields |= dict(question=self.text_b, second=self.choices)
         fields |= dict(label=self.label or "label", usual_tag=self.usual_tag, mean=self.mean or 0.0)
-        if task.kind == "tags" and not scheme_of(self.classes):
+        if task.kind == "tags" and not tagging.scheme_of(self.classes):
             fields |= dict(metrics=("accuracy",))
         return dataclasses.replace(task, **fields, deviation=self.deviation or 1.0)
 
@@ -131,7 +122,7 @@ class TableSettings(Settings):
         """
         if not task.own:
             return self
-        forms = TAG_FORMS if task.kind == "tags" else TABLE_FORMS
+        forms = tagging.TAG_FORMS if task.kind == "tags" else TABLE_FORMS
         parsed = task.parse_source(source, *forms)
         table = None if parsed.kind == "conll" else open_records(parsed, "train", tfds)
         settings = self._with_columns(task, table) if table else self
@@ -142,7 +133,7 @@ class TableSettings(Settings):
                 settings = _with_classes(settings, str(source), _tag_classes(class_names, source))
             if settings.classes and ("O" in settings.classes or settings.usual_tag):
                 return settings
-            sentences = [*sentences_of(described, parsed, "train", tfds)]
+            sentences = [*tagging.sentences_of(described, parsed, "train", tfds)]
             counts = _count_tags(sentences, not settings.classes)
             if not settings.classes:
                 settings = _with_classes(settings, str(source), _tag_classes(counts, source))
@@ -174,25 +165,23 @@ class TableSettings(Settings):
         labels = _LABEL_COLUMNS if task.kind == "tags" else _LABEL_COLUMNS[:1]
         label = self.label or next((name for name in labels if name in header), labels[0])
         text, text_b, choices = self.text, self.text_b, self.choices
-        if task.kind == "choice":
-            choices = choices or _choices(table)
+        if task.kind == "choice" and not choices:
+            choices = _choices(table)
         if not text:
             by_kind = {"tags": _SENTENCE_COLUMNS, "choice": _CONTEXT_COLUMNS}
             pairs = by_kind.get(task.kind, _TEXT_COLUMNS)
             default_names = [name for name in pairs if name in header]
             others = [name for name in header if name not in (label, *choices)]
             if len(default_names or others) != 1:
-                raise UserError(
-                    f"{table.place} does not show which of the columns {quoted(header)} contains "
-                    "the text: give --set table.text=COLUMN, and for a second text table.text_b"
-                )
+                columns = f"which of the columns {quoted(header)} contains the text"
+                mend = "give --set table.text=COLUMN, and for a second text table.text_b"
+                raise UserError(f"{table.place} does not show {columns}: {mend}")
             text = tuple(default_names or others)
             if not text_b and pairs.get(text[0]) in header:
                 text_b = (pairs[text[0]],)
         # Reading one row raises a UserError if a column is missing or there are no examples.
         next(table.texts((*text, *text_b, *choices, label), (*choices, label)))
-        columns = dict(text=text, text_b=text_b, choices=choices, label=label)
-        return dataclasses.replace(self, **columns)
+        return dataclasses.replace(self, text=text, text_b=text_b, choices=choices, label=label)
 
     def held_out_mask(self, labels: Sequence | np.ndarray, source: str) -> np.ndarray:
         """Draws the held-out examples, stratified by class or score.
@@ -217,11 +206,9 @@ class TableSettings(Settings):
         is_held_out[order[np.lexsort((choice_keys, strata))[starts]]] = True
         if not is_held_out.any() or is_held_out.all():
             raise UserError(f"table.held_out={self.held_out:g} of {total} leaves a part empty")
-        print(
-            f"{source}: {is_held_out.sum():,} of {total:,} examples are held out for validation, "
-            f"drawn by table.seed={self.seed} (table.held_out={self.held_out:g})",
-            file=sys.stderr,
-        )
+        count = f"{is_held_out.sum():,} of {total:,} examples are held out for validation"
+        drawn = f"drawn by table.seed={self.seed} (table.held_out={self.held_out:g})"
+        print(f"{source}: {count}, {drawn}", file=sys.stderr)
         return is_held_out
 
 
@@ -249,10 +236,9 @@ def _classes(task: Task, table: Records) -> list[str]:
         where_by_label.setdefault(label, where)
         rows += 1
     if len(where_by_label) > max(_MAX_CLASSES, rows // 2):
-        raise UserError(
-            f"{table.place}: column {task.label!r} has {len(where_by_label):,} different labels in "
-            f"{rows:,} lines: give --set table.label=COLUMN, or train the task regress"
-        )
+        found = f"{len(where_by_label):,} different labels in {rows:,} lines"
+        mend = "give --set table.label=COLUMN, or train the task regress"
+        raise UserError(f"{table.place}: column {task.label!r} has {found}: {mend}")
     warn_alike(where_by_label)
     return sorted(where_by_label)
 
@@ -260,27 +246,26 @@ def _classes(task: Task, table: Records) -> list[str]:
 def _count_tags(sentences: Sequence[tuple], checks: bool) -> collections.Counter:
     """Counts the tags of sentences after conversion to IOB2."""
     counts, where_by_tag = collections.Counter(), {}
-    names = standard_tags({tag for _, tags, _ in sentences for tag in tags}) if checks else {}
+    found = {tag for _, tags, _ in sentences for tag in tags}
+    names = tagging.standard_tags(found) if checks else {}
     for _, tags, locations in sentences:
-        renamed = as_iob2([names.get(tag, tag) for tag in tags])
+        renamed = tagging.as_iob2([names.get(tag, tag) for tag in tags])
+        counts.update(renamed)
         for tag, where in zip(renamed, locations, strict=True):
-            counts[tag] += 1
             where_by_tag.setdefault(tag, where)
-    if checks and (strays := strays_among(counts)):
+    if not checks:
+        return counts
+    if strays := tagging.strays_among(counts):
         tag, others = strays[0], sorted({*counts} - {*strays})
-        raise UserError(
-            f"{where_by_tag[tag]}: the tag {tag[:40]!r} ({counts[tag]:,} times) does not fit the "
-            f"tags {', '.join(others[:5])}: correct it, or give all tags in table.classes"
-        )
-    if checks:
-        warn_alike(where_by_tag)
+        found = f"the tag {tag[:40]!r} ({counts[tag]:,} times) does not fit the tags"
+        mend = "correct it, or give all tags in table.classes"
+        raise UserError(f"{where_by_tag[tag]}: {found} {', '.join(others[:5])}: {mend}")
+    warn_alike(where_by_tag)
     types = collections.Counter(tag[2:] for tag in counts.elements() if tag != "O")
     rare = [f"{tag[:40]!r} ({where_by_tag[tag]})" for tag in where_by_tag if 0 < types[tag[2:]] < 3]
-    if checks and scheme_of(counts) and rare:
-        print(
-            f"warning: tags that occur only once or twice may be misspelt: {', '.join(rare[:5])}",
-            file=sys.stderr,
-        )
+    if tagging.scheme_of(counts) and rare:
+        warning = "tags that occur only once or twice may be misspelt"
+        print(f"warning: {warning}: {', '.join(rare[:5])}", file=sys.stderr)
     return counts
 
 
@@ -290,13 +275,12 @@ def _tag_classes(tags: Iterable[str], source: str | None) -> list[str]:
     If the tags mark entities, the classes are O and then all tags of each entity type, such as
     B-PER and I-PER. Otherwise the classes are the sorted tags.
     """
-    names = standard_tags(tags)
+    names = tagging.standard_tags(tags)
     if not names:
         return sorted(tags)
-    if not (scheme := scheme_of(names.values())):
-        raise UserError(
-            f"{source}: the tags {', '.join(sorted(tags)[:5])} mark entities, but not by IOB, "
-            "BIOES, BILOU, BMES or BMEWO: convert them, or give all tags in table.classes"
-        )
+    if not (scheme := tagging.scheme_of(names.values())):
+        schemes = "mark entities, but not by IOB, BIOES, BILOU, BMES or BMEWO"
+        mend = "convert them, or give all tags in table.classes"
+        raise UserError(f"{source}: the tags {', '.join(sorted(tags)[:5])} {schemes}: {mend}")
     types = sorted({name[2:] for name in names.values()} - {""})
     return ["O", *(f"{prefix}-{entity_type}" for entity_type in types for prefix in scheme)]

@@ -2,23 +2,25 @@
 
 import collections
 import dataclasses
-import itertools
-from collections.abc import Iterator
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from macaron_tf.data.batches import EncodedExamples
 from macaron_tf.data.rows import Columns
-from macaron_tf.data.sources.tfds import Tfds, open_set
+from macaron_tf.data.sources.records import Placed, Records, open_records
+from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import check_length, encode_parts, rows_of, windows_over
 from macaron_tf.data.tasks.examples import may_be_unlabelled
 from macaron_tf.errors import UserError, parse_json, plural
 from macaron_tf.io import paths as storage
+from macaron_tf.settings import Count, Settings
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.normalization import LocatedPieces
+
+_FIELDS = ("id", "question", "context", "answers")
 
 
 class Answer(NamedTuple):
@@ -42,9 +44,6 @@ class Questions(Columns):
     contexts: list[str]
     labels: list[tuple[Answer, ...]] | None
 
-    def __len__(self) -> int:
-        return len(self.questions)
-
 
 def read_questions(
     task: Task, split: str, tfds: Tfds | None = None, source: str | None = None
@@ -59,55 +58,40 @@ def read_questions(
             file may lack the answers to all questions.
     """
     parsed = task.parse_source(source, "squad:FILE")
-    if parsed.kind == "tfds":
-        where = f"{parsed}, split {split!r}"
-        rows = [*_tfds_rows(parsed.location, split, tfds)]
+    if parsed.kind == "squad":
+        path = parsed.path(split)
+        records = Records(str(path), _FIELDS, lambda _: _file_records(path))
     else:
-        where = str(parsed.path(split))
-        rows = [*_file_rows(parsed.path(split))]
-    if not rows:
-        raise UserError(f"{where} contains no questions: give a larger split or another file")
-    secret = may_be_unlabelled(split) and all(row.answers is None for row in rows)
-    for row in [] if secret else rows:
-        _check_answers(task, row, where)
-    counts = collections.Counter(row.id for row in rows)
-    if repeated := [name for name, count in counts.items() if count > 1]:
-        raise UserError(
-            f"{where} repeats {len(repeated)} question {plural('id', len(repeated))}, such as "
-            f"{repeated[0][:40]!r}: give each its own, because predictions are stored by id"
-        )
-    ids, questions, contexts, answers = map(list, zip(*rows, strict=True))
-    return Questions(ids, questions, contexts, None if secret else [*map(tuple, answers)])
+        records = open_records(parsed, split, tfds)
+    rows = []
+    for where, (*texts, answers) in records.rows(_FIELDS, ("answers",)):
+        spans = tuple(map(Answer, answers["text"], answers["answer_start"])) if answers else None
+        rows.append((where, *texts, spans))
+    places, ids, questions, contexts, labels = map(list, zip(*rows, strict=True))
+    secret = may_be_unlabelled(split) and all(answers is None for answers in labels)
+    for row in () if secret else zip(places, ids, contexts, labels, strict=True):
+        _check_answers(task, *row)
+    if repeated := [name for name, count in collections.Counter(ids).items() if count > 1]:
+        count = f"{len(repeated)} question {plural('id', len(repeated))}"
+        mend = "give each its own, because predictions are stored by id"
+        raise UserError(f"{records.place} repeats {count}, such as {repeated[0][:40]!r}: {mend}")
+    return Questions(ids, questions, contexts, None if secret else labels)
 
 
-class _Row(NamedTuple):
-    id: str
-    question: str
-    context: str
-    answers: list[Answer] | None = None
-
-
-def _check_answers(task: Task, row: _Row, where: str) -> None:
-    where = f"{where}, question {row.id!r}"
-    if row.answers is None:
+def _check_answers(task: Task, where: str, name: str, context: str, answers) -> None:
+    where = f"{where}, question {name!r}"
+    if answers is None:
         raise UserError(f"{where}: the field 'answers' is missing: add it, or leave all out")
-    if not row.answers and not task.unanswerable:
+    if not answers and not task.unanswerable:
         raise UserError(f"{where} has no answer: add one, or use the task squad2")
-    for text, start in row.answers:
+    for text, start in answers:
         if not text.strip():
             raise UserError(f"{where} has an empty answer: correct its 'text', or remove it")
-        if row.context[start : start + len(text)] != text or start < 0:
+        if context[start : start + len(text)] != text or start < 0:
             raise UserError(f"{where}: {text[:40]!r} is not at character {start}")
 
 
-def _tfds_rows(name, split, tfds) -> Iterator[_Row]:
-    fields = ("id", "question", "context", "answers")
-    for _, (*texts, answers) in open_set(name, split, tfds, fields=fields).rows(fields):
-        spans = zip(answers["text"], answers["answer_start"], strict=True)
-        yield _Row(*texts, list(itertools.starmap(Answer, spans)))
-
-
-def _file_rows(path) -> Iterator[_Row]:
+def _file_records(path) -> Placed:
     """Yields the questions of a JSON file in SQuAD's format."""
     try:
         document = parse_json(storage.read_bytes(path), object)
@@ -118,16 +102,16 @@ def _file_rows(path) -> Iterator[_Row]:
             place = f"{path}, data[{a}].paragraphs[{p}]"
             context = _text(paragraph, "context", place)
             for q, record in enumerate(_field(paragraph, "qas", list, place)):
-                where, answers = f"{place}.qas[{q}]", None
-                row = _Row(_text(record, "id", where), _text(record, "question", where), context)
-                if not row.question.strip():
+                where = f"{place}.qas[{q}]"
+                row = {name: _text(record, name, where) for name in ("id", "question")}
+                if not row["question"].strip():
                     raise UserError(f"{where}: the question is empty: add a text, or remove it")
                 if "answers" in record:
-                    answers = [
-                        Answer(_text(one, "text", where), _field(one, "answer_start", int, where))
-                        for one in _field(record, "answers", list, where)
-                    ]
-                yield row._replace(answers=answers)
+                    answers = _field(record, "answers", list, where)
+                    texts = [_text(one, "text", where) for one in answers]
+                    starts = [_field(one, "answer_start", int, where) for one in answers]
+                    row["answers"] = {"text": texts, "answer_start": starts}
+                yield where, {**row, "context": context}
 
 
 def _field(record, name: str, value_type: type, where):
@@ -143,6 +127,24 @@ def _text(record, name: str, where: str) -> str:
     # JSON may contain half of a surrogate pair, which UTF-8 cannot encode. Replacing the half by a
     # single "?" keeps the positions of all other characters.
     return _field(record, name, str, where).encode("utf-8", "replace").decode("utf-8")
+
+
+@dataclasses.dataclass(frozen=True)
+class SpanLimits(Settings):
+    """Length limits for extractive question answering. The defaults are from BERT.
+
+    Attributes:
+        doc_stride: number of tokens between the starts of two consecutive windows of a long
+            context.
+        max_question: maximum number of tokens in a question. Longer questions are truncated.
+        max_answer: maximum number of tokens in an answer.
+    """
+
+    section: ClassVar[str] = "spans"
+
+    doc_stride: Count = 128
+    max_question: Count = 64
+    max_answer: Count = 30
 
 
 class WindowPositions(NamedTuple):
@@ -167,21 +169,16 @@ def encode_questions(
     vocabulary: PieceVocabulary,
     questions: tf.Tensor,
     contexts: tf.Tensor,
-    *,
     max_length: int,
-    stride: int,
-    max_question: int,
+    spans: SpanLimits,
 ) -> tuple[dict[str, tf.Tensor], WindowPositions]:
     """Encodes questions and contexts as windows `[CLS] question [SEP] context [SEP]`.
 
-    A context that is too long for one window gives several windows, which overlap if `stride` is
+    A context that is too long for one window gives several windows, which overlap if the stride is
     less than their number of context tokens. The vocabulary's `pair_separators` is the number of
     [SEP] between the two texts. With a vocabulary whose `cls_last` is True, windows are `context
     [SEP] question [SEP] [CLS]`, as in XLNet.
-
-    Args:
-        stride: number of context tokens between the starts of two consecutive windows. The stride
-            is shorter if a window has room for fewer context tokens.
+    The stride is shorter than `spans.doc_stride` if a window has room for fewer context tokens.
 
     Returns:
         The M windows in the order of the questions, and their positions. The windows are a dict of
@@ -192,16 +189,15 @@ def encode_questions(
     (XLNet), the released code.
     """
     num_special = 2 + vocabulary.pair_separators
-    needs = f"questions of spans.max_question={max_question} tokens"
-    check_length(max_length, max_question + num_special + 1, needs)
-    question_ids = vocabulary.encode(questions)[:, :max_question]  # (N, None)
+    needs = f"questions of spans.max_question={spans.max_question} tokens"
+    check_length(max_length, spans.max_question + num_special + 1, needs)
+    question_ids = vocabulary.encode(questions)[:, : spans.max_question]  # (N, None)
     # SQuAD has about five questions per paragraph, so each distinct paragraph is tokenized once.
     distinct, context_index = tf.unique(contexts)
     encoded = vocabulary.encode_with_offsets(distinct)
     located = LocatedPieces(*(tf.gather(rows, context_index) for rows in encoded))  # each (N, None)
-    windows = windows_over(
-        located.ids, max_length - num_special - question_ids.row_lengths(), stride
-    )
+    rooms = max_length - num_special - question_ids.row_lengths()
+    windows = windows_over(located.ids, rooms, spans.doc_stride)
     question = windows.starts.value_rowids()  # (M,)
     question_ids, sep = tf.gather(question_ids, question), vocabulary.special.end
     first, second, between = question_ids, windows.ids, [(sep, 0)] * vocabulary.pair_separators
@@ -211,38 +207,28 @@ def encode_questions(
         boundary = tf.ones_like(question)
     else:
         boundary = question_ids.row_lengths() + int(vocabulary.cls_first) + len(between)
-    positions = WindowPositions(
-        question, boundary, windows.starts.values, located.starts, located.ends
-    )
+    offsets = windows.starts.values, located.starts, located.ends
+    positions = WindowPositions(question, boundary, *offsets)
     return rows_of(vocabulary, [(first, 0), *between, (second, 1), (sep, 1)]), positions
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class EncodedQuestions(EncodedExamples):
-    """Tokenized questions as M rows, one row per window.
+def encode_question_examples(
+    vocabulary: PieceVocabulary, examples: Questions, max_length: int, spans: SpanLimits
+) -> EncodedExamples:
+    """Tokenizes a split of questions with `encode_questions`, as M rows, one row per window.
 
     The labels `(M, 2)` int32 are the indices of the answer's first and last token among the logits
     of `EncoderQuestionAnswering`. If the window does not contain the whole answer, or the question
     is unanswerable, both indices are 0, which is the index of [CLS].
     """
 
-    positions: WindowPositions
-
-
-def encode_question_examples(
-    vocabulary: PieceVocabulary, examples: Questions, *, max_length: int, **limits: int
-) -> EncodedQuestions:
-    """Tokenizes a split of questions with `encode_questions`."""
-
     def encode(part: slice) -> tuple:
         texts = (tf.constant(texts[part]) for texts in (examples.questions, examples.contexts))
-        inputs, positions = encode_questions(vocabulary, *texts, max_length=max_length, **limits)
+        inputs, positions = encode_questions(vocabulary, *texts, max_length, spans)
         # int32 halves the memory. SQuAD has millions of tokens.
         starts, ends = (tf.cast(rows, tf.int32) for rows in (positions.starts, positions.ends))
-        positions = positions._replace(
-            question=positions.question + part.start, starts=starts, ends=ends
-        )
-        return inputs, positions
+        question = positions.question + part.start
+        return inputs, positions._replace(question=question, starts=starts, ends=ends)
 
     fields, arrays = encode_parts(len(examples), encode, vocabulary)
     positions = WindowPositions(*(tf.concat(parts, axis=0) for parts in zip(*arrays, strict=True)))
@@ -250,11 +236,11 @@ def encode_question_examples(
     # puts the scores of [CLS] before it, which shifts all positions by one.
     ends = fields["boundaries"] if vocabulary.cls_last else fields["rows"].lengths - 1
     labels = None if examples.labels is None else _labels(examples, positions, ends)
-    return EncodedQuestions(**fields, labels=labels, max_length=max_length, positions=positions)
+    return EncodedExamples(**fields, labels=labels, max_length=max_length, positions=positions)
 
 
 def _labels(examples: Questions, positions: WindowPositions, limits: np.ndarray) -> np.ndarray:
-    """Computes the labels `(M, 2)` int32 of `EncodedQuestions`."""
+    """Computes the labels of `encode_question_examples`."""
     starts, ends = positions.starts.values.numpy(), positions.ends.values.numpy()
     splits = positions.starts.row_splits.numpy()
     question, boundary = positions.question.numpy(), positions.boundary.numpy()  # (M,)
@@ -271,6 +257,5 @@ def _labels(examples: Questions, positions: WindowPositions, limits: np.ndarray)
                 pieces[index] = first, last
     shift = boundary - positions.first_piece.numpy()  # (M,)
     spans = pieces[question] + shift[:, None]  # (M, 2)
-    inside = (spans[:, 0] >= boundary) & (spans[:, 1] < limits)
-    inside &= pieces[question, 0] >= 0
+    inside = (spans[:, 0] >= boundary) & (spans[:, 1] < limits) & (pieces[question, 0] >= 0)
     return np.where(inside[:, None], spans, 0).astype(np.int32)

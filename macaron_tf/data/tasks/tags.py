@@ -17,13 +17,12 @@ from macaron_tf.data.sources.records import open_records
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import check_length, encode_parts, rows_of, windows_over
-from macaron_tf.data.tasks.examples import task_rows
 from macaron_tf.errors import UserError, plural
 from macaron_tf.io.files import lines_of
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows
 
-_WORD_FIELD, _TAG_FIELD = "tokens", "ner"
+_TFDS_TAGS = "ner"  # field of the tags in CoNLL-2003's records
 _DOCUMENT = "-DOCSTART-"
 TAG_FORMS = ("conll:FILE", *TABLE_FORMS)  # source notations besides `tfds:NAME`
 # Prefix letters of entity tags in the schemes IOB, BIOES, BILOU, BMES and BMEWO, without O.
@@ -47,9 +46,6 @@ class TaggedSentences(Columns):
 
     words: list[list[str]]
     labels: list[np.ndarray] | None
-
-    def __len__(self) -> int:
-        return len(self.words)
 
 
 def read_tagged(
@@ -80,9 +76,8 @@ def read_tagged(
         for where, tag, iob2_tag in zip(locations, tags, iob2_tags, strict=True):
             if iob2_tag not in tag_ids:
                 hint = "" if iob2_tag == tag else f", in IOB2 {iob2_tag[:40]!r},"
-                raise UserError(
-                    f"{where}: the tag {tag[:40]!r}{hint} is not one of {', '.join(task.labels)}"
-                )
+                known = ", ".join(task.labels)
+                raise UserError(f"{where}: the tag {tag[:40]!r}{hint} is not one of {known}")
         sentences.words.append(list(words))
         sentences.labels.append(np.array([tag_ids[tag] for tag in iob2_tags], np.int32))
     return sentences
@@ -95,11 +90,6 @@ def sentences_of(
 
     A location names the file and the line, or the record, for error messages.
     """
-    if source.kind == "tfds" and not task.own:
-        fields = (_WORD_FIELD, _TAG_FIELD)
-        rows = task_rows(task, source.location, split, tfds, fields, _TAG_FIELD)
-        yield from ((words, tags, [where] * len(tags)) for where, (words, tags) in rows)
-        return
     if source.kind == "conll":
         path, sentence = source.path(split), None
         for sentence in _file_sentences(path, task):
@@ -108,17 +98,18 @@ def sentences_of(
             raise UserError(f"{path} contains no sentences of a word and its tag per line")
         return
     records = open_records(source, split, tfds)
-    for where, (text, label) in records.texts((*task.first, task.label)):
+    label_field = _TFDS_TAGS if source.kind == "tfds" and not task.own else task.label
+    for where, (text, label) in records.texts((*task.first, label_field)):
         # A word such as [1] is not a list.
         words = at_spaces(text) if re.match(r"\[-?\d", text) else _items(text)
         tags = _items(label)
         is_cut = re.match(r"[\[(]['\"]", "".join(tags[:1]))  # such as ['O' 'O' ... 'O']
         has_spaces = any(at_spaces(" ".join(items)) != items for items in (words, tags))
         if len(words) != len(tags) or is_cut or has_spaces:
-            raise UserError(
-                f"{where}: column {task.label!r} has {len(tags)} {plural('tag', len(tags))} for "
-                f"{len(words)} {plural('word', len(words))}: separate both by spaces, or give lists"
-            )
+            count = f"{len(tags)} {plural('tag', len(tags))}"
+            count += f" for {len(words)} {plural('word', len(words))}"
+            mend = "separate both by spaces, or give lists"
+            raise UserError(f"{where}: column {label_field!r} has {count}: {mend}")
         yield words, tags, [where] * len(tags)
 
 
@@ -312,27 +303,15 @@ def word_probabilities(logits: tf.Tensor, positions: WordPositions, outside: int
     return tf.where(has_piece[:, None], probabilities, tf.one_hot(outside, tf.shape(logits)[-1]))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class EncodedTaggedSentences(EncodedExamples):
-    """Tokenized sentences, with one row per window.
+def encode_tagged(
+    vocabulary: PieceVocabulary, examples: TaggedSentences, max_length: int
+) -> EncodedExamples:
+    """Tokenizes a split by `encode_words`. Rows are windows, in the order of the sentences.
 
     The windows of a sentence overlap, but each word is tagged in only one window (see
     `encode_words`). In this window, the label at the word's first token is the tag index plus 1.
     All other labels are 0.
-
-    Attributes:
-        splits: `(N + 1,)` int64 for N sentences. The words of sentence i have the
-            indices `splits[i]:splits[i + 1]`.
     """
-
-    positions: WordPositions
-    splits: np.ndarray
-
-
-def encode_tagged(
-    vocabulary: PieceVocabulary, examples: TaggedSentences, max_length: int
-) -> EncodedTaggedSentences:
-    """Tokenizes a split by `encode_words`. Rows are windows, in the order of the sentences."""
 
     def encode(part: slice) -> tuple:
         words = tf.ragged.constant(examples.words[part], tf.string, ragged_rank=1)
@@ -355,4 +334,4 @@ def encode_tagged(
         labels = TokenRows(tags, rows.offsets)
     fields |= {"labels": labels, "max_length": max_length}
     splits = np.cumsum([0, *map(len, examples.words)])
-    return EncodedTaggedSentences(**fields, positions=WordPositions(row, column), splits=splits)
+    return EncodedExamples(**fields, positions=WordPositions(row, column), splits=splits)

@@ -26,12 +26,11 @@ def as_texts(task: Task, examples: Examples) -> list[tuple[str, str]]:
 
     References: Raffel et al. 2020 (T5), section 2.4 and appendix D.
     """
-    seconds = examples.second or [None] * len(examples)
+    texts = zip(examples.first, examples.second or [None] * len(examples), strict=True)
+    sources = [source_text(task, first, second) for first, second in texts]
     labels = [None] * len(examples) if examples.labels is None else examples.labels
-    return [
-        (source_text(task, first, second), "" if label is None else answer_text(task, label))
-        for first, second, label in zip(examples.first, seconds, labels, strict=True)
-    ]
+    answers = ["" if label is None else answer_text(task, label) for label in labels]
+    return list(zip(sources, answers, strict=True))
 
 
 def questions_as_texts(questions: Questions) -> list[tuple[str, str]]:

@@ -15,6 +15,7 @@ from macaron_tf.data.corpus.documents import (
     source_parts,
     tokenized_documents,
 )
+from macaron_tf.data.sources import readers
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from tests.toys.corpora import lists
 
@@ -131,8 +132,8 @@ def test_documents_of_a_corpus(tmp_path, monkeypatch):
     assert sum(not document.repeated for document in drawn) == 520  # each at least once
     assert all(abs(lines[source] / lines.total() - 1 / 3) < 0.06 for source in range(3))
     assert drawn == list(corpus_mixture(config))
-    read, real = [], corpus_documents.read_pairs
-    monkeypatch.setattr(corpus_documents, "read_pairs", lambda *a: read.append(a) or real(*a))
+    read, real = [], readers.read_pairs
+    monkeypatch.setattr(readers, "read_pairs", lambda *a: read.append(a) or real(*a))
     list(corpus_mixture(config))
     assert len(read) == 1  # later epochs read the pairs from memory
     few = list(corpus_mixture(config, max_documents=3))

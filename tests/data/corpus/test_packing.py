@@ -2,6 +2,7 @@
 
 import collections
 import itertools
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import tensorflow as tf
 
 from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource
 from macaron_tf.data.corpus.packing import pack_pairs, pack_rows, pack_translations
-from macaron_tf.data.corpus.shards import RecordFormat, Row, Rows
+from macaron_tf.data.corpus.shards import RecordFormat, Row, token_ids_of
 from macaron_tf.data.corpus.writing import write_shard
 from macaron_tf.io.paths import as_path
 from macaron_tf.special import Special
@@ -30,8 +31,16 @@ def in_sentences(*documents: list[int]) -> list[TokenRows]:
     ]
 
 
+class Rows(NamedTuple):
+    token_ids: np.ndarray
+    boundaries: np.ndarray
+    pair_label: np.ndarray
+    owners: np.ndarray
+
+
 def filled(rows: list[Row], length: int) -> Rows:
-    return Rows.of(rows, length, Special())
+    fields = (np.array([getattr(row, n) for row in rows]) for n in ("boundary", "label", "owner"))
+    return Rows(token_ids_of(rows, length, Special()), *fields)
 
 
 SENTENCES = ([2, 3], [1, 4, 1], [3])
@@ -217,9 +226,9 @@ def test_translations_are_a_row_each_or_left_out():
 def read_back(tmp_path):
     """Returns a function that writes rows to a shard, and returns their features."""
 
-    def read_back(config: CorpusConfig, vocabulary_size: int, rows: Rows, languages) -> dict:
+    def read_back(config: CorpusConfig, vocabulary_size: int, rows: list[Row], languages) -> dict:
         record_format, folder = RecordFormat.of(config, vocabulary_size), as_path(tmp_path)
-        encoded = record_format.encode(rows, np.array(languages))
+        encoded = record_format.encode(rows, np.array(languages), Special())
         shard = write_shard(folder, "train", 0, encoded)
         content = (folder / shard.name).read_bytes()
         assert len(content) == record_format.file_bytes * len(encoded)
@@ -238,10 +247,9 @@ def read_back(tmp_path):
 def test_a_record_comes_back(vocabulary_size, read_back):
     config = CorpusConfig(("text:a",), sequence_length=8, pairs="next_sentence")
     top = vocabulary_size - 1
-    token_ids = np.array([[2, 5, 3, top, 3, 0, 0, 0], [2, top, top, 3, 6, 3, 0, 0]], np.int32)
-    rows = Rows(token_ids, np.array([3, 4]), np.array([1, 0]), np.array([0, 0]))
+    rows = [Row([[5], [top]], 0, 3, 1), Row([[top, top], [6]], 0, 4)]
     assert read_back(config, vocabulary_size, rows, [[0, 0], [0, 0]]) == {
-        "token_ids": token_ids.tolist(),
+        "token_ids": [[2, 5, 3, top, 3, 0, 0, 0], [2, top, top, 3, 6, 3, 0, 0]],
         "segment_ids": [[0, 0, 0, 1, 1, 0, 0, 0], [0, 0, 0, 0, 1, 1, 0, 0]],
         "pair_label": [1, 0],
     }
@@ -255,10 +263,9 @@ def test_a_record_of_several_languages_comes_back(read_back):
     )
     config = CorpusConfig(sources, sequence_length=8)
     assert RecordFormat.of(config, 100).columns == ("boundary", "language", "second_language")
-    token_ids = np.array([[2, 5, 3, 6, 7, 3, 0, 0], [2, 5, 6, 7, 8, 9, 10, 3]], np.int32)
-    rows = Rows(token_ids, np.array([3, 8]), np.array([0, 0]), np.array([0, 1]))
+    rows = [Row([[5], [6, 7]], 0, 3), Row([[5, 6, 7, 8, 9, 10]], 1, 8)]
     assert read_back(config, 100, rows, [[1, 0], [0, 0]]) == {
-        "token_ids": token_ids.tolist(),
+        "token_ids": [[2, 5, 3, 6, 7, 3, 0, 0], [2, 5, 6, 7, 8, 9, 10, 3]],
         "segment_ids": [[0, 0, 0, 1, 1, 1, 0, 0], [0] * 8],
         "language_ids": [[1, 1, 1, 0, 0, 0, 0, 0], [0] * 8],
         "position_ids": [[0, 1, 2, 0, 1, 2, 3, 4], list(range(8))],

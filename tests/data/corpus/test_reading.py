@@ -13,9 +13,13 @@ from macaron_tf.data.corpus import order as order_module
 from macaron_tf.data.corpus import reading
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.order import RowOrder
-from macaron_tf.data.corpus.reading import PretrainingCorpus, language_batches, process_seed
+from macaron_tf.data.corpus.reading import (
+    PretrainingCorpus,
+    language_batches,
+    process_seed,
+    stream_dataset,
+)
 from macaron_tf.data.corpus.shards import Shard
-from macaron_tf.data.corpus.streams import stream_dataset
 from macaron_tf.data.corpus.writing import prepare
 from macaron_tf.io.paths import as_path
 from macaron_tf.text.wordpiece import SPECIAL_PIECES

@@ -98,7 +98,7 @@ def test_tfds_errors(tfds, tmp_path):
     refuses("corresponds to no data", read_examples, cola, "train[:0]", tfds)
     refuses("no TFDS dataset 'glue/cola' in .*--d", read_examples, cola, "train", Tfds(tmp_path))
     for task, source, message in (
-        (TASKS["rte"], "tfds:glue/cola", "no field 'sentence1', only the fields idx, label, s"),
+        (TASKS["rte"], "tfds:glue/qnli", "no field 'sentence1', only the fields idx, label, q"),
         (TASKS["mrpc"], "tfds:glue/rte", "classes entailment, not_entailment, but the task 'mrpc'"),
         (cola, "csv:x", "unknown source 'csv:x'"),
         (SENTIMENT, None, "unknown source '' of the task 'sentiment': give"),

@@ -12,6 +12,7 @@ from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.questions import (
     Answer,
     Questions,
+    SpanLimits,
     encode_question_examples,
     encode_questions,
     read_questions,
@@ -80,7 +81,7 @@ def test_other_files_are_refused(tmp_path):
         ("{", "is not JSON"),
         ("[1]", "'data' of SQuAD's format is missing or not a list"),
         ('{"data": [{"paragraphs": [{"qas": []}]}]}', r"paragraphs\[0\]: the field 'context'"),
-        ('{"data": []}', "contains no questions"),
+        ('{"data": []}', "contains no examples"),
     ):
         path.write_text(text)
         refuses(words, read_questions, SQUAD, "train", source=f"squad:{path}")
@@ -103,8 +104,8 @@ def test_rows_and_labels(vocabulary):
         ["e f gh i j k", "", "l M n", "o \u200b p"],
         [(Answer("h i", 5),), (), (Answer("M", 2),), (Answer("\u200b", 2),)],
     )
-    room = {"max_length": 9, "stride": 2, "max_question": 2}
-    encoded = encode_question_examples(vocabulary, examples, **room)
+    room = 9, SpanLimits(2, 2)
+    encoded = encode_question_examples(vocabulary, examples, *room)
     cls, sep = vocabulary.special.begin, vocabulary.special.end
 
     def ids(text):
@@ -124,7 +125,7 @@ def test_rows_and_labels(vocabulary):
     assert encoded.labels.dtype == np.int32
     positions = encoded.positions
     asked = (tf.constant(texts) for texts in (examples.questions, examples.contexts))
-    _, again = encode_questions(vocabulary, *asked, **room)
+    _, again = encode_questions(vocabulary, *asked, *room)
     flat = (tf.nest.flatten(one, expand_composites=True) for one in (positions, again))
     for one, other in zip(*flat, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -134,8 +135,8 @@ def test_a_context_comes_first_where_cls_is_last(vocabulary):
     vocabulary = copy.copy(vocabulary)
     vocabulary.cls_last = True
     examples = Questions(["1", "2"], ["ab c", "a"], ["e f g h i", ""], [(Answer("h i", 6),), ()])
-    room = {"max_length": 9, "stride": 2, "max_question": 2}
-    encoded = encode_question_examples(vocabulary, examples, **room)
+    room = 9, SpanLimits(2, 2)
+    encoded = encode_question_examples(vocabulary, examples, *room)
     cls, sep = vocabulary.special.begin, vocabulary.special.end
     a, b, e, f, g, h, i = (vocabulary.words.index(w) for w in ("a", "##b", *"efghi"))
     rows = [[e, f, g, h, sep, a, b, sep, cls], [g, h, i, sep, a, b, sep, cls], [sep, a, sep, cls]]
@@ -149,8 +150,8 @@ def test_a_context_comes_first_where_cls_is_last(vocabulary):
 def test_batches_carry_two_positions(vocabulary):
     def batches_of(*answers):
         examples = Questions(list("12345"), ["q"] * 5, ["a b c d e f g"] * 5, [answers] * 5)
-        room = {"max_length": 16, "stride": 8, "max_question": 4}
-        return ExampleBatches(encode_question_examples(vocabulary, examples, **room), 4)
+        room = 16, SpanLimits(8, 4)
+        return ExampleBatches(encode_question_examples(vocabulary, examples, *room), 4)
 
     data = batches_of(Answer("c d", 4))
     batches = list(data.dataset(repeat=False).as_numpy_iterator())
@@ -165,8 +166,8 @@ def test_batches_carry_two_positions(vocabulary):
 def test_real_answers_are_found_again(cls_last, tfds, bert):
     examples, bert = read_questions(SQUAD, "validation", tfds), copy.copy(bert)
     bert.cls_last = cls_last
-    options = {"max_length": 128, "stride": 40, "max_question": 32}
-    encoded = encode_question_examples(bert, examples, **options)
+    options = 128, SpanLimits(40, 32)
+    encoded = encode_question_examples(bert, examples, *options)
     assert len(encoded.rows.lengths) > len(examples) == 138
     found, positions = set(), encoded.positions
     for window in np.flatnonzero(encoded.labels[:, 0]):

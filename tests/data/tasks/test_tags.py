@@ -101,7 +101,7 @@ def test_tfds(tfds):
     counts = np.bincount(np.concatenate(found.labels), minlength=9)
     # CoNLL-2003's published entity counts of the development set: PER, ORG, LOC, MISC.
     assert counts[1::2].tolist() == [1842, 1341, 1837, 922]
-    refuses("no field 'tokens'", read_tagged, TASK, "train", tfds, source="tfds:glue/rte")
+    refuses("no columns named 'tokens'", read_tagged, TASK, "train", tfds, source="tfds:glue/rte")
 
 
 @pytest.mark.parametrize(
