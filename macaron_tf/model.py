@@ -4,17 +4,12 @@ import contextlib
 import dataclasses
 import functools
 import os
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self
 
-import keras
-import numpy as np
 from etils import epath
 
-from macaron_tf.data.batches import ExampleBatches
-from macaron_tf.data.tasks.definitions import get_task
-from macaron_tf.data.tasks.examples import Examples
-from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.engines.accuracy import Accuracy
 from macaron_tf.engines.certificate import Certificate
 from macaron_tf.engines.graph import TaskGraph, columns_of
@@ -24,17 +19,15 @@ from macaron_tf.engines.saved_model import WRITERS, write_version
 from macaron_tf.errors import UserError, check_choice
 from macaron_tf.hub.hugging_face import writer
 from macaron_tf.hub.loading import read_model
+from macaron_tf.io.paths import as_path
 from macaron_tf.models import catalog
 from macaron_tf.models.base import Model
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.model_card import USE_OF_EXPORT
 from macaron_tf.models.tasks import CausalClassifier, EncoderClassifier
-from macaron_tf.tasks import Decoding, Limits, TaskKind, labelled, saving, task_of
-from macaron_tf.tasks.labelled import embeds_languages
+from macaron_tf.tasks import Decoding, TaskKind, saving, task_of
 from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text.base import Vocabulary
-from macaron_tf.training import build_fit_model
-from macaron_tf.training.config import fine_tuning
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -238,74 +231,51 @@ class Pretrained(ModelParts):
             classifier.pooler.set_weights(pooler.get_weights())
         return classifier
 
-    def fine_tune(
+    def fit(
         self,
         texts: Iterable[Any],
         labels: Iterable[Any],
-        epochs: int = 3,
+        validation: tuple[Iterable[Any], Iterable[Any]] | None = None,
+        folder: str | os.PathLike | None = None,
+        task: str | None = None,
         learning_rate: float = 5e-5,
-        batch_size: int = 32,
-        max_length: int = 128,
         seed: int = 1,
+        **settings: Any,
     ) -> "Pretrained":
-        """Fine-tunes this encoder or language model to classify or rate texts; returns that model.
+        """Fine-tunes this encoder or language model on labelled texts, and returns the new model.
 
-        The optimizer is AdamW with BERT's hyperparameters (see `fine_tuning`). The learning rate
-        rises linearly in the first 10% of the updates and then decays linearly to 0. In contrast to
-        this method, the command `macaron train finetune:TASK` can also validate, resume runs, and
-        fine-tune for tagging, questions and multiple choice.
+        The training is that of `macaron train finetune:TASK`: AdamW with BERT's hyperparameters
+        (see `fine_tuning`), a learning rate that rises in the first 10% of the updates and then
+        falls linearly to 0, and a validation after each epoch. The result has the weights with the
+        best validation score.
 
         Args:
-            texts: training texts, or pairs of texts as tuples.
-            labels: class name of each text or pair, or its score as a float.
-            max_length: maximum row length in tokens, including special tokens. Longer texts are
-                truncated. The network's own maximum also applies.
+            texts: training texts, pairs of texts as tuples, or lists of words for a tagger.
+            labels: for each text the name of its class, its score as a float, or the list of its
+                words' tags.
+            validation: texts and labels to validate on; `None` means that a tenth of the training
+                texts is held out.
+            folder: folder for the run, which keeps its checkpoints and metrics and continues after
+                an interruption; `None` means a temporary folder.
+            task: `"classify"`, `"regress"`, `"tag"` or `"choose"`; `None` means that of the type of
+                the labels. The texts of `"choose"` are dictionaries with the columns of a table.
             seed: random seed for initial weights, shuffling and dropout.
+            settings: further settings of `FinetuningRecipe`, such as `epochs` (default 3),
+                `batch_size` (32), `max_length` in tokens (128) and `head_dropout` (0.1).
 
         Example:
             model = macaron_tf.load("hugging-face:bert-base-uncased")
-            model = model.fine_tune(["Fine.", "Late again."], ["praise", "complaint"])
+            model = model.fit(texts, labels)
             model.predict(["It came late."])
         """
-        examples, labels = [*texts], [*labels]
-        has_pairs = bool(examples) and isinstance(examples[0], tuple | list | dict)
-        columns, _ = columns_of(("first", "second") if has_pairs else ("text",), [examples])
-        has_scores = all(isinstance(label, float | np.floating) for label in labels)
-        names = labels if has_scores else [*map(str, labels)]
-        classes = tuple(sorted({*names}))
-        if len(examples) != len(labels) or len(classes) < 2:
-            raise UserError(
-                f"the numbers of texts ({len(examples)}), labels ({len(labels)}) and distinct "
-                f"labels ({len(classes)}) do not fit: give each text a label, and at least two "
-                "classes or scores"
-            )
-        keras.utils.set_random_seed(seed)
-        table = TableSettings(text=("text",), text_b=("second",) if has_pairs else ())
-        values = np.array(names, np.float32) if has_scores else np.searchsorted(classes, names)
-        if has_scores:
-            moments = {"mean": float(values.mean()), "deviation": float(values.std())}
-            table, classes = dataclasses.replace(table, **moments), ()
-        table = dataclasses.replace(table, classes=classes)
-        definition = table.described(get_task("regress" if has_scores else "classify", own=True))
-        network = self.classifier(len(classes) or 1)
-        if network.language_head:
-            network.language_head.trainable = False  # the loss does not depend on this head
-        limits = Limits(
-            min(max_length, self.config.longest or max_length),
-            causal=self.config.causal,
-            languages=self.languages,
-            embeds_languages=embeds_languages(self.config),
-        )
-        task = labelled(definition, limits, network, self.vocabulary)
-        fields = {"vocabulary": self.vocabulary, "languages": self.languages, "labels": classes}
-        fields |= {"labelled": task.description(), "name": self.name}
-        rows = Examples(tuple(columns), values if has_scores else values.astype(np.int32))
-        batches = ExampleBatches(task.encoded(self.vocabulary, rows, limits), batch_size)
-        total = epochs * batches.steps_per_epoch
-        config = fine_tuning(learning_rate, seed=seed, max_steps=total, warmup_steps=total // 10)
-        fit_options = {"epochs": epochs, "steps_per_epoch": batches.steps_per_epoch, "verbose": 2}
-        build_fit_model(network, task.objective, config).fit(batches.dataset(seed), **fit_options)
-        return Pretrained(network, self.model, **fields)
+        from macaron_tf.runs.fitting import fit_examples  # prediction does not need the trainer
+
+        with contextlib.ExitStack() as stack:
+            temporary = folder or stack.enter_context(tempfile.TemporaryDirectory())
+            run = as_path(temporary) / (self.name or "model") if folder is None else as_path(folder)
+            options = (task, learning_rate, seed)
+            fit_examples(self, run, (texts, labels), validation, *options, **settings)
+            return dataclasses.replace(load(run), name=self.name)
 
     def save_pretrained(
         self, directory: str | os.PathLike, format: str = "weights.h5", license: str | None = None

@@ -90,14 +90,14 @@ labels = [label for label in TABLE for _ in TABLE[label]]
 # %% [markdown]
 """## Load, fit, save and export
 
-`fine_tune` adds an output layer to the encoder and trains all weights. The SavedModel contains the
+`fit` adds an output layer to the encoder and trains all weights. The SavedModel contains the
 vocabulary, so its input is text.
 """
 
 # %%
 pretrained = macaron_tf.load(args.weights)
-model = pretrained.fine_tune(
-    texts, labels, args.epochs, learning_rate=2e-4, batch_size=8, max_length=64
+model = pretrained.fit(
+    texts, labels, epochs=args.epochs, learning_rate=2e-4, batch_size=8, max_length=64
 )
 model.save_pretrained(f"{args.out}/model")
 served = macaron_tf.load(f"{args.out}/model").export(f"{args.out}/served")
