@@ -100,6 +100,7 @@ COMMANDS = (
         "train a model by a recipe, or resume an interrupted run",
         "experiments.train:run",
         cli.epilog(_TRAIN),
+        cli.help_of_recipe,
         cli.extra("train"),
         cli.local_path_argument("recipe", cli.RECIPE_TEXT, nargs="?"),
         cli.path_argument(

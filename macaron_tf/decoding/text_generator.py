@@ -98,7 +98,8 @@ class TextGenerator:
         model: a `LanguageModel`, or another model with `init_decode`, `decode_step`, `can_prefill`
             and `prefill`.
         longest: maximum row length in tokens, including [CLS] and [SEP]; `None` means no limit.
-        starts: whether rows begin with [CLS]. Without [CLS], a prompt must not be empty.
+        starts: whether rows begin with [CLS]. Otherwise only the row of an empty prompt does, if
+            the vocabulary has [CLS].
         end_ids: ids of the tokens that end a text, which add no text; none means [SEP].
         line_ends: whether the model was trained with line ends. Otherwise, line ends in a prompt
             become spaces.
@@ -117,7 +118,9 @@ class TextGenerator:
         self.line_ends = line_ends
         self.vocabulary = vocabulary
         self.longest = longest
-        self.prefix = [vocabulary.special.begin] if starts else []
+        begin = vocabulary.special.begin
+        self.prefix = [begin] if starts else []
+        self.empty_row = [begin] if begin < vocabulary.pieces else []
         self.end_ids = tuple(end_ids) or (vocabulary.special.end,)
         self.detokenizer = vocabulary.detokenizer
         special = np.isin(np.arange(vocabulary.size), vocabulary.special.ids)
@@ -161,14 +164,18 @@ class TextGenerator:
         raise UserError(f"prompt {text[:40]!r}... has {len(row)} tokens: shorten to {self.longest}")
 
     def _encode(self, text: str) -> list[int]:
-        return [*self.prefix, *self.vocabulary.encode_lines([as_prompt(text, self.line_ends)])[0]]
+        [ids] = self.vocabulary.encode_lines([as_prompt(text, self.line_ends)])
+        return [*self.prefix, *ids] or self.empty_row
 
     def rows(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Encodes prompts `(B,)` as ragged `(B, None)` in a graph, without the checks of `row`."""
-        ids = self.vocabulary.encode(as_prompts(texts, self.line_ends))  # (B, None)
-        prefix = tf.constant([self.prefix], tf.int32)  # (1, 1) or (1, 0)
-        prefixes = tf.repeat(prefix, tf.shape(texts)[0], axis=0)
-        return tf.concat([prefixes, tf.cast(ids, tf.int32)], axis=1)
+        ids = tf.cast(self.vocabulary.encode(as_prompts(texts, self.line_ends)), tf.int32)
+        first = self.prefix or self.empty_row
+        begins = tf.fill(tf.shape(texts), True) if self.prefix else ids.row_lengths() == 0
+        lengths = len(first) * tf.cast(begins, ids.row_splits.dtype)  # (B,)
+        values = tf.fill([tf.reduce_sum(lengths)], self.vocabulary.special.begin)
+        first = tf.RaggedTensor.from_row_lengths(values, lengths, validate=False)
+        return tf.concat([first, ids], axis=1)  # (B, None)
 
     def fits(self, length: int | tf.Tensor) -> bool | tf.Tensor:
         """Returns whether the model can continue a row of `length` ids.

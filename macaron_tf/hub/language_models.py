@@ -89,8 +89,7 @@ class LanguageFamily(Family):
     def _read_vocabulary(self, folder: ModelFolder) -> tuple[PieceVocabulary | None, bool]:
         """Returns the vocabulary, and whether texts begin with a special token."""
         if vocabulary := folder.vocabulary:
-            # GPT-2's tokenizer does not say that texts begin with the end-of-text token.
-            return vocabulary, vocabulary.starts or self.tokenizer == "required"
+            return vocabulary, vocabulary.starts
         names = ("vocab.json", "tokenizer.json", "tokenizer.model")
         if self.tokenizer != "required" and not any((folder.path / n).is_file() for n in names):
             return None, False

@@ -145,8 +145,8 @@ def read_language_vocabulary(directory: pathlib.Path, starts: bool) -> tuple[Pie
     `cls_token` comes from a model that macaron_tf exported, and may have any type of vocabulary.
 
     Args:
-        starts: whether texts begin with [CLS] if the tokenizer does not say so, as in GPT-2. If
-            False, a tokenizer that is not a byte-level BPE is a character-level BPE, as in GPT.
+        starts: whether a tokenizer without byte fallback is always a byte-level BPE, as in GPT-2.
+            If False, it may be a character-level BPE, as in GPT.
     """
     tokenizer = Tokenizer(directory, ["tokenizer.model", "vocab.json"])
     frame, cls = tokenizer.frame, tokenizer.token("cls_token")
@@ -170,8 +170,7 @@ def read_language_vocabulary(directory: pathlib.Path, starts: bool) -> tuple[Pie
         return vocabulary, not frame and tokenizer.options.get("add_bos_token") is not False
     if isinstance(vocabulary, BytePairVocabulary) and vocabulary.pattern != "gpt2":
         return vocabulary, not frame and bos not in (None, tokenizer.token("eos_token"))
-    is_gpt2 = vocabulary.special.begin == vocabulary.special.end
-    return vocabulary, starts and (is_gpt2 or not frame)
+    return vocabulary, not frame and bool(tokenizer.options.get("add_bos_token"))
 
 
 def read_python_vocabulary(directory: pathlib.Path) -> TokenizerJsonVocabulary:
