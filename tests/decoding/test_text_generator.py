@@ -57,6 +57,15 @@ def test_gaps_become_sentinels_or_masks(model, vocabulary):
     assert SequenceGenerator(model, vocabulary).row(texts[0]) == [*cat, mask, *mat, end]
 
 
+@pytest.mark.parametrize("starts", [True, False])
+def test_an_empty_prompt_begins_with_a_special_token(starts, model, vocabulary):
+    generator, begin = TextGenerator(model, vocabulary, starts=starts), vocabulary.special.begin
+    [cat] = vocabulary.encode_lines(["cat"])
+    expected = [[begin], [begin, *cat] if starts else cat]
+    assert [generator.row(text) for text in ("", "cat")] == expected
+    assert generator.rows(tf.constant(["", "cat"])).to_list() == expected
+
+
 def test_answers_are_the_argmax_of_the_whole_model_and_a_stream_says_the_same(model, vocabulary):
     generator = SequenceGenerator(model, vocabulary, longest=12, sentinels=SENTINELS)
     texts = ["cat [MASK] the mat", "a dog sat ."]
