@@ -261,7 +261,8 @@ class Pretrained(ModelParts):
                 the labels. The texts of `"choose"` are dictionaries with the columns of a table.
             seed: random seed for initial weights, shuffling and dropout.
             settings: further settings of `FinetuningRecipe`, such as `epochs` (default 3),
-                `batch_size` (32), `max_length` in tokens (128) and `head_dropout` (0.1).
+                `batch_size` (32), `max_length` in tokens (128), `head_dropout` (0.1) and
+                `lora_rank` (0, which trains all weights).
 
         Example:
             model = macaron_tf.load("hugging-face:bert-base-uncased")

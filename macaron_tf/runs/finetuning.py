@@ -26,16 +26,18 @@ from macaron_tf.models import (
 )
 from macaron_tf.objectives import Objective
 from macaron_tf.runs.epochs import EpochRecipe, EpochRun, example_batches, warn_start
+from macaron_tf.runs.recipe import as_user_errors
 from macaron_tf.runs.run import Inputs, Plan, metrics_line, write_json
 from macaron_tf.runs.starts import Start
 from macaron_tf.runs.trainer import warn_truncated
-from macaron_tf.settings import Dropout, NonNegative
+from macaron_tf.settings import Dropout, Natural, NonNegative
 from macaron_tf.tasks import LabelledTask, Limits, SpanLimits, labelled
 from macaron_tf.tasks.labelled import embeds_languages
 from macaron_tf.tasks.sets import SetOutputs
 from macaron_tf.text import MosesPairVocabulary, PieceVocabulary
 from macaron_tf.training import FitModel, TrainingResult
 from macaron_tf.training.checkpoints import CheckpointDirectory, read_manifest
+from macaron_tf.training.lora import add_low_rank_updates
 
 RESULT = "result.json"
 TRAIN = "train"
@@ -113,6 +115,9 @@ class FinetuningRecipe(EpochRecipe):
             model is fine-tuned for classification or multiple choice; see
             `AuxiliaryLanguageObjective`.
         words: settings of the network on top of ELMo's vectors.
+        lora_rank: rank of trained updates of the projections to attention heads, while the
+            pre-trained weights stay as they are (LoRA); 0 means that all weights are trained. See
+            `add_low_rank_updates`.
     """
 
     kind = "finetuning"
@@ -128,6 +133,7 @@ class FinetuningRecipe(EpochRecipe):
     languages: tuple[str, ...] = ()
     language_weight: NonNegative = 0.5
     words: WordEncoderConfig = WordEncoderConfig()
+    lora_rank: Natural = 0
 
     def check(self) -> None:
         self.table.check_task(get_task(self.task, own=True))
@@ -234,6 +240,12 @@ class FinetuningRun(EpochRun):
         policy = recipe.training.dtype_policy
         return labelled(self.task).make_network(config, recipe.head_dropout, policy)
 
+    def adapt(self, network: keras.Model) -> None:
+        """Adds the low-rank updates of the recipe, if any, to the pre-trained part of a network."""
+        if rank := self.recipe.lora_rank:
+            with as_user_errors("lora_rank"):
+                add_low_rank_updates(network.encoder or network.encoder_decoder, rank)
+
     def write(self, network: keras.Model, fingerprint: str, **counts: int) -> None:
         (self.path / RESULT).unlink(missing_ok=True)
         super().write(network, fingerprint, **counts)
@@ -294,6 +306,7 @@ class FinetuningRun(EpochRun):
             functools.partial(_validation, run, data, encoded, strategy),
             start,
             strategy,
+            adapt=run.adapt,
             ended=ended,
         )
 

@@ -345,6 +345,7 @@ class Plan:
         per_worker: whether each worker process makes its own batches; see `FitModel`.
         initialize: function that loads pre-trained weights into the built network. It is not called
             if the run has a checkpoint.
+        adapt: function that prepares the network for training, after `initialize`.
         note: end of the printed line about the model, such as ", from runs/bert"; `None` means that
             no line is printed.
         best: format string of the printed line about the best checkpoint, with the fields {metric},
@@ -363,6 +364,7 @@ class Plan:
     counts: dict[str, int | str] = dataclasses.field(default_factory=dict)
     per_worker: bool = False
     initialize: Callable[[keras.Model], typing.Any] = lambda network: None
+    adapt: Callable[[keras.Model], typing.Any] = lambda network: None
     objective: Objective | None = None
     note: str | None = ""
     best: str = "best validation {metric} {score:.4f} at step {step:,}"

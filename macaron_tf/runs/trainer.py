@@ -76,6 +76,7 @@ def fit(
         warn_unread(recipe, network, run.settings)
         if CheckpointDirectory(run.path).latest() is None:
             plan.initialize(network)
+        plan.adapt(network)
         validate = plan.validation(network)
         stage = run.first_stage(network)
         on_jax = keras.backend.backend() == "jax"

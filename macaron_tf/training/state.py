@@ -18,6 +18,7 @@ from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import Progress
 from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import checkpoints
+from macaron_tf.training.lora import low_rank_layers
 from macaron_tf.training.trained_model import TrainedModel
 
 
@@ -126,11 +127,15 @@ def weight_table(network: keras.Model) -> list[str]:
     """Lists the path and shape of each weight, in the order of `network.weights`.
 
     An element is a string such as `"encoder/dense/kernel (8, 8)"`. If another model contains
-    `network`, the paths do not include the name of that model.
+    `network`, the paths do not include the name of that model. Factors of low-rank updates are left
+    out, because saved weights include the updates.
     """
+    layers = low_rank_layers(network)
+    factors = {id(w) for layer in layers for w in (layer.lora_kernel_a, layer.lora_kernel_b)}
     parent, slash, _ = network.path.rpartition("/")
     prefix = parent + slash
-    return [f"{w.path.removeprefix(prefix)} {tuple(w.shape)}" for w in network.weights]
+    weights = [weight for weight in network.weights if id(weight) not in factors]
+    return [f"{w.path.removeprefix(prefix)} {tuple(w.shape)}" for w in weights]
 
 
 def restore_checkpoint(

@@ -1,6 +1,6 @@
 """Base class of the TensorFlow and JAX training models."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import keras
@@ -9,6 +9,7 @@ import tensorflow as tf
 from macaron_tf.errors import UserError
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.keras_optimizers import ScheduleFreeAdamW
+from macaron_tf.training.lora import low_rank_layers
 from macaron_tf.training.optimizer import ExponentialMovingAverage, ScheduleFreeAverage
 from macaron_tf.training.updates import (
     SKIPPED_IN_A_ROW,
@@ -100,8 +101,14 @@ class TrainedModel:
             **{f"optimizer/{i:05d}": v for i, v in enumerate(self.optimizer.variables)},
             **{f"random/{i:05d}": v for i, v in enumerate(self.seed_states)},
             **{f"average/{i:05d}": v for i, v in enumerate(self.ema.shadows if self.ema else ())},
+            **{f"low_rank/{i:05d}": v for i, v in enumerate(self._low_rank_variables())},
             "skipped_in_a_row": self.skipped_in_a_row,
         }
+
+    def _low_rank_variables(self) -> Iterator[keras.Variable]:
+        """Yields the matrices whose saved values include updates, and the updates' factors."""
+        for layer in low_rank_layers(self.network):
+            yield from (layer._kernel, layer.lora_kernel_a, layer.lora_kernel_b)
 
     def synchronize(self) -> None:
         """Writes the current values to the Keras variables. Only `JaxModel` holds newer values."""

@@ -3,14 +3,18 @@
 import json
 
 import filelock
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from experiments.commands import main
 from macaron_tf.distribution import Workers
+from macaron_tf.model import load
 from macaron_tf.runs import trainer as training
 from macaron_tf.runs.versions import versions
 from macaron_tf.training import build_fit_model
+from macaron_tf.variables import spec_of
+from tests.harness import numpy_of
 from tests.toys.marks import slow
 from tests.toys.runs import check_resumed, elmo, embeddings, fine_tuning, text_to_text, translation
 from tests.toys.tasks import toy_flags, validations
@@ -38,6 +42,19 @@ def test_a_run_goes_on_by_its_own_recipe(make, request, tmp_path, ran, refused):
     refused(main, ["train", "--resume", tmp_path / "none"], "is not a run", tmp_path)
     (run / "data.json").write_text(json.dumps({**data, "sha256": "another"}))
     refused(main, resume, "the training data differ from", run)
+
+
+def test_low_rank_updates_go_on_to_the_bit_and_leave_the_other_matrices(toy, tmp_path):
+    settings = dict(lora_rank=2, model__dropout=0.1, training__keep_last=3)
+    words = ["train", "finetune:sst2", "RUN", *toy_flags(toy, **settings)]
+    run = check_resumed(words, tmp_path)
+    before, after = (load(f"{run}@{step}").network.encoder.weights for step in (1, 3))
+    for old, new in zip(before, after, strict=True):
+        if len(new.shape) > 1:
+            is_same = np.array_equal(numpy_of(old), numpy_of(new))
+            assert is_same == (spec_of(new).axes[1:] != ("heads",)), new.path
+    other = [word.replace("RUN", str(tmp_path / "gmlp")) for word in words]
+    assert main([*other, "--set", "model.block=gmlp"]) == 2  # has no attention
 
 
 def test_a_worker_lost_while_the_model_is_built_is_one_sentence(
