@@ -5,7 +5,6 @@ import functools
 import os
 import sys
 import textwrap
-from collections.abc import Callable
 
 from macaron_tf.cli import arguments
 from macaron_tf.cli.arguments import (
@@ -148,11 +147,6 @@ def source_forms(forms: dict[str, str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def each(make: Callable[[str, str], Part], texts: dict[str, str]) -> Part:
-    """Makes arguments of one kind, such as `path_argument`, from their names and help texts."""
-    return together(*(make(spec, text) for spec, text in texts.items()))
-
-
 def extra(name: str) -> Part:
     """Makes a command raise an error first if a package of an extra is missing."""
     return lambda parser: parser.set_defaults(extra=name)
@@ -239,9 +233,9 @@ DEVICES = group(
     "devices",
     argument(
         "--strategy",
-        "devices to compute on. 'cpu': the CPU; 'one_gpu': the first GPU; 'mirrored': all GPUs of "
-        "this machine; 'multi_worker': the devices of all processes that the environment variable "
-        "TF_CONFIG lists; 'tpu': a TPU (default: 'one_gpu', or 'cpu' if there is no GPU)",
+        "devices to compute on. 'mirrored': all GPUs of this machine; 'multi_worker': the devices "
+        "of all processes that the environment variable TF_CONFIG lists (default: 'one_gpu', or "
+        "'cpu' if there is no GPU)",
         choices=STRATEGIES,
     ),
     count(
@@ -249,10 +243,7 @@ DEVICES = group(
         "number of GPUs for --strategy mirrored; without GPUs, the number of virtual CPUs "
         "(default: all GPUs, or 2 virtual CPUs)",
     ),
-    argument(
-        "--tpu NAME",
-        "name of the TPU for --strategy tpu (default: 'local', which means the TPU of this TPU VM)",
-    ),
+    argument("--tpu NAME", "TPU for --strategy tpu (default: 'local', the TPU of this TPU VM)"),
     text="The batches do not depend on the number of devices. Without dropout, the results with "
     "any number of devices are the same up to rounding.",
 )
@@ -267,9 +258,9 @@ ENGINE = group(
     ),
     argument(
         "--mesh AXES",
-        "device mesh for --engine jax, as the number of devices along each axis, such as "
-        "data=4,model=2; the axis 'data' splits batches, and the axis 'model' splits weights "
-        "(default: data=1; with --strategy multi_worker, data=N for all N devices)",
+        "device mesh for --engine jax, such as data=4,model=2; the axis 'data' splits batches, and "
+        "the axis 'model' splits weights (default: data=1; with --strategy multi_worker, data=N "
+        "for all N devices)",
     ),
 )
 CALLBACKS = group(
@@ -283,6 +274,6 @@ CALLBACKS = group(
     argument(
         "--profile START:STOP",
         "numbers of the first and the last update to profile, such as 10:14. The trace is written "
-        "to RUN/tensorboard, for TensorBoard (default: no profile)",
+        "to RUN/tensorboard (default: no profile)",
     ),
 )

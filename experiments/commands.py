@@ -106,29 +106,20 @@ COMMANDS = (
         cli.path_argument(
             "run", "folder for the new run; training resumes if it has a run", nargs="?"
         ),
-        cli.each(
-            cli.path_argument,
-            {
-                "--resume RUN": "folder of a run to resume with its saved recipe, in place of "
-                "RECIPE, RUN and --init",
-                "--init MODEL": "pre-trained model whose weights and vocabulary initialize the "
-                "run, such as runs/bert or hugging-face:DIR (default: that of the recipe, or "
-                "random weights)",
-            },
+        cli.path_argument("--resume RUN", "run to resume, in place of RECIPE, RUN and --init"),
+        cli.path_argument(
+            "--init MODEL",
+            "pre-trained model to start from, such as runs/bert or hugging-face:DIR (default: that "
+            "of the recipe, or random weights)",
         ),
         cli.CORPUS,
         cli.VOCABULARY,
         cli.LOWER_CASE,
-        cli.count(
-            "--processes N",
-            "processes that tokenize translation pairs, with 0.5 GB of RAM each (default: one per "
-            "CPU core)",
-        ),
+        cli.count("--processes N", "processes that tokenize pairs (default: one per CPU core)"),
         cli.switch(
             "--own-shards",
             "make each worker of pre-training read only its own part of the shards. The batches "
-            "then depend on the number of workers (default: each worker reads all shards and keeps "
-            "its rows)",
+            "then depend on the number of workers",
         ),
         cli.TFDS,
         cli.SETTINGS,
@@ -143,19 +134,14 @@ COMMANDS = (
         cli.epilog(_EVALUATE),
         MODEL,
         _SOURCE,
-        cli.each(
-            cli.argument,
-            {
-                "--split": "split to score, such as 'test' (default: the validation splits, or the "
-                "whole of another file without {split} in its name)",
-                "--task": "task on which to score a sentence encoder, such as 'stsb'",
-            },
-        ),
         cli.argument(
-            "--languages CODE",
-            "languages to score separately, for a multilingual classifier (default: the language "
-            "of the run)",
-            nargs="+",
+            "--split",
+            "split to score, such as 'test' (default: the validation splits, or the whole of "
+            "another file without {split} in its name)",
+        ),
+        cli.argument("--task", "task on which to score a sentence encoder, such as 'stsb'"),
+        cli.argument(
+            "--languages CODE", "languages to score separately (default: the run's)", nargs="+"
         ),
         cli.CORPUS,
         cli.BACKWARD,
@@ -170,13 +156,11 @@ COMMANDS = (
         cli.epilog(_PREDICT),
         MODEL,
         cli.argument("text", "texts to answer (default: each line of --input)", nargs="*"),
-        cli.each(
-            cli.path_argument,
-            {
-                "--input FILE": "file with a text per line (default: stdin)",
-                "--output FILE": "output file (default: stdout). A .npy file has the vectors of an "
-                "encoder, `(N, D)` float32; a .npz file has the word vectors of an ELMo",
-            },
+        cli.path_argument("--input FILE", "file with a text per line (default: stdin)"),
+        cli.path_argument(
+            "--output FILE",
+            "output file (default: stdout). A .npy file has the vectors of an encoder, `(N, D)` "
+            "float32; a .npz file has the word vectors of an ELMo",
         ),
         cli.switch("--json", "write the fields of `Pretrained.predict` as a line of JSON per text"),
         cli.BACKWARD,
@@ -210,16 +194,10 @@ COMMANDS = (
         _RECIPE,
         cli.path_argument("corpus", "output folder; if it has a part of the corpus, work resumes"),
         cli.VOCABULARY,
-        cli.count(
-            "--processes N",
-            "processes that prepare the corpus, at most one per CPU core, with 0.5 GB of RAM each. "
-            "The files do not depend on their number (default: 1)",
-            1,
-        ),
+        cli.count("--processes N", "processes, with 0.5 GB of RAM each (default: 1)", 1),
         cli.argument(
             "--beam OPTION",
-            "options of the pipeline, such as runner=DataflowRunner project=NAME, to prepare the "
-            "corpus with Apache Beam (default: without Beam)",
+            "options to prepare the corpus with Apache Beam, as runner=DataflowRunner project=NAME",
             nargs="+",
             default=(),
         ),
@@ -278,8 +256,8 @@ COMMANDS = (
         MODEL,
         cli.path_argument(
             "sets SET",
-            "sets of pairs with scores from 0 to 5, as NAME=SOURCE: mine=tsv:FILE, with the "
-            "columns sentence1, sentence2 and label, or STSb=tfds:glue/stsb",
+            "sets of pairs, as NAME=SOURCE: mine=tsv:FILE, with the columns sentence1, sentence2 "
+            "and label (scores from 0 to 5), or STSb=tfds:glue/stsb",
             nargs="+",
         ),
         _OUTPUT,
@@ -312,16 +290,13 @@ COMMANDS = (
         cli.argument("word", "word whose neighbours to find, spelled as in --in"),
         cli.argument(
             "--in SENTENCE",
-            "sentences that contain the word, each compared with its occurrences in the corpus",
+            "sentences with the word, each compared with its occurrences in the corpus",
             dest="sentences",
             required=True,
             nargs="+",
         ),
         cli.path_argument(
-            "--source",
-            "sources of the documents to search, such as text:books/*.txt (default: the run's "
-            "training documents)",
-            nargs="+",
+            "--source", "sources to search, as text:books/*.txt (default: the run's)", nargs="+"
         ),
         cli.count("--limit N", "maximum number of sentences to search (default: 2000)", 2000),
         cli.count("--count N", "number of neighbours to print for each vector (default: 5)", 5),

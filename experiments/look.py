@@ -175,7 +175,12 @@ def _write(out: pathlib.Path, records: list[tuple[Any, Any]], tokens: dict[str, 
         arrays[f"{picture}_layers"] = np.array([layer.path for layer, _ in group])
         if picture.endswith("memory"):
             arrays[picture] = np.stack([state_derivatives(*record) for record in group])
-            draw(picture, distance_figure(arrays[picture]))
+            curves = {
+                f"layer {n}": _by_distance(layer) for n, layer in enumerate(arrays[picture], 1)
+            }
+            files.append(out / f"{picture}.png")
+            axes = "distance t - s", "|dc[t] / dx[s]|"
+            studies.mean_curves({picture: curves}, files[-1], *axes, log_y=True)
         else:
             arrays[picture] = _stacked([np.asarray(weights[0], "float32") for _, weights in group])
             draw(picture, heads_figure(arrays[picture]))
@@ -279,22 +284,10 @@ def tokens_figure(weights: np.ndarray, rows: Sequence[str], columns: Sequence[st
     return figure
 
 
-def distance_figure(norms: np.ndarray) -> Figure:
-    """Draws, for each layer, the mean of `norms (N, T, T)` against the distance t - s.
-
-    `norms` is the output of `state_derivatives` for N layers.
-    """
-    figure = Figure(figsize=(6.0, 3.6), layout="constrained")
-    axis = figure.subplots()
-    for index, layer in enumerate(norms):
-        means = np.array([np.diagonal(layer, -distance).mean() for distance in range(len(layer))])
-        [distances] = np.nonzero(means)  # multiples of k
-        label = f"layer {index + 1}"
-        axis.plot(distances, means[distances], ".-", label=label, linewidth=1, markersize=3)
-    axis.set(xlabel="distance t - s", ylabel="|dc[t] / dx[s]|", yscale="log", ylim=(1e-3, 1.2))
-    axis.grid(alpha=0.3)
-    axis.legend(fontsize=8)
-    return figure
+def _by_distance(norms: np.ndarray) -> dict[int, list[float]]:
+    """Maps the distance t - s to the mean of `norms (T, T)`, without means below 0.001."""
+    means = {distance: np.diagonal(norms, -distance).mean() for distance in range(len(norms))}
+    return {distance: [mean] for distance, mean in means.items() if mean >= 1e-3}
 
 
 main = cli.single_program(

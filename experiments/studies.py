@@ -19,7 +19,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -277,7 +276,7 @@ def mean_curves(
     log_x: bool = False,
     log_y: bool = False,
     bar: Callable[[Sequence[float]], float] | None = None,
-    levels: Mapping[str, tuple[float, str]] = types.MappingProxyType({}),
+    levels: Mapping[str, tuple[float, str]] | None = None,
 ) -> None:
     """Draws curves of means over seeds with error bars, in one or more panels.
 
@@ -288,6 +287,10 @@ def mean_curves(
         levels: dict mapping a panel's title to a dotted horizontal line, as a pair of the height
             and the name of the line.
     """
+
+    def deviation(values: Sequence[float]) -> float:
+        return statistics.stdev(values) if len(values) > 1 else 0.0
+
     columns = min(len(panels), _COLUMNS)
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(4.5 * columns + 1.5, 3.6 * rows), layout="constrained")
@@ -298,12 +301,12 @@ def mean_curves(
         for name, points in lines.items():
             xs = sorted(points)
             means = [statistics.mean(points[x]) for x in xs]
-            bars = [(bar or _deviation)(points[x]) for x in xs]
+            bars = [(bar or deviation)(points[x]) for x in xs]
             style = dict(capsize=2, label=name, color=f"C{names.index(name)}")
             # Without a marker, a single point would be invisible.
             axis.errorbar(xs, means, bars, marker="o" if len(xs) == 1 else None, **style)
-        if title in levels:
-            height, name = levels[title]
+        if level := (levels or {}).get(title):
+            height, name = level
             axis.axhline(height, linestyle=":", color="gray", label=name)
         axis.set(title=title, xlabel=x_label, xscale="log" if log_x else "linear")
         ticks = sorted({x for points in lines.values() for x in points})
@@ -318,14 +321,10 @@ def mean_curves(
     write_figure(figure, path)
 
 
-def _deviation(values: Sequence[float]) -> float:
-    return statistics.stdev(values) if len(values) > 1 else 0.0
-
-
-def write_figure(figure: Figure, path: pathlib.Path, dpi: int = 110) -> None:
+def write_figure(figure: Figure, path: pathlib.Path) -> None:
     """Writes a figure as a PNG file with 128 colours, a third of the size with all colours."""
     image, small = io.BytesIO(), io.BytesIO()
-    figure.savefig(image, format="png", dpi=dpi)
+    figure.savefig(image, format="png", dpi=110)
     colours = Image.open(image).convert("RGB").quantize(128, dither=Image.Dither.NONE)
     colours.save(small, "png", optimize=True)
     write_atomic(path, small.getvalue())

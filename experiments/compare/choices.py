@@ -91,32 +91,26 @@ def equalize_time(
     proportion to the number of updates. The arms of a group have equal width, and the first arm
     keeps its number of updates.
     """
-    arms = list(itertools.chain.from_iterable(groups))
-    folders = {
-        (arm, attempt): out / "timing" / f"{arm.label}-{attempt}"
-        for attempt in (1, 2)
-        for arm in arms
-    }
+    arms, folder = list(itertools.chain.from_iterable(groups)), out / "timing"
+    runs = {f"{arm.label}-{attempt}": arm for attempt in (1, 2) for arm in arms}
     tasks = {
-        f"timing of {arm.label}, {attempt} of 2": functools.partial(
-            _interval_seconds, trainer, arm, folder
-        )
-        for (arm, attempt), folder in folders.items()
+        f"timing of {name}": functools.partial(_interval_seconds, trainer, arm, folder / name)
+        for name, arm in runs.items()
     }
-    measured = dict(zip(folders, studies.run_tasks(1, tasks, shares=jobs), strict=True))
+    measured = dict(zip(runs, studies.run_tasks(1, tasks, shares=jobs), strict=True))
     seconds, timings = {}, []
     for arm in arms:
-        both = measured[arm, 1], measured[arm, 2]
-        low, high = sorted(map(statistics.median, both))
+        both = {name: intervals for name, intervals in measured.items() if runs[name] is arm}
+        low, high = sorted(map(statistics.median, both.values()))
         if high > _MAX_TIMING_RATIO * low:
-            for attempt in (1, 2):
-                folders[arm, attempt].with_name(f"{arm.label}-{attempt}.json").unlink()
+            for name in both:
+                (folder / f"{name}.json").unlink()
             raise UserError(
                 f"--equal time cannot measure {arm.label}, because its two timings differ by "
                 f"{100 * (high / low - 1):.0f}%: run the command again while nothing else runs on "
                 "this machine"
             )
-        seconds[arm] = list(map(min, *both))
+        seconds[arm] = list(map(min, *both.values()))
 
     def equalized(arm: Arm, first: Arm) -> Arm:
         pairs = zip(seconds[arm], seconds[first], strict=True)

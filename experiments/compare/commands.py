@@ -50,16 +50,14 @@ main = cli.single_program(
     cli.seeds([1, 2, 3], "random seeds; each training run is repeated with every seed"),
     cli.path_argument(
         "arms [NAME=]RECIPE[:PATH=VALUE,...]",
-        "two or more recipes to compare; the first is the baseline (default: three GPTs with "
-        "different blocks)",
+        "recipes to compare; the first is the baseline (default: three GPTs with other blocks)",
         nargs="*",
     ),
     cli.CORPUS,
     cli.TFDS,
     cli.argument(
         "--tasks TASK",
-        "tasks on which to fine-tune pre-trained models, such as rte or, with the settings of "
-        "another recipe, finetune_bert:rte",
+        "tasks on which to fine-tune pre-trained models, such as rte or finetune_bert:rte",
         nargs="+",
         default=[],
     ),
@@ -69,10 +67,8 @@ main = cli.single_program(
     ),
     cli.argument(
         "--equal",
-        "quantities to make equal in all arms. 'parameters': the command changes "
-        "model.feed_forward_dim, so that each arm has as many parameters as the first arm, to "
-        "within 1%%. 'time': the command measures the time per update and changes the number of "
-        "updates, so that each arm trains for as long as the first arm (default: change nothing)",
+        "what the arms have in common with the first. 'parameters': their number, to within 1%%, "
+        "by model.feed_forward_dim. 'time': the training time, by the number of updates",
         choices=("parameters", "time"),
         nargs="+",
         action=cli.Distinct,
@@ -80,14 +76,12 @@ main = cli.single_program(
     ),
     cli.numbers(
         "--rates R",
-        "learning rates to try for each arm, which are compared at their best (default: as in the "
-        "recipe)",
+        "learning rates to try; arms are compared at their best (default: as in the recipe)",
         minimum=0.0,
     ),
     cli.numbers(
         "--tuning-seeds N",
-        "seeds of the runs that select the best rate, other than --seeds (default: the smallest "
-        "other seed)",
+        "other seeds than --seeds, to choose the best rate (default: the smallest other seed)",
         minimum=0,
     ),
     cli.numbers(
@@ -97,8 +91,7 @@ main = cli.single_program(
     ),
     cli.argument(
         "--differ PATH",
-        "settings of the training data, such as corpus.sources, in which the arms may differ "
-        "(default: none)",
+        "settings of the training data, such as corpus.sources, in which the arms may differ",
         nargs="+",
         default=[],
     ),

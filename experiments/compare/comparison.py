@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from experiments import studies
 from experiments.compare import choices
-from experiments.compare.arms import Arm, recipes_of_tasks, task_of
+from experiments.compare.arms import Arm, recipes_of_tasks
 from experiments.compare.report import Study, write
 from experiments.compare.trainers import Trainer, trainer_class
 from macaron_tf.errors import UserError, nearest
@@ -29,15 +29,9 @@ QUICK = (
 def run(options: argparse.Namespace) -> None:
     """Runs the command `compare`: trains missing runs, then writes the report."""
     tuning_seeds, out = _tuning_seeds(options), pathlib.Path(options.out)
-    arms = _parse_arms(options.arms or QUICK, options.tasks)
+    arms, *_ = groups = _parse_arms(options.arms or QUICK, options.tasks)
     trainer = trainer_class(arms[0])(options)
     _check_flags(trainer, arms)
-    groups = [arms]
-    if options.tasks:
-        groups = [
-            [dataclasses.replace(arm, recipe=recipe, task=task_of(recipe)) for arm in arms]
-            for recipe in recipes_of_tasks(options.tasks)
-        ]
     for group in groups:
         _check_data(trainer, {arm.name: trainer.recipe(arm) for arm in group})
     trainer.prepare({arm.name: trainer.recipe(arm) for arm in arms}, out)
@@ -114,14 +108,14 @@ def _train_all(
     return {(arm, seed): row for (seed, arm), row in zip(pairs, rows, strict=True)}
 
 
-def _parse_arms(texts: Sequence[str], tasks: Sequence[str] = ()) -> list[Arm]:
+def _parse_arms(texts: Sequence[str], tasks: Sequence[str] = ()) -> list[list[Arm]]:
     """Parses and checks the arms of a comparison.
 
-    With `tasks`, the arms are pre-trained models. The function returns their arms for the first
-    task.
+    With `tasks`, the arms are pre-trained models, and the result has a list of arms for each task.
+    Otherwise, the result has a single list.
     """
-    first_task = recipes_of_tasks(tasks)[:1]
-    arms = [Arm.of_start(text, *first_task) if tasks else Arm.parse(text) for text in texts]
+    groups = [[Arm.of_start(text, recipe) for text in texts] for recipe in recipes_of_tasks(tasks)]
+    arms, *_ = groups = groups or [[*map(Arm.parse, texts)]]
     if len(arms) < 2 and not tasks:
         raise UserError(f"{texts[0]!r} is the only arm: give a second arm")
     first_class = trainer_class(arms[0])
@@ -134,7 +128,7 @@ def _parse_arms(texts: Sequence[str], tasks: Sequence[str] = ()) -> list[Arm]:
                 f"{arms[0].name} and {arm.name} have recipes of different kinds, "
                 f"{' and '.join(names)}: give recipes of one kind"
             )
-    return arms
+    return groups
 
 
 def _check_flags(trainer: Trainer, arms: Sequence[Arm]) -> None:

@@ -7,7 +7,6 @@ import itertools
 import pathlib
 import shlex
 import statistics
-import types
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -29,8 +28,7 @@ _FIELDS = ("arm", "width", "task", "rate", "seed", "parameters", "updates", "sec
 # so the metric is accuracy. MultiRC: BERT's score is 69.5, while RoBERTa's mean of F1a and EM on
 # SuperGLUE's leaderboard is 68, so the metric is F1a, or perhaps the accuracy of single answers.
 _PAPER_METRICS = {"cola": "accuracy", "multirc": "f1a"}
-_BOLD = types.MappingProxyType({"better": "**better**", "worse": "**worse**"})
-_TREND = {"better": "**gains**", "worse": "**falls behind**"}
+_WORDS = {"better": "gains", "worse": "falls behind"}  # verdicts on trends
 _WIDTHS = "widths.png"
 AVERAGE = "average"  # group of the averages over the tasks
 Group = int | str | None
@@ -240,23 +238,20 @@ def _title(study: Study) -> str:
     return f"{title} {length}"
 
 
-def _verdict_cells(
-    study: Study,
-    verdict: Verdict | None,
-    texts: Mapping[str, str] = _BOLD,
-    subject: str = "",
-) -> dict[str, str]:
+def _verdict_cells(study: Study, verdict: Verdict | None, trend: bool = False) -> dict[str, str]:
     """Returns a verdict as table cells: difference, confidence interval, p-value, verdict.
 
-    The dict `texts` maps a verdict such as "better" to the text of the cell. `subject` is added to
-    the heading of the difference. If `verdict` is `None`, there are no cells.
+    `trend` tells whether it is a verdict on a trend. If `verdict` is `None`, there are no cells.
     """
     if verdict is None:
         return {}
-    interval, p, text = "", "", texts.get(verdict.word, verdict.word)
+    interval, p, text = "", "", verdict.word
+    if text in _WORDS:
+        text = f"**{_WORDS[text] if trend else text}**"
     if verdict.interval:
         interval = " to ".join(study.number(end, "+") for end in verdict.interval)
         p = f"{verdict.corrected:.3f}" if verdict.corrected >= 0.001 else "< 0.001"
+    subject = ", change with each doubling of the width" if trend else ""
     return {
         f"- {study.first}{subject}": study.number(verdict.difference, "+"),
         "95% interval": interval,
@@ -331,10 +326,9 @@ def trends_of(study: Study, verdicts: Verdicts) -> dict[str, Verdict]:
 
 
 def _trend_table(study: Study, trends: dict[str, Verdict]) -> list[str]:
-    subject = ", change with each doubling of the width"
     rows = [
-        {"trend": name, **_verdict_cells(study, trend, _TREND, subject)}
-        for name, trend in trends.items()
+        {"trend": name, **_verdict_cells(study, verdict, trend=True)}
+        for name, verdict in trends.items()
     ]
     text = (
         "The trend is the slope of the differences over the logarithm of the width, with one slope "

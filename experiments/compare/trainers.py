@@ -115,10 +115,6 @@ class Trainer(abc.ABC):
                 "--corpus applies only to comparisons of pre-training recipes: leave --corpus out"
             )
 
-    def network(self, name: str, recipe: Recipe) -> keras.Model:
-        """Makes, but does not build, the network of the arm `name`, to count its parameters."""
-        raise NotImplementedError
-
     def check(self, arm: Arm, seed: int, run: pathlib.Path) -> None:
         """Raises a `UserError` if the folder `run` has a run that the arm cannot continue.
 
@@ -252,6 +248,7 @@ class Pretraining(Trainer):
         self.first_recipe = next(iter(recipes.values()))
 
     def network(self, name: str, recipe: PretrainingRecipe) -> keras.Model:
+        """Makes, but does not build, the network of the arm `name`, to count its parameters."""
         vocabulary = self.corpora[name].vocabulary
         return PretrainingRun(pathlib.Path(name), recipe, vocabulary).make_network()
 

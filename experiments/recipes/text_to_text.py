@@ -14,8 +14,6 @@ from experiments.recipes.bert import bert_base, bert_tiny
 from macaron_tf.objectives import DenoisingObjective, SpanCorruptionObjective
 from macaron_tf.runs.pretraining_recipe import PretrainingRecipe, VocabularyConfig
 
-_SPANS = SpanCorruptionObjective(rate=0.15, mean_span=3.0)
-
 
 def t5_tiny() -> PretrainingRecipe:
     """Returns a recipe for a tiny T5, which predicts the spans that sentinel tokens replace.
@@ -36,7 +34,7 @@ def t5_tiny() -> PretrainingRecipe:
     return bert_tiny().changed(
         model="t5_tiny",
         model_options=(("dropout", 0.0), ("attention_dropout", 0.0), ("activation_dropout", 0.0)),
-        objective=SpanCorruptionObjective(),
+        objective=SpanCorruptionObjective(rate=0.15, mean_span=3.0),
         training=dict(
             optimizer="adafactor",
             learning_rate=0.01,
@@ -61,11 +59,11 @@ def t5_base() -> PretrainingRecipe:
     use `--set model=t5_1_1_base --set model.dropout=0.0 --set model.attention_dropout=0.0 --set
     model.activation_dropout=0.0`.
     """
-    return t5_tiny().changed(
+    tiny = t5_tiny()
+    return tiny.changed(
         model="t5_base",
         model_options=(),
-        objective=_SPANS,
-        corpus=dict(sequence_length=_SPANS.text_length(512) + 2),  # with [CLS] and [SEP]
+        corpus=dict(sequence_length=tiny.objective.text_length(512) + 2),  # with [CLS] and [SEP]
         vocabulary=VocabularyConfig(kind="unigram", size=32_000, lower_case=False),
         training=dict(
             max_steps=524_288,

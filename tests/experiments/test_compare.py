@@ -342,7 +342,7 @@ def test_a_failed_command_s_last_words_are_in_the_error(tmp_path):
 
 def test_arms_are_named_recipes_with_settings():
     scheme = "channels/2, tokens, channels/2"
-    own, place = _parse_arms([f"a-1=demo:model.scheme={scheme},training.max_steps=5", "demo"])
+    [[own, place]] = _parse_arms([f"a-1=demo:model.scheme={scheme},training.max_steps=5", "demo"])
     assert own == Arm("a-1", "demo", (f"model.scheme={scheme}", "training.max_steps=5"))
     assert place == Arm("demo", "demo", ())
     parse = Arm.parse
