@@ -24,13 +24,9 @@ To resume an interrupted run, give the same command again. `macaron recipes` lis
 `macaron tasks` the tasks of finetune, sentence_bert and text_to_text, and `macaron settings RECIPE`
 all settings of a recipe.
 
-MODEL of --init:
-  RUN[@CHECKPOINT]   folder of a run, or folder written by `save_pretrained`. CHECKPOINT is as for
-                     --checkpoint of `macaron predict`
-  hugging-face:DIR   folder that transformers or sentence-transformers saved, with its tokenizer
-  keras-hub:DIR      folder of a KerasHub preset
-  model-garden:DIR   folder of a TensorFlow Model Garden BERT checkpoint
-  hub:OWNER/NAME     Hugging Face Hub repository in one of these formats
+MODEL of --init is a run or one of its checkpoints (RUN@CHECKPOINT), a folder written by
+`save_pretrained`, hugging-face:DIR (from transformers or sentence-transformers, with its
+tokenizer), keras-hub:DIR (a preset), model-garden:DIR (a BERT) or a repository hub:OWNER/NAME.
 
 sources of text for pre-training, --set corpus.sources=SOURCE:
 {cli.source_forms(DOCUMENT_FORMS)}
@@ -46,12 +42,10 @@ field `translation`.
 sources of examples for fine-tuning, --set source=SOURCE: tfds:NAME, tsv:FILE (or .csv),
 jsonl:FILE, parquet:FILE, datasets:DIR or python:MODULE:FUNCTION with the columns of the task and
 `label`; squad:FILE (SQuAD's JSON); conll:FILE (a word and its tag per line). The tasks classify,
-regress, tag and choose read your own table, whose columns are found by their names; to name others,
-give for example --set table.text=review --set table.label=stars.
+regress, tag and choose read your own table, as with --set table.text=review.
 
 In the name of a file, as in tsv:reviews.{{split}}.tsv, {{split}} stands for train, validation or
-test. Without {{split}}, a tenth of the examples is held out for validation. Text, TSV, CSV and JSON
-files may be compressed (.gz, .bz2, .xz).
+test. Without it, a tenth of the examples is held out. Files may be compressed (.gz, .bz2, .xz).
 """
 _PREDICT = """examples:
     echo "A man is riding a bike." | macaron predict runs/m30k --set beam_size=4

@@ -1,7 +1,6 @@
 """Choice of each arm's settings: width, parameter count, update count and learning rate."""
 
 import collections
-import dataclasses
 import functools
 import itertools
 import pathlib
@@ -62,25 +61,9 @@ def equalize_parameters(trainer: Trainer, arm: Arm, first: Arm) -> Arm:
     return resized(dim)
 
 
-@dataclasses.dataclass(frozen=True)
-class Timing:
-    """Timing of an arm, and the number of updates that makes training times equal.
-
-    Attributes:
-        ratio: ratio of the arm's time per update to the first arm's time per update.
-        updates: number of updates with which the arm trains for as long as the first arm.
-    """
-
-    arm: str
-    width: int | None
-    ratio: float
-    seconds: float
-    updates: int
-
-
 def equalize_time(
     trainer: Trainer, groups: list[list[Arm]], out: pathlib.Path, jobs: int
-) -> tuple[list[list[Arm]], list[Timing]]:
+) -> tuple[list[list[Arm]], list[dict]]:
     """Chooses the number of updates of each arm, so that all arms of a group train equally long.
 
     The function trains each arm twice for 60 updates, while nothing else runs. Each of these timing
@@ -90,6 +73,9 @@ def equalize_time(
     compares two arms by the median ratio over the intervals. The warm-up of each arm is scaled in
     proportion to the number of updates. The arms of a group have equal width, and the first arm
     keeps its number of updates.
+
+    Also returns a dict for each arm: "arm" (name), "width", "ratio" (of its time per update to that
+    of the first arm), "seconds" (per update) and "updates".
     """
     arms, folder = list(itertools.chain.from_iterable(groups)), out / "timing"
     runs = {f"{arm.label}-{attempt}": arm for attempt in (1, 2) for arm in arms}
@@ -116,8 +102,9 @@ def equalize_time(
         pairs = zip(seconds[arm], seconds[first], strict=True)
         ratio = statistics.median(own / reference for own, reference in pairs)
         updates = max(round(trainer.recipe(first).training.max_steps / ratio), 1)
-        seconds_per_update = statistics.median(seconds[arm]) / _INTERVAL_UPDATES
-        timings.append(Timing(arm.name, arm.width, ratio, seconds_per_update, updates))
+        timing = {"arm": arm.name, "width": arm.width, "ratio": ratio, "updates": updates}
+        timing["seconds"] = statistics.median(seconds[arm]) / _INTERVAL_UPDATES
+        timings.append(timing)
         training = trainer.recipe(arm).training
         warm_up = round(training.warmup_steps * updates / training.max_steps)
         return arm.changed(f"training.max_steps={updates}", f"training.warmup_steps={warm_up}")
@@ -153,38 +140,14 @@ def _interval_seconds(trainer: Trainer, arm: Arm, run: pathlib.Path) -> list[flo
     return studies.read_or_compute(run.with_name(f"{run.name}.json"), cache_key, make)["seconds"]
 
 
-@dataclasses.dataclass(frozen=True)
-class Tuning:
-    """Scores of an arm at each learning rate, and the best learning rate.
-
-    Attributes:
-        arm, group: name and group of the arm (see `Arm.group`).
-        scores: dict mapping a learning rate to a list with the score of each tuning seed; `None`
-            means that the run diverged.
-        picked: learning rate with the best mean score, among the rates at which no run diverged.
-    """
-
-    arm: str
-    group: int | str | None
-    scores: dict[float, list[float | None]]
-    picked: float
-
-    @property
-    def edge(self) -> str:
-        """`"least"` or `"greatest"` if the best rate is the least or greatest candidate, else "".
-
-        The value is also "" if there is only one candidate.
-        """
-        ends = {min(self.scores): "least", max(self.scores): "greatest"}
-        return ends.get(self.picked, "") if len(self.scores) > 1 else ""
-
-
 def tune_rates(
     trainer: Trainer, arms: Sequence[Arm], rates: Sequence[float], train: Train
-) -> tuple[list[Arm], list[Tuning]]:
+) -> tuple[list[Arm], list[dict]]:
     """Chooses for each arm the learning rate with the best mean score over the tuning seeds.
 
-    A learning rate at which a run diverged is never chosen.
+    A learning rate at which a run diverged is never chosen. Also returns a dict for each arm: "arm"
+    (name), "group" (see `Arm.group`), "scores" (dict mapping a learning rate to a list with the
+    score of each tuning seed; `None` means that the run diverged) and "picked" (learning rate).
 
     Args:
         train: function that trains a list of arms with the tuning seeds. It returns a dict mapping
@@ -206,5 +169,6 @@ def tune_rates(
         best = max(stable, key=lambda one: trainer.sign * statistics.mean(scores[one]))
         best_arms.append(best)
         by_rate = {candidate.rate: scores[candidate] for candidate in arm_candidates}
-        tunings.append(Tuning(arm.name, arm.group, by_rate, best.rate))
+        tuning = {"arm": arm.name, "group": arm.group, "scores": by_rate, "picked": best.rate}
+        tunings.append(tuning)
     return best_arms, tunings

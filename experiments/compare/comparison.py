@@ -28,7 +28,7 @@ QUICK = (
 
 def run(options: argparse.Namespace) -> None:
     """Runs the command `compare`: trains missing runs, then writes the report."""
-    tuning_seeds, out = _tuning_seeds(options), pathlib.Path(options.out)
+    options.tuning_seeds, out = _tuning_seeds(options), pathlib.Path(options.out)
     arms, *_ = groups = _parse_arms(options.arms or QUICK, options.tasks)
     trainer = trainer_class(arms[0])(options)
     _check_flags(trainer, arms)
@@ -53,17 +53,21 @@ def run(options: argparse.Namespace) -> None:
         groups, timings = choices.equalize_time(trainer, groups, out, options.jobs)
     arms = list(itertools.chain.from_iterable(groups))
     if options.rates:
-        train = functools.partial(_train_all, trainer, seeds=tuning_seeds, is_tuning=True)
+        train = functools.partial(_train_all, trainer, seeds=options.tuning_seeds, is_tuning=True)
         arms, tunings = choices.tune_rates(trainer, arms, options.rates, train)
     results, rows = _train_all(trainer, arms, options.seeds), []
     for arm in arms:
         network = trainer.run_class.open(results[arm, options.seeds[0]]["run"]).build_network()
         fields = {**dataclasses.asdict(arm), "arm": arm.name, "parameters": network.count_params()}
         rows += [{**fields, "seed": seed, **results[arm, seed]} for seed in options.seeds]
-    write(Study(trainer, arms, rows, timings, tunings, tuning_seeds))
+    write(Study(trainer, arms, rows, timings, tunings))
 
 
 def _tuning_seeds(options: argparse.Namespace) -> list[int]:
+    """Returns the seeds of the runs that select the best rate, by default the smallest other seed.
+
+    Without `--rates`, there are no such runs.
+    """
     tuning_seeds = options.tuning_seeds
     if tuning_seeds and not options.rates:
         raise UserError("--tuning-seeds has no effect without --rates: add --rates")
@@ -71,7 +75,8 @@ def _tuning_seeds(options: argparse.Namespace) -> list[int]:
         raise UserError(
             f"seed {min(shared_seeds)} is in both --tuning-seeds and --seeds: leave one out"
         )
-    return tuning_seeds or [next(seed for seed in itertools.count() if seed not in options.seeds)]
+    smallest = next(seed for seed in itertools.count() if seed not in options.seeds)
+    return tuning_seeds or ([smallest] if options.rates else [])
 
 
 def _train_all(

@@ -14,7 +14,6 @@ import scipy.stats
 
 from experiments import studies
 from experiments.compare.arms import Arm
-from experiments.compare.choices import Timing, Tuning
 from experiments.compare.trainers import Level, Trainer
 from macaron_tf.evaluation.verdict import RULE, SEEDS, Verdict, is_at_chance, judge
 from macaron_tf.runs.versions import versions
@@ -44,17 +43,16 @@ class Study:
             each group is the baseline.
         rows: results of all runs, as one dict for every arm and seed. A dict has the arm's fields,
             the parameter count and the results of `Trainer.train`.
-        timings: timings from `--equal time`, one for each arm; empty without this flag.
-        tunings: scores at the learning rates of `--rates`, one `Tuning` for each arm; empty without
-            this flag.
+        timings: timings of all arms from `--equal time` (see `equalize_time`), or an empty list.
+        tunings: scores of all arms at the learning rates of `--rates` (see `tune_rates`), or an
+            empty list.
     """
 
     trainer: Trainer
     arms: list[Arm]
     rows: list[dict]
-    timings: list[Timing]
-    tunings: list[Tuning]
-    tuning_seeds: list[int]
+    timings: list[dict]
+    tunings: list[dict]
 
     @property
     def first(self) -> str:
@@ -164,9 +162,9 @@ def write(study: Study) -> None:
         "trends": [{"arm": name, **dataclasses.asdict(trend)} for name, trend in trends.items()],
         "bootstrap": tests,
         "guessing": guessing if study.tasks else guessing[study.groups[0]],
-        "timing": [dataclasses.asdict(timing) for timing in study.timings],
-        "tuning": [dataclasses.asdict(tuning) for tuning in study.tunings],
-        "tuning_seeds": study.tuning_seeds if study.tunings else [],
+        "timing": study.timings,
+        "tuning": study.tunings,
+        "tuning_seeds": options.tuning_seeds,
     }
     studies.write(out, "compare", options, _title(study), lines, **record)
     print(f"next: {_next(study, verdicts)}")
@@ -352,6 +350,13 @@ def _bootstrap_table(first: str, tests: list[dict]) -> list[str]:
     return _section(rows)
 
 
+def _edge(tuning: dict) -> str:
+    """Returns "least" or "greatest" if the best of several rates is the least or greatest rate."""
+    rates = tuning["scores"]
+    ends = {min(rates): "least", max(rates): "greatest"}
+    return ends.get(tuning["picked"], "") if len(rates) > 1 else ""
+
+
 def _rates_table(study: Study) -> list[str]:
     """Formats the Markdown table of the scores at every learning rate, with a paragraph below.
 
@@ -359,15 +364,15 @@ def _rates_table(study: Study) -> list[str]:
     """
     rows, edges = [], []
     for tuning in study.tunings:
-        name = _title_of(tuning.arm, tuning.group)
+        name, picked = _title_of(tuning["arm"], tuning["group"]), tuning["picked"]
         cells = {
             f"rate {rate:g}": "diverged" if None in scores else study.mean(scores)
-            for rate, scores in tuning.scores.items()
+            for rate, scores in tuning["scores"].items()
         }
-        rows.append({f"{study.label} at": name, **cells, "picked": f"{tuning.picked:g}"})
-        if tuning.edge:
-            edges.append(f"{name} ({tuning.picked:g}, the {tuning.edge})")
-    seeds = ", ".join(map(str, study.tuning_seeds))
+        rows.append({f"{study.label} at": name, **cells, "picked": f"{picked:g}"})
+        if edge := _edge(tuning):
+            edges.append(f"{name} ({picked:g}, the {edge})")
+    seeds = ", ".join(map(str, study.trainer.options.tuning_seeds))
     text = (
         f"The best rate of each arm was chosen by its {study.label} with seed {seeds}. These runs "
         "do not count in the comparison."
@@ -380,10 +385,10 @@ def _rates_table(study: Study) -> list[str]:
 def _timing_table(study: Study) -> list[str]:
     rows = [
         {
-            "timing": _title_of(timing.arm, timing.width),
-            "milliseconds per update": f"{1000 * timing.seconds:.1f}",
-            f"/ {study.first}": f"{timing.ratio:.3f}",
-            "updates": f"{timing.updates:,}",
+            "timing": _title_of(timing["arm"], timing["width"]),
+            "milliseconds per update": f"{1000 * timing['seconds']:.1f}",
+            f"/ {study.first}": f"{timing['ratio']:.3f}",
+            "updates": f"{timing['updates']:,}",
         }
         for timing in study.timings
     ]
@@ -483,9 +488,9 @@ def _draw_widths(study: Study, verdicts: Verdicts, path: pathlib.Path) -> None:
 def _next(study: Study, verdicts: Verdicts) -> str:
     """Returns the most useful change of the command, with the reason as a comment."""
     trainer, tunings, seeds = study.trainer, study.tunings, study.trainer.options.seeds
-    unused = (n for n in itertools.count(1) if n not in (*seeds, *study.tuning_seeds))
+    unused = (n for n in itertools.count(1) if n not in (*seeds, *trainer.options.tuning_seeds))
     more_seeds = [*seeds, *itertools.islice(unused, max(SEEDS - len(seeds), 2))]
-    words, edges = ({one.word for one in verdicts.values()}, {one.edge for one in tunings})
+    words, edges = {one.word for one in verdicts.values()}, {*map(_edge, tunings)}
     typed, first = " ".join(trainer.options.arguments), trainer.recipe(study.arms[0])
     curves = f"tensorboard --logdir {shlex.quote(trainer.options.out)}"
 
@@ -502,7 +507,7 @@ def _next(study: Study, verdicts: Verdicts) -> str:
     if len(seeds) < SEEDS:
         return again("seeds", more_seeds[:SEEDS], f"a verdict needs {SEEDS} seeds")
     if edges & {"least", "greatest"}:
-        rates = list(tunings[0].scores)
+        rates = list(tunings[0]["scores"])
         lower, higher = rates[0] ** 2 / rates[1], rates[-1] ** 2 / rates[-2]
         rates = [lower] * ("least" in edges) + rates + [higher] * ("greatest" in edges)
         return again("rates", rates, "the best rate may lie further")

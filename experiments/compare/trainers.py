@@ -374,7 +374,7 @@ class Finetuning(Trainer):
         """Raises a `UserError` if `init` cannot be read."""
         super().prepare(recipes, out)
         starts = {recipe.init: None for recipe in recipes.values()}
-        seeds = self.options.seeds
+        seeds = [*self.options.seeds, *self.options.tuning_seeds]
         for location in dict.fromkeys(one.replace(SEED, str(n)) for one in starts for n in seeds):
             read_init(location, trust_code=self.options.trust_code)
 

