@@ -5,6 +5,7 @@ import dataclasses
 import importlib
 import inspect
 import json
+import pathlib
 import re
 import textwrap
 from collections.abc import Callable, Iterable
@@ -14,42 +15,13 @@ from macaron_tf.io.plug_ins import call_user_code, find, find_sources, is_import
 from macaron_tf.runs.kinds import run_class
 from macaron_tf.runs.recipe import Recipe, override, settings_of
 
-# Dict mapping a module of `experiments.recipes` to the names of its recipes.
-_FAMILIES = {
-    "bert": """
-        bert_tiny bert_base bert_large bert_devlin_128 bert_devlin_512
-        bert_rab_tiny bert_rab_base bert_rab_large swish_rnn_tiny swish_rnn_base swish_rnn_large
-        macaron_bert_tiny macaron_bert_base macaron_bert_released
-    """,
-    "bert_successors": """
-        roberta_tiny roberta_base roberta_8k_base roberta_8k_large modern_bert_tiny modern_bert_base
-        albert_tiny albert_base
-        span_bert_tiny span_bert_base electra_tiny electra_small electra_base
-        xlm_tiny xlm_clm_tiny xlm_captions_tiny xlm_xnli gmlp_tiny gmlp_base amlp_tiny amlp_base
-    """,
-    "elmo": "elmo_tiny elmo_original",
-    "language_models": """
-        gpt_tiny gpt_quick gpt_base gpt2_tiny gpt2_base llama_tiny llama_quick
-        transformer_xl_tiny transformer_xl_base xlnet_tiny xlnet_large xlnet_base
-    """,
-    "tcn": """
-        tcn_adding tcn_copy_memory tcn_jsb tcn_nottingham tcn_mnist tcn_permuted_mnist
-        tcn_ptb_words tcn_ptb_characters tcn_wikitext tcn_lambada
-    """,
-    "finetuning": """
-        finetune finetune_bert finetune_elmo finetune_gpt finetune_spanbert finetune_swish_rnn
-        sentence_bert text_to_text
-    """,
-    "text_to_text": "t5_tiny t5_base bart_tiny bart_base",
-    "translation": """
-        demo multi30k_macaron_tiny multi30k_transformer_tiny multi30k_xlm_tiny
-        multi30k_unsupervised_tiny multi30k_bart_tiny
-        iwslt14_macaron_small wmt14_macaron_base wmt14_macaron_big
-    """,
+# Dict mapping a recipe to its module in `experiments.recipes`. The files are only read, because
+# importing all modules would import every kind of training.
+FAMILY_OF = {
+    name: path.stem
+    for path in sorted(pathlib.Path(__file__).with_name("recipes").glob("[a-z]*.py"))
+    for name in re.findall(r"^def ([a-z]\w*)\(", path.read_text(encoding="utf-8"), re.MULTILINE)
 }
-FAMILY_OF = {name: family for family, names in _FAMILIES.items() for name in names.split()}
-
-
 # Modules whose recipes need a task, as in `finetune:sst2`.
 _OF_TASKS = ("finetuning",)
 
