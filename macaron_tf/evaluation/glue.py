@@ -1,6 +1,6 @@
 """Metrics of GLUE and SuperGLUE (Wang et al. 2018, 2019), and submission files.
 
-scikit-learn and SciPy compute the metrics. The extra `evaluate` installs both packages. An
+scikit-learn and SciPy compute the correlations. The extra `evaluate` installs both packages. An
 undefined correlation is 0 instead of NaN.
 """
 
@@ -95,17 +95,19 @@ def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
     return float(np.mean(predictions == labels))
 
 
-def f1(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Computes the F1 of class 1, or 0 if no prediction and no label is class 1.
+def f1(predictions: np.ndarray, labels: np.ndarray, positive: int = 1) -> float:
+    """Computes the F1 of the class `positive`, or 0 if no prediction and no label is that class.
 
     On MultiRC, the result is the paper's F1a, because each example is a single answer.
     """
-    return float(_scikit_learn().f1_score(labels == 1, predictions == 1, zero_division=0.0))
+    is_predicted, is_true = predictions == positive, labels == positive
+    count = np.sum(is_predicted) + np.sum(is_true)
+    return float(2 * np.sum(is_predicted & is_true) / count) if count else 0.0
 
 
 def macro_f1(predictions: np.ndarray, labels: np.ndarray) -> float:
     """Computes the mean F1 over all classes that occur in `predictions` or `labels`."""
-    return float(_scikit_learn().f1_score(labels, predictions, average="macro", zero_division=0.0))
+    return float(np.mean([f1(predictions, labels, c) for c in np.union1d(predictions, labels)]))
 
 
 def _or_zero(correlation: Metric) -> Metric:
