@@ -151,7 +151,7 @@ def commands_pages() -> dict[str, str]:
     from experiments import commands
     from macaron_tf.cli.launcher import COMMANDS, import_command
 
-    helps = {name: help_of(commands.main, name) for name, *_ in commands.COMMANDS}
+    helps = {name: help_of(commands.main, name) for name in commands.COMMANDS}
     helps |= {name: help_of(import_command(module).main) for name, (module, _) in COMMANDS.items()}
     index, pages = "# Every command\n\nThese pages are generated from `--help`.\n\n", {}
     for name, help_text in helps.items():

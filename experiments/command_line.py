@@ -80,7 +80,6 @@ def _prepare(options: argparse.Namespace) -> None:
     find_sources(values.get("source"))
 
 
-command = arguments.command
 program = functools.partial(arguments.program, prepare=_prepare)
 single_program = functools.partial(arguments.single_program, prepare=_prepare)
 
@@ -150,15 +149,6 @@ def source_forms(forms: dict[str, str]) -> str:
 def extra(name: str) -> Part:
     """Makes a command raise an error first if a package of an extra is missing."""
     return lambda parser: parser.set_defaults(extra=name)
-
-
-def epilog(text: str) -> Part:
-    """Sets the text at the end of a command's help."""
-
-    def add(parser: argparse.ArgumentParser) -> None:
-        parser.epilog = text
-
-    return add
 
 
 class _RecipeHelp(argparse._HelpAction):

@@ -13,7 +13,8 @@ from experiments import command_line as cli
 from macaron_tf.cli.arguments import MODEL
 from macaron_tf.data.sources.names import DOCUMENT_FORMS, PAIR_FORMS
 
-_TRAIN = f"""examples:
+_TRAIN = f"""train a model by a recipe, or resume an interrupted run
+
     macaron train bert_tiny runs/bert --data-dir DIR
     macaron train finetune:sst2 runs/sst2 --init runs/bert --data-dir DIR
     macaron train finetune_bert:classify runs/mine --init hugging-face:DIR --set source=tsv:mine.tsv
@@ -47,7 +48,8 @@ regress, tag and choose read your own table, as with --set table.text=review.
 In the name of a file, as in tsv:reviews.{{split}}.tsv, {{split}} stands for train, validation or
 test. Without it, a tenth of the examples is held out. Files may be compressed (.gz, .bz2, .xz).
 """
-_PREDICT = """examples:
+_PREDICT = """answer texts: classify, translate, continue, fill in [MASK], or encode as vectors
+
     echo "A man is riding a bike." | macaron predict runs/m30k --set beam_size=4
     macaron predict runs/gpt2 "The story of" --set temperature=0.7 --set max_tokens=64
     macaron predict runs/bert "the [MASK] of the story"
@@ -65,7 +67,8 @@ language models); max_tokens, min_tokens, num_samples (language models); top (wo
 [MASK]); language (multilingual classifiers); task (T5 and BART); pooling, max_length (encoders);
 tokenized (ELMo: split only at white space).
 """
-_EVALUATE = """examples:
+_EVALUATE = """score a run on the validation data of its task, or an encoder on a task
+
     macaron evaluate runs/m30k --data-dir DIR --set decoding.beam_size=8
     macaron evaluate runs/bert --corpus corpora/mini
     macaron evaluate runs/sst2 --source tsv:test.tsv
@@ -88,12 +91,10 @@ _SOURCE = cli.path_argument(
 )
 _OUTPUT = cli.path_argument("--output DIR", "folder for the scores (default: RUN/scores)")
 
-COMMANDS = (
-    cli.command(
-        "train",
-        "train a model by a recipe, or resume an interrupted run",
+COMMANDS = {
+    "train": (
+        _TRAIN,
         "experiments.train:run",
-        cli.epilog(_TRAIN),
         cli.help_of_recipe,
         cli.extra("train"),
         cli.local_path_argument("recipe", cli.RECIPE_TEXT, nargs="?"),
@@ -121,11 +122,9 @@ COMMANDS = (
         cli.DEVICES,
         cli.ENGINE,
     ),
-    cli.command(
-        "evaluate",
-        "score a run on the validation data of its task, or an encoder on a task",
+    "evaluate": (
+        _EVALUATE,
         "experiments.evaluate:run",
-        cli.epilog(_EVALUATE),
         MODEL,
         _SOURCE,
         cli.argument(
@@ -143,11 +142,9 @@ COMMANDS = (
         cli.TFDS,
         _POOLED,
     ),
-    cli.command(
-        "predict",
-        "answer texts: classify, translate, continue, fill in [MASK], or encode as vectors",
+    "predict": (
+        _PREDICT,
         "experiments.predict:run",
-        cli.epilog(_PREDICT),
         MODEL,
         cli.argument("text", "texts to answer (default: each line of --input)", nargs="*"),
         cli.path_argument("--input FILE", "file with a text per line (default: stdin)"),
@@ -163,8 +160,7 @@ COMMANDS = (
         cli.CHECKPOINT,
         cli.DEVICES,
     ),
-    cli.command(
-        "score",
+    "score": (
         "print the perplexity of text files by a language model, per token and per word",
         "experiments.score:run",
         MODEL,
@@ -174,15 +170,13 @@ COMMANDS = (
         cli.path_argument("--output FILE", "also write the scores to this JSON file"),
         cli.CHECKPOINT,
     ),
-    cli.command(
-        "average",
+    "average": (
         "average the weights of the newest checkpoints, and write the result to RUN/average",
         "experiments.evaluation.translation:run_average",
         cli.RUN,
         cli.count("--last N", "number of checkpoints (default: average_last of the run, or 5)"),
     ),
-    cli.command(
-        "prepare",
+    "prepare": (
         "tokenize the corpus of a recipe, pack the tokens into rows, and write the rows as shards",
         "experiments.prepare:run",
         _RECIPE,
@@ -196,34 +190,29 @@ COMMANDS = (
             default=(),
         ),
     ),
-    cli.command(
-        "vocabulary",
+    "vocabulary": (
         "train only the vocabulary of a recipe for pre-training or translation",
         "experiments.registry:run_vocabulary",
         _RECIPE,
         cli.path_argument("out", "output folder for the vocabulary"),
     ),
-    cli.command(
-        "recipes",
+    "recipes": (
         "list the recipes, or print a recipe as a Python file to edit",
         "experiments.registry:run",
         cli.local_path_argument("name", "name of the recipe (default: list all)", nargs="?"),
     ),
-    cli.command(
-        "settings",
+    "settings": (
         "list the settings of a recipe with their paths, values, ranges and meanings",
         "experiments.registry:run_settings",
         cli.RECIPE,
         cli.argument("words WORD", "list only settings with a WORD in path or meaning", nargs="*"),
         cli.settings("model=NAME, before the settings are listed"),
     ),
-    cli.command(
-        "tasks",
+    "tasks": (
         "list the tasks of fine-tuning with their columns, classes and metrics",
         "experiments.evaluation.finetuning:print_tasks",
     ),
-    cli.command(
-        "baseline",
+    "baseline": (
         "score a linear model on TF-IDF features or, for tags, the most frequent tag of each word",
         "experiments.evaluation.finetuning:baseline",
         cli.extra("evaluate"),
@@ -232,8 +221,7 @@ COMMANDS = (
         _SOURCE,
         cli.TFDS,
     ),
-    cli.command(
-        "submit",
+    "submit": (
         "predict the labels of test sets, and write files for the GLUE server",
         "experiments.evaluation.finetuning:submit",
         cli.path_argument("runs run", "folders of the fine-tuning runs, one per task", nargs="+"),
@@ -241,8 +229,7 @@ COMMANDS = (
         cli.CHECKPOINT,
         cli.TFDS,
     ),
-    cli.command(
-        "sts",
+    "sts": (
         "print Spearman's rank correlation between cosine similarities and similarity scores on "
         "several sets of sentence pairs",
         "experiments.evaluation.embedding:run_sets",
@@ -258,8 +245,7 @@ COMMANDS = (
         cli.TFDS,
         _POOLED,
     ),
-    cli.command(
-        "search",
+    "search": (
         "find the lines of a file with the greatest cosine similarity to a query",
         "experiments.evaluation.embedding:search",
         MODEL,
@@ -276,8 +262,7 @@ COMMANDS = (
         cli.count("--top N", "number of sentences to print for each query (default: 10)", 10),
         _POOLED,
     ),
-    cli.command(
-        "neighbours",
+    "neighbours": (
         "print the words and the occurrences in a corpus that an ELMo finds most similar to a word",
         "experiments.neighbours:run",
         cli.TRAINED,
@@ -296,8 +281,7 @@ COMMANDS = (
         cli.count("--count N", "number of neighbours to print for each vector (default: 5)", 5),
         cli.TFDS,
     ),
-    cli.command(
-        "bootstrap",
+    "bootstrap": (
         "compare the BLEU of two evaluations by a paired bootstrap test",
         "experiments.evaluation.translation:run_compare",
         cli.path_argument("first", "JSON file written by `evaluate` for the first run"),
@@ -305,5 +289,5 @@ COMMANDS = (
         cli.count("--samples N", "number of bootstrap samples (default: 1000)", 1000),
         cli.count("--seed N", "random seed of the bootstrap samples (default: 1)", 1, minimum=0),
     ),
-)
-main = cli.program("macaron", *COMMANDS)
+}
+main = cli.program("macaron", COMMANDS)

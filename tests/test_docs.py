@@ -31,7 +31,7 @@ RESULTS = [path for path in (ROOT / "experiments" / "results").rglob("*") if pat
 PAGES = {file.relative_to(ROOT).as_posix(): file.read_text(encoding="utf-8") for file in FILES}
 
 
-OF_RUNS = {name for name, *_ in import_command(RUNS).COMMANDS}
+OF_RUNS = {*import_command(RUNS).COMMANDS}
 NAMES = (*COMMANDS, *OF_RUNS)
 
 

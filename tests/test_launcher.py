@@ -41,7 +41,8 @@ def python(*arguments: str) -> subprocess.CompletedProcess:
 
 def test_the_help_lists_commands_that_exist():
     shown = python("-m", "macaron_tf", "--help").stdout
-    texts = {name: text for name, text, *_ in import_command(RUNS).COMMANDS}
+    commands = import_command(RUNS).COMMANDS.items()
+    texts = {name: text.partition("\n")[0] for name, (text, *_) in commands}
     for name, (module, text) in COMMANDS.items():
         assert importlib.util.find_spec(module), module
         texts[name] = text
@@ -51,7 +52,7 @@ def test_the_help_lists_commands_that_exist():
 
 
 def test_the_functions_of_commands_exist():
-    for _, _, function, _ in import_command(RUNS).COMMANDS:
+    for _, function, *_ in import_command(RUNS).COMMANDS.values():
         assert callable(pkgutil.resolve_name(function))
 
 

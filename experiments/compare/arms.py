@@ -49,15 +49,10 @@ class Arm:
     rate: float | None = None
     task: str | None = None
 
-    @staticmethod
-    def split(text: str) -> tuple[str | None, str, str]:
-        """Splits the text of an arm into name, recipe and settings."""
-        pattern = r"(?:([^=:]+)=)?([^:]*(?::[A-Za-z_][\w+]*(?=:|$)){0,2}):?(.*)"
-        return re.fullmatch(pattern, text, re.S).groups()
-
     @classmethod
     def parse(cls, text: str) -> "Arm":
-        name, recipe, settings = cls.split(text)
+        pattern = r"(?:([^=:]+)=)?([^:]*(?::[A-Za-z_][\w+]*(?=:|$)){0,2}):?(.*)"
+        name, recipe, settings = re.fullmatch(pattern, text, re.S).groups()
         parts = re.split(r",\s*(?=[a-z_]+(?:\.\w+)*=)", settings) if settings else []
         name = name or recipe.replace(":", "-")
         if not re.fullmatch(r"[\w.+-]+", name):

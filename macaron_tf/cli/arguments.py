@@ -14,15 +14,16 @@ import re
 import shlex
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from macaron_tf.cli.program import exit_on_user_error
 from macaron_tf.errors import UserError, check_path
 
 # Adds arguments to a parser. Returns the arguments, or None if no caller needs the result.
 Part = Callable[[argparse.ArgumentParser], Sequence[argparse.Action] | None]
-# A command's name, its help text, its function (as `module:function`), and its arguments.
-Command = tuple[str, str, str, tuple[Part, ...]]
+# A command's help, whose first line is a summary, its function (as `module:function`), and its
+# arguments.
+Command = tuple[str, str, *tuple[Part, ...]]
 # Completes the parsed options.
 Prepare = Callable[[argparse.Namespace], None]
 
@@ -35,7 +36,7 @@ class _Layout(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Argument parser that keeps the line breaks of its description and epilog."""
+    """Argument parser that keeps the line breaks of its description."""
 
     def __init__(self, **options):
         super().__init__(formatter_class=_Layout, **options)
@@ -50,7 +51,9 @@ class Parser(argparse.ArgumentParser):
         return options
 
 
-def program(name: str, *commands: Command, prepare: Prepare | None = None) -> Callable[..., int]:
+def program(
+    name: str, commands: Mapping[str, Command], prepare: Prepare | None = None
+) -> Callable[..., int]:
     """Builds the `main` function of a program whose first argument names one of `commands`.
 
     Only the parser of that command is made. `main(arguments=None)` returns the exit status (see
@@ -60,13 +63,12 @@ def program(name: str, *commands: Command, prepare: Prepare | None = None) -> Ca
         name: the program as the user types it, such as "macaron".
         prepare: function of the parsed options, to call before the command's function.
     """
-    table = {command: (text, run, parts) for command, text, run, parts in commands}
 
     def main(arguments: list[str] | None = None) -> int:
         command, *argv = (sys.argv[1:] if arguments is None else arguments) or [""]
-        if command not in table:
-            Parser(prog=name).error(f"{command!r} is not a command: give {', '.join(table)}")
-        text, run, parts = table[command]
+        if command not in commands:
+            Parser(prog=name).error(f"{command!r} is not a command: give {', '.join(commands)}")
+        text, run, *parts = commands[command]
         # A part may replace --help.
         parser = Parser(prog=f"{name} {command}", description=text, conflict_handler="resolve")
         _add_parts(parser, run, parts)
@@ -76,15 +78,15 @@ def program(name: str, *commands: Command, prepare: Prepare | None = None) -> Ca
 
 
 def single_program(
-    name: str, text: str, run: str, *parts: Part, epilog: str = "", prepare: Prepare | None = None
+    name: str, text: str, run: str, *parts: Part, prepare: Prepare | None = None
 ) -> Callable[..., int]:
-    """Builds the `main` function of a program without sub-commands (see `program`, `command`)."""
-    parser = Parser(prog=name, description=text, epilog=epilog)
+    """Builds the `main` function of a program without sub-commands (see `program`)."""
+    parser = Parser(prog=name, description=text)
     _add_parts(parser, run, parts)
     return _main(parser, prepare, intermixed=True)
 
 
-def _add_parts(parser: argparse.ArgumentParser, run: str, parts: tuple[Part, ...]) -> None:
+def _add_parts(parser: argparse.ArgumentParser, run: str, parts: Sequence[Part]) -> None:
     parser.set_defaults(function=run)
     together(*parts, TRUST_CODE)(parser)
 
@@ -105,11 +107,6 @@ def _main(parser: Parser, prepare: Prepare | None, intermixed: bool = False) -> 
         return pkgutil.resolve_name(options.function)(options)
 
     return main
-
-
-def command(name: str, text: str, run: str, *parts: Part) -> Command:
-    """Defines a command, to be passed to `program`, that runs the function `module:function`."""
-    return name, text, run, parts
 
 
 def argument(spec: str, text: str, **options) -> Part:

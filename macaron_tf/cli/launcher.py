@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
     if arguments is None:  # a call from Python keeps its process's signal handlers
         begin_command()
     runs = import_command(RUNS)
-    texts = {name: text for name, text, *_ in runs.COMMANDS}
+    texts = {name: text.partition("\n")[0] for name, (text, *_) in runs.COMMANDS.items()}
     texts |= {name: text for name, (_, text) in COMMANDS.items()}
     width = max(map(len, texts))
     lines = (f"  {name:{width}}  {text}\n" for name, text in texts.items())

@@ -22,7 +22,7 @@ from macaron_tf.errors import check_path
 from macaron_tf.settings import describe
 from tests import lab
 
-OF_RUNS = [name for name, *_ in import_command(RUNS).COMMANDS]
+OF_RUNS = [*import_command(RUNS).COMMANDS]
 PARSED = sorted([*OF_RUNS, *(module for module, _ in COMMANDS.values()), *lab.COMMANDS])
 
 
