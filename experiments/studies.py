@@ -73,7 +73,7 @@ def _exit_on_sigterm() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, earlier)
+        signal.signal(signal.SIGTERM, earlier or signal.SIG_DFL)
 
 
 def flags(name: str, *values: str | None) -> list[str]:
