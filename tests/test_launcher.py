@@ -26,10 +26,11 @@ PLAIN = """
 import importlib, sys
 sys.argv, blocked = ["-m"], sys.argv[1:]
 sys.modules |= dict.fromkeys(blocked)
-for name in ("commands", "train", "predict", "score", "translate.run", "translate.evaluate",
-             "pretrain.run", "pretrain.evaluate", "finetune.run", "finetune.evaluate", "embed.run",
-             "elmo.run", "text_to_text.run", "recipes.bert"):
+for name in ("commands", "train", "predict", "score", "evaluation.translation",
+             "evaluation.pretraining", "evaluation.finetuning", "recipes.bert"):
     importlib.import_module("experiments." + name)
+for name in ("translation", "pretraining", "finetuning", "embedding", "elmo", "text_to_text"):
+    importlib.import_module("macaron_tf.runs." + name)
 for name in ("hub", "hugging_face", "keras_model", "saved_model"):
     importlib.import_module("export." + name)
 """
