@@ -68,7 +68,9 @@ class Records:
         """
         where = None
         for where, record in self.read(fields):
-            values = [_value(where, record, field, may_be_null) for field in fields]
+            values = [record.get(field) for field in fields]
+            if None in values:
+                values = [_value(where, record, field, may_be_null) for field in fields]
             for index, field in enumerate(fields if self.class_names else ()):
                 if classes := self.class_names.get(field):
                     values[index] = _names(where, field, values[index], classes)
@@ -142,12 +144,13 @@ def table_records(path: epath.Path, header: Sequence[str] | None = None) -> Reco
     names, keeps_quotes = tuple(map(str.strip, names)), not is_csv(path)
 
     def read(_) -> Placed:
+        where = f"{path}, line "
         for number, cells in itertools.islice(table_rows(path), header is None, None):
             if len(cells) != len(names):
                 count = f"{len(cells)} {plural('column', len(cells))}, not {len(names)}"
                 mend = f"put {'a single tab' if keeps_quotes else 'one comma'} between columns"
-                raise UserError(f"{path}, line {number} has {count}: {mend}, none into a text")
-            yield f"{path}, line {number}", dict(zip(names, cells, strict=True))
+                raise UserError(f"{where}{number} has {count}: {mend}, none into a text")
+            yield f"{where}{number}", dict(zip(names, cells, strict=True))
 
     place = str(path) if header else f"{path}, line 1"
     return Records(place, names, read, keeps_quotes=keeps_quotes)
@@ -200,8 +203,6 @@ def _file_records(kind: str, path: epath.Path, fields: Sequence[str]) -> Placed:
 
 
 def _value(where: str, record: Mapping[str, Any], field: str, may_be_null: Sequence[str]) -> Any:
-    if (value := record.get(field)) is not None:
-        return value
     value = record
     for name in (field,) if field in record else field.split("."):
         exists = isinstance(value, Mapping) and name in value

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.data.corpus import order as order_module
 from macaron_tf.data.corpus import reading
 from macaron_tf.data.corpus.config import CorpusConfig
-from macaron_tf.data.corpus.order import RowOrder
 from macaron_tf.data.corpus.reading import (
     PretrainingCorpus,
+    RowOrder,
     language_batches,
     process_seed,
     stream_dataset,
@@ -225,7 +224,7 @@ def order_of(order, start, repeat, count=None) -> list[int]:
 def test_every_start_is_the_middle_of_the_whole(shuffled_rows, groups, seed, block, monkeypatch):
     order = RowOrder(FIRST_ROWS, SHARDS, shuffled_rows, seed)
     assert -(-len(SHARDS) // order.group_shards) == groups
-    monkeypatch.setattr(order_module, "BLOCK_ROWS", block)
+    monkeypatch.setattr(reading, "BLOCK_ROWS", block)
     assert max(len(rows) for rows, _ in order.blocks(0, False)) <= block
     whole = order_of(order, 0, True, 3 * TOTAL)
     epochs = [whole[i : i + TOTAL] for i in range(0, len(whole), TOTAL)]
