@@ -117,9 +117,8 @@ def open_records(source: Source, split: str, tfds: Tfds | None = None) -> Record
     """Opens a split of a source as a table with named columns."""
     if source.kind == "tfds":
         prepared = open_set(source.location, split, tfds)
-        classes = {name: names for name, names in prepared.columns.items() if names}
-        columns = tuple(prepared.columns)
-        return Records(str(source), columns, prepared.rows, classes, may_be_empty=True)
+        classes = prepared.columns
+        return Records(str(source), tuple(classes), prepared.rows, classes, may_be_empty=True)
     if source.kind == "python":
         return _function_records(source, split, tfds)
     if source.kind not in RECORD_KINDS:

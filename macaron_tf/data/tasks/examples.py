@@ -148,6 +148,7 @@ _Rows = Iterator[tuple[str, list[str], str, Any]]
 def _tfds_rows(task: Task, names: str, split: str, tfds, language: str | None) -> _Rows:
     """Reads the examples of one or several TFDS datasets, whose names are separated by commas."""
     several = len(task.lists) == 3  # each record has several questions
+    plain = task.first if task.kind == "choice" else (*task.first, *task.second)
     own_fields = () if several else (*task.question, task.label)
     fields = (*task.first, *(task.lists or task.second), *own_fields)
     fields += (_INDEX,) * bool(task.submissions)
@@ -163,20 +164,16 @@ def _tfds_rows(task: Task, names: str, split: str, tfds, language: str | None) -
             index = record.get(_INDEX)
             if task.grouped:
                 index = [index[part] for part in ("paragraph", "question", "answer")]
-            sides = (task.first, () if task.kind == "choice" else task.second)
-            first, second = (
-                [_in_language(record[field], field, language, where) for field in side]
-                for side in sides
-            )
+            texts = [_in_language(record[field], field, language, where) for field in plain]
             if several:
                 for question, choices, label in zip(*map(record.get, task.lists), strict=True):
-                    yield where, [*first, question, *_padded(task, choices, where)], label, index
+                    yield where, [*texts, question, *_padded(task, choices, where)], label, index
                 continue
             if task.kind == "choice":
                 choices = record[task.lists[0]] if task.lists else map(record.get, task.second)
-                second = [*map(record.get, task.question), *_padded(task, [*choices], where)]
+                texts += [*map(record.get, task.question), *_padded(task, [*choices], where)]
             label = str(record[task.label])
-            yield where, [*first, *second], "" if label in ("-1", "-1.0") else label, index
+            yield where, texts, "" if label in ("-1", "-1.0") else label, index
 
 
 def _padded(task: Task, choices: Sequence[str], where: str) -> list[str]:
