@@ -14,18 +14,10 @@ from keras import ops
 
 from macaron_tf.distribution.mesh import Batch, replicated_sharding, shard_batch
 from macaron_tf.errors import UserError
-from macaron_tf.io.progress import Progress
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.optimizer import make_optimizer
 from macaron_tf.training.trained_model import TrainedModel, features, freeze
-from macaron_tf.training.updates import (
-    UPDATE_STATISTICS,
-    UPDATES,
-    FirstStage,
-    Objective,
-    pack,
-    sums_of,
-)
+from macaron_tf.training.updates import FirstStage, Objective, add_results, pack, sums_of
 
 Arrays = list[jax.Array]
 
@@ -49,14 +41,11 @@ class JaxModel(TrainedModel):
         super().__init__(network, objective, config)
         self.optimizer = make_optimizer(config, network.trainable_variables)
         self.skipped_in_a_row = keras.Variable(0, trainable=False, dtype="int32")
-        self.stop_training = False
-        # Maps "train" and "test" to the names of the step's packed sums. Tracing sets the names.
-        self.names: dict[str, tuple[str, ...]] = {}
         self._arrays: dict[str, Arrays] | None = None
         self._shardings: dict[str, list[jax.sharding.Sharding]] = {}  # shardings of `_arrays`
         self._micro_step = jax.jit(self._micro_step_of)
         self._test_step = jax.jit(self._test_step_of, out_shardings=(replicated_sharding(), None))
-        self._add = jax.jit(_add_results, donate_argnums=0)
+        self._add = jax.jit(add_results, donate_argnums=0)
         self._apply: Callable | None = None
 
     def variables(self) -> dict[str, list[keras.Variable]]:
@@ -99,43 +88,8 @@ class JaxModel(TrainedModel):
                     scope.add_update((variable, np.asarray(value)))
             yield
 
-    def fit(
-        self,
-        x: tf.data.Dataset,
-        epochs: int = 1,
-        steps_per_epoch: int = 1,
-        initial_epoch: int = 0,
-        callbacks: Sequence[keras.callbacks.Callback] = (),
-        verbose: int = 0,
-    ) -> None:
-        """Trains on an endless dataset. `steps_per_epoch` counts updates, as in `FitModel.fit`.
-
-        Unlike `FitModel.fit`, this method does not build the network, and returns `None`.
-        """
-        self.prepare()
-        self.stop_training = False
-        batches = (shard_batch(features(batch)) for batch in x.as_numpy_iterator())
-        callback_list = keras.callbacks.CallbackList(callbacks, model=self)
-        callback_list.on_train_begin()
-        logs = {}
-        for epoch in range(initial_epoch, epochs):
-            self.reset_metrics()
-            callback_list.on_epoch_begin(epoch)
-            steps, self.steps_to_skip = range(self.steps_to_skip, steps_per_epoch), 0
-            for index in steps:
-                callback_list.on_train_batch_begin(index)
-                values = self.update(batches)
-                logs = self._count(1, (*self.names["train"], *UPDATE_STATISTICS), values)
-                if logs:  # a callback may read the weights
-                    self.synchronize()
-                callback_list.on_train_batch_end(index, logs)
-                if self.stop_training:
-                    break
-            callback_list.on_epoch_end(epoch, logs)
-            if self.stop_training:
-                break
-        callback_list.on_train_end(logs)
-        self.synchronize()
+    def batches(self, dataset: tf.data.Dataset, per_worker: bool = False) -> Iterator[Batch]:
+        return (shard_batch(features(batch)) for batch in dataset.as_numpy_iterator())
 
     def save(self, filepath, *args, **kwargs) -> None:
         self.synchronize()
@@ -156,25 +110,14 @@ class JaxModel(TrainedModel):
     def summary(self, *args, **kwargs) -> None:
         self.network.summary(*args, **kwargs)
 
-    def evaluate(
-        self, x: tf.data.Dataset, verbose: int = 0, return_dict: bool = True
-    ) -> dict[str, float]:
-        """Computes the metrics as weighted means over a dataset (see `metrics_from_sums`)."""
-        self.synchronize()
+    def test(self, batches: Iterator[Batch]) -> Iterator[jax.Array]:
         variables = self.variables()
         trained, others = (_values(variables[part]) for part in ("trained", "others"))
-        self.reset_metrics()
-        with Progress("evaluating"):
-            for batch in x.as_numpy_iterator():
-                values, others = self._test_step(trained, others, shard_batch(features(batch)))
-                self._epoch_sums.add((*self.names["test"], UPDATES), values)
-        return self.get_metrics_result()
+        for batch in batches:
+            values, others = self._test_step(trained, others, batch)
+            yield values
 
-    def update(self, batches: Iterator[Batch]) -> jax.Array:
-        """Makes an update from the next `accumulation_steps` micro-batches, or fewer at the end.
-
-        Returns values `(K + 5,)`, see `Updates.apply`. Without a micro-batch, raises a `UserError`.
-        """
+    def update(self, batches: Iterator[Batch], limit: int = 1) -> jax.Array | None:
         arrays, accumulated = self._current_arrays(), None
         for _ in range(self.config.accumulation_steps):
             batch = next(batches, None)
@@ -183,7 +126,7 @@ class JaxModel(TrainedModel):
             results, arrays["others"] = self._micro_step(arrays["trained"], arrays["others"], batch)
             accumulated = results if accumulated is None else self._add(accumulated, results)
         if accumulated is None:
-            raise self._data_ended_error()
+            return None
         if self._apply is None:
             # The outputs have the same shardings as the inputs.
             array_shardings = {**self._shardings, "others": []}
@@ -299,15 +242,11 @@ class JaxModel(TrainedModel):
             arrays["skipped"][0].astype("float32"),
             learning_rate,
         ]
-        return arrays, jnp.concatenate([counted, jnp.stack(statistics)])
+        return arrays, jnp.concatenate([counted, jnp.stack(statistics)])[None]
 
 
 def _values(variables: Sequence[keras.Variable]) -> Arrays:
     return [variable.value for variable in variables]
-
-
-def _add_results(first, second):
-    return jax.tree.map(jnp.add, first, second)
 
 
 def build_jax_model(

@@ -245,14 +245,10 @@ class TrainingSession(keras.callbacks.Callback):
         return self.interrupted or stops, due
 
     def on_train_begin(self, logs=None):
-        self._last_step = self.model.step
         self._last_report = (self.model.step, time.monotonic() - self._away_seconds)
 
     def on_train_batch_end(self, batch, logs=None):
         step = self.model.step
-        if step == self._last_step:
-            return
-        self._last_step = step
         self.compiling.end()
         for reporter in self.reporters:
             reporter.tick(step)
@@ -465,27 +461,20 @@ def _fit(session: TrainingSession, train_dataset_fn, callbacks) -> None:
     """Makes the remaining updates. A resumed run continues in the middle of its epoch."""
     session.callbacks = callbacks
     model, config, step = session.model, session.config, session.model.step
-    save_every = config.save_every_steps or config.max_steps
-    model.stops = (config.log_every, config.validate_every, save_every, config.max_steps)
-    model.steps_to_skip = step % config.validate_every
 
     def validate(epoch, logs):
         # Keras passes the same dict to all callbacks in order, so later callbacks read `val_loss`.
         logs.update({f"val_{name}": value for name, value in session.validate_round().items()})
 
-    try:
-        with Progress("compiling the first update") as session.compiling:
-            model.fit(
-                train_dataset_fn(step * config.accumulation_steps),
-                initial_epoch=step // config.validate_every,
-                epochs=-(-config.max_steps // config.validate_every),
-                steps_per_epoch=config.validate_every,
-                callbacks=[
-                    keras.callbacks.LambdaCallback(on_epoch_end=validate),
-                    *callbacks,
-                    session,
-                ],
-                verbose=0,
-            )
-    finally:
-        model.stops = ()
+    save_every = config.save_every_steps or config.max_steps
+    with Progress("compiling the first update") as session.compiling:
+        model.fit(
+            train_dataset_fn(step * config.accumulation_steps),
+            initial_epoch=step // config.validate_every,
+            first_step=step % config.validate_every,
+            epochs=-(-config.max_steps // config.validate_every),
+            steps_per_epoch=config.validate_every,
+            callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=validate), *callbacks, session],
+            verbose=0,
+            stops=(config.log_every, config.validate_every, save_every, config.max_steps),
+        )

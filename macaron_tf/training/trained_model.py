@@ -1,22 +1,28 @@
 """Base class of the TensorFlow and JAX training models."""
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from macaron_tf.errors import UserError
+from macaron_tf.io.progress import Progress
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.keras_optimizers import ScheduleFreeAdamW
 from macaron_tf.training.lora import low_rank_layers
 from macaron_tf.training.optimizer import ExponentialMovingAverage, ScheduleFreeAverage
 from macaron_tf.training.updates import (
     SKIPPED_IN_A_ROW,
+    UPDATE_STATISTICS,
+    UPDATES,
     FirstStage,
     Objective,
     Sums,
     metrics_from_sums,
+    sums_of,
 )
 
 
@@ -27,19 +33,14 @@ class Diverged(UserError):
 class TrainedModel:
     """Base class of `FitModel` and `JaxModel`, which train a network on an objective.
 
-    Subclasses provide the parts of a Keras model that training runs and callbacks use, such as
-    `fit`, `evaluate` and `stop_training`. For the arguments, see `FitModel`.
+    The loops of training and evaluation are here. A subclass divides the batches among the devices
+    and computes on them. For the arguments, see `FitModel`.
 
     Attributes:
         step: number of updates so far, including skipped updates.
         window: `Sums` of the updates since the last call of `window.reset`.
-        stops: intervals in updates, set by `train`. If there are intervals, the host reads metrics
-            from the device only at multiples of an interval and where `max_skipped_updates` may be
-            reached, a call that makes several updates ends at the next multiple, and the training
-            data must be endless. If `stops` is empty, the host reads metrics after every call, and
-            the end of the data ends the epoch.
-        steps_to_skip: number of upcoming Keras steps that do nothing. A resumed epoch skips its
-            earlier updates in this way.
+        names: dict mapping `"train"` or `"test"` to the names of the step's packed sums. Tracing a
+            step sets the names.
         memory: variables that carry state from one training batch to the next, such as the memory
             of Transformer-XL. The first dimension of each variable is the batch size of one
             replica, or of all devices on JAX. Checkpoints contain these variables. Set the
@@ -48,11 +49,15 @@ class TrainedModel:
             Checkpoints do not contain these variables.
         strategy: distribution strategy whose replicas share the batches. The JAX engine ignores
             the strategy.
+        per_worker_data: whether each worker process provides its own training batches (see
+            `distributed`). The JAX engine ignores it.
         ema: moving average of the weights; `None` means no average.
         skipped_in_a_row: variable that counts consecutive skipped updates.
     """
 
     optimizer: keras.optimizers.Optimizer
+    history: keras.callbacks.History
+    stop_training: bool
     skipped_in_a_row: tf.Variable | keras.Variable
 
     def __init__(
@@ -64,15 +69,30 @@ class TrainedModel:
         self.config = config or TrainingConfig()
         self.step = 0
         self.window = Sums()
-        self.stops: tuple[int, ...] = ()
-        self.steps_to_skip = 0
+        self.names: dict[str, tuple[str, ...]] = {}
         self.memory: Sequence[keras.Variable] = ()
         self.evaluation_memory: Sequence[keras.Variable] = ()
         self.strategy = tf.distribute.get_strategy()
+        self.per_worker_data = False
         self.ema: ExponentialMovingAverage | None = None
         self._epoch_sums = Sums()
-        self._epoch_start = 0
         self._next_check = 0  # first step at which too many updates may have been skipped
+
+    def batches(self, dataset: tf.data.Dataset, per_worker: bool = False) -> Iterator:
+        """Returns an iterator over a dataset's batches, divided among the devices."""
+        raise NotImplementedError
+
+    def update(self, batches: Iterator, limit: int = 1) -> Any:
+        """Makes up to `limit` updates in one call, each from the next micro-batches.
+
+        Returns the values `(N, K + 5)` of N updates, see `Updates.apply`, or `None` if no
+        micro-batch is left.
+        """
+        raise NotImplementedError
+
+    def test(self, batches: Iterator) -> Iterator:
+        """Yields the objective's K sums on each batch and the batch count 1, `(K + 1,)`."""
+        raise NotImplementedError
 
     def prepare(self) -> None:
         """Creates the missing variables of the optimizer and of the moving average."""
@@ -110,6 +130,104 @@ class TrainedModel:
         for layer in low_rank_layers(self.network):
             yield from (layer._kernel, layer.lora_kernel_a, layer.lora_kernel_b)
 
+    def fit(
+        self,
+        x: tf.data.Dataset,
+        epochs: int = 1,
+        steps_per_epoch: int | None = None,
+        initial_epoch: int = 0,
+        first_step: int = 0,
+        callbacks: Sequence[keras.callbacks.Callback] = (),
+        validation_data: tf.data.Dataset | None = None,
+        verbose: int | str = "auto",
+        stops: Sequence[int] = (),
+    ) -> keras.callbacks.History:
+        """Trains on a dataset like `keras.Model.fit`, and returns the history of the metrics.
+
+        If the network is not built, this method first builds the network on a batch.
+
+        Args:
+            steps_per_epoch: number of updates per epoch, for which the data must suffice. `None`
+                means that the end of the data ends the epoch.
+            first_step: number of updates of the first epoch that an earlier session has made.
+            stops: intervals in updates. If there are any, the host reads metrics from the device
+                only at multiples of an interval and where `max_skipped_updates` may be reached, and
+                a call that makes several updates ends at the next multiple. Otherwise, the host
+                reads metrics after every call.
+        """
+        self._build_on(x)
+        self.prepare()
+        self.stop_training = False
+        batches: Iterator | None = None
+        logs: dict[str, float] = {}
+        callback_list = keras.callbacks.CallbackList(
+            list(callbacks),
+            add_history=True,
+            add_progbar=verbose != 0,
+            model=self,
+            verbose=verbose,
+            epochs=epochs,
+            steps=steps_per_epoch,
+        )
+        callback_list.on_train_begin()
+        for epoch in range(initial_epoch, epochs):
+            self._epoch_sums.reset()
+            callback_list.on_epoch_begin(epoch)
+            batches = self.batches(x, self.per_worker_data) if batches is None else batches
+            index, first_step = first_step, 0
+            while index < (steps_per_epoch or math.inf) and not self.stop_training:
+                callback_list.on_train_batch_begin(index)
+                left = steps_per_epoch - index if steps_per_epoch else 1
+                values = self.update(
+                    batches, min([left, *(every - self.step % every for every in stops)])
+                )
+                if values is None and (steps_per_epoch or not index):
+                    raise UserError(
+                        f"the training data ended after step {self.step}: use a dataset that has "
+                        "at least one batch and repeats endlessly"
+                    )
+                if values is None:
+                    batches = None
+                    break
+                index += len(values)
+                if logs := self._count(values, stops):
+                    self.synchronize()  # a callback may read the weights
+                callback_list.on_train_batch_end(index - 1, logs)
+            logs = dict(logs)
+            if validation_data is not None:
+                callback_list.on_test_begin()
+                found = self.evaluate(validation_data)
+                callback_list.on_test_end(found)
+                logs |= {f"val_{name}": value for name, value in found.items()}
+            callback_list.on_epoch_end(epoch, logs)
+            if self.stop_training:
+                break
+        callback_list.on_train_end(logs)
+        self.synchronize()
+        return self.history
+
+    def evaluate(
+        self, x: tf.data.Dataset, verbose: int = 0, return_dict: bool = True
+    ) -> dict[str, float]:
+        """Computes metrics as weighted means over a dataset (see `metrics_from_sums`).
+
+        For example, the loss is the mean over all tokens, not over batches. Keras's arguments
+        `verbose` and `return_dict` have no effect.
+        """
+        self._build_on(x)
+        self.synchronize()
+        sums = Sums()
+        with Progress("evaluating"):
+            for values in self.test(self.batches(x)):
+                sums.add((*self.names["test"], UPDATES), values)
+        return metrics_from_sums(sums.totals())
+
+    def _build_on(self, x: tf.data.Dataset) -> None:
+        if not self.network.built:
+            with self.strategy.scope():
+                for batch in x.take(1):
+                    sums_of(self.objective, self.network, features(batch), training=False)
+
     def synchronize(self) -> None:
         """Writes the current values to the Keras variables. Only `JaxModel` holds newer values."""
 
@@ -130,26 +248,16 @@ class TrainedModel:
         self.synchronize()
         return self.ema.swapped() if self.ema else nullcontext()
 
-    def reset_metrics(self) -> None:
-        """Resets the metrics. Keras calls this method at the start of an epoch or an evaluation."""
-        self._epoch_sums.reset()
-        self._epoch_start = self.step
+    def _count(self, values, stops: Sequence[int]) -> dict[str, float]:
+        """Adds the values `(N, K + 5)` of N updates to the sums, and returns the logs for Keras.
 
-    def get_metrics_result(self) -> dict[str, float]:
-        """Returns a dict with the metrics of the current epoch or evaluation so far."""
-        return metrics_from_sums(self._epoch_sums.totals())
-
-    def _count(self, updates: int, names: Sequence[str], values) -> dict[str, float]:
-        """Adds updates to `step` and their values to the sums, and returns the logs for Keras.
-
-        The `values` of the K `names` are those of one update, `(K,)`, or of N updates, `(N, K)`.
-        The logs are the metrics of the epoch. If `stops` is not empty, the logs are empty at steps
+        The logs are the metrics of the epoch. If there are `stops`, the logs are empty at steps
         that are not a multiple of any interval in `stops`.
         """
-        self.step += updates
-        self.window.add(names, values)
-        self._epoch_sums.add(names, values)
-        is_stop = not self.stops or any(self.step % every == 0 for every in self.stops)
+        self.step += len(values)
+        for sums in (self.window, self._epoch_sums):
+            sums.add((*self.names["train"], *UPDATE_STATISTICS), values)
+        is_stop = not stops or any(self.step % every == 0 for every in stops)
         if not is_stop and self.step < self._next_check:
             return {}
         totals = self._epoch_sums.totals()
@@ -162,12 +270,6 @@ class TrainedModel:
             )
         self._next_check = self.step + int(self.config.max_skipped_updates - skipped)
         return metrics_from_sums(totals) if is_stop else {}
-
-    def _data_ended_error(self) -> UserError:
-        return UserError(
-            f"the training data ended after step {self.step}: use a dataset that has at least one "
-            "batch and repeats endlessly"
-        )
 
 
 def features(data) -> dict[str, tf.Tensor]:

@@ -154,8 +154,6 @@ class Updates:
     """Computations that `FitModel` runs inside TensorFlow graphs.
 
     Attributes:
-        names: dict mapping `"train"` or `"test"` to the names of the step's packed sums. Tracing a
-            step sets the names.
         traces: dict mapping `"train"` or `"test"` to the number of times the step was traced.
     """
 
@@ -163,7 +161,6 @@ class Updates:
         self.model = model
         self.strategy = tf.distribute.get_strategy()
         self.first_stage = first_stage
-        self.names: dict[str, tuple[str, ...]] = {}
         self.traces = {"train": 0, "test": 0}
         self._updated_variables: list[keras.Variable] = []
 
@@ -173,7 +170,7 @@ class Updates:
 
         def step(batch) -> tf.Tensor:
             sums = sums_of(self.model.objective, self.model.network, batch, training=False)
-            self.names["test"], packed = pack(sums)
+            self.model.names["test"], packed = pack(sums)
             return packed
 
         return self._run_on_share(step, batch)
@@ -191,7 +188,7 @@ class Updates:
         variables = self.model.network.trainable_variables
         with tf.GradientTape() as tape:
             sums = sums_of(self.model.objective, self.model.network, batch, training=True)
-        self.names["train"], packed = pack(sums)
+        self.model.names["train"], packed = pack(sums)
         gradients = tape.gradient(sums["loss_sum"], [variable.value for variable in variables])
         unused = [v.path for g, v in zip(gradients, variables, strict=True) if g is None]
         if unused:
@@ -252,7 +249,7 @@ class Updates:
 
             def body(index, sums, gradients):
                 batch = tf.nest.map_structure(lambda tensor: tensor[index], stacked)
-                return index + 1, *_add_results((sums, gradients), micro_step(batch))
+                return index + 1, *add_results((sums, gradients), micro_step(batch))
 
             _, sums, gradients = tf.while_loop(
                 lambda index, *_: index < len(batches),
@@ -275,7 +272,7 @@ class Updates:
 
             def add():
                 results = self._run(micro_step, batch.get_value())
-                return self._run(_add_results, (sums, gradients), results)
+                return self._run(add_results, (sums, gradients), results)
 
             sums, gradients = tf.cond(batch.has_value(), add, lambda: (sums, gradients))
             return index + 1, sums, gradients
@@ -311,7 +308,7 @@ class Updates:
         # Decide outside of the replicas, because a collective operation must not run in tf.cond.
         # The values are equal on all replicas.
         counted, norm = self._first(sums), self._first(norm)
-        weight = counted[self.names["train"].index("weight")]
+        weight = counted[self.model.names["train"].index("weight")]
         healthy = tf.math.is_finite(norm) & tf.reduce_all(tf.math.is_finite(counted))
         healthy &= weight > 0
 
@@ -368,7 +365,7 @@ class Updates:
             local_tensors = [tf.identity(tensor) for tensor in (sums, *gradients)]
             context = tf.distribute.get_replica_context()
             sums, *gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, local_tensors)
-        weight = sums[self.names["train"].index("weight")]
+        weight = sums[self.model.names["train"].index("weight")]
         factor = tf.math.divide_no_nan(1.0, weight)
         if self.first_stage:
             steps = self.model.optimizer.iterations
@@ -409,5 +406,5 @@ class Updates:
         return self._local_results(value)[0]
 
 
-def _add_results(first, second):
+def add_results(first, second):
     return first[0] + second[0], [g + h for g, h in zip(first[1], second[1], strict=True)]

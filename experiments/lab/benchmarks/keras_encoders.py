@@ -6,6 +6,7 @@ GELU, tied embeddings, logits only at masked positions, and AdamW. The inputs ha
 attention mask. The models of KerasHub and Model Garden have no segment embeddings (2 D weights).
 """
 
+import itertools
 import types
 from collections.abc import Callable
 
@@ -93,28 +94,18 @@ def training_step(
     batch = random_batch(setting)
     batch["masked_weights"] = np.ones(batch["masked_labels"].shape, np.float32)
     if on_jax():
-        device_batch = {
-            x: keras.ops.convert_to_tensor(array) for x, array in shard_batch(batch).items()
-        }
-
-        def run_on_jax(steps: int) -> float:
-            for _ in range(steps):
-                values = model.update(iter([device_batch]))
-            sums = dict(zip(model.names["train"], np.asarray(values), strict=False))
-            return float(sums["loss_sum"] / sums["weight"])
-
-        return Contender(run_on_jax, network.count_params())
-    iterator = iter(tf.data.Dataset.from_tensors(batch).repeat())
-    update = model.make_train_function()
+        arrays = shard_batch(batch).items()
+        device_batch = {name: keras.ops.convert_to_tensor(array) for name, array in arrays}
+        batches = itertools.repeat(device_batch)
+    else:
+        batches = iter(tf.data.Dataset.from_tensors(batch).repeat())
 
     def run_steps(steps: int) -> float:
-        last = model.step + steps
-        model.stops = (last,)
-        model.reset_metrics()
         with implementation_scope(implementation):  # matters only when the first run traces
             for _ in range(steps):
-                logs = update(iterator)
-        return float(logs["loss"])
+                values = model.update(batches)
+        sums = dict(zip(model.names["train"], np.asarray(values)[0], strict=False))
+        return float(sums["loss_sum"] / sums["weight"])
 
     return Contender(run_steps, network.count_params())
 
