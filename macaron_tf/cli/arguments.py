@@ -56,42 +56,43 @@ def program(
 ) -> Callable[..., int]:
     """Builds the `main` function of a program whose first argument names one of `commands`.
 
-    Only the parser of that command is made. `main(arguments=None)` returns the exit status (see
-    `exit_on_user_error`). `None` means the arguments in `sys.argv`.
+    Only the parser of that command is made. See `single_program` for `prepare`.
 
     Args:
         name: the program as the user types it, such as "macaron".
-        prepare: function of the parsed options, to call before the command's function.
     """
 
-    def main(arguments: list[str] | None = None) -> int:
-        command, *argv = (sys.argv[1:] if arguments is None else arguments) or [""]
-        if command not in commands:
-            Parser(prog=name).error(f"{command!r} is not a command: give {', '.join(commands)}")
+    def main(arguments: list[str]) -> int:
+        command, *argv = arguments
         text, run, *parts = commands[command]
-        # A part may replace --help.
-        parser = Parser(prog=f"{name} {command}", description=text, conflict_handler="resolve")
-        _add_parts(parser, run, parts)
-        return _main(parser, prepare)(argv)
+        options = {"prepare": prepare, "intermixed": False}
+        return single_program(f"{name} {command}", text, run, *parts, **options)(argv)
 
     return main
 
 
 def single_program(
-    name: str, text: str, run: str, *parts: Part, prepare: Prepare | None = None
+    name: str,
+    text: str,
+    run: str,
+    *parts: Part,
+    prepare: Prepare | None = None,
+    intermixed: bool = True,
 ) -> Callable[..., int]:
-    """Builds the `main` function of a program without sub-commands (see `program`)."""
-    parser = Parser(prog=name, description=text)
-    _add_parts(parser, run, parts)
-    return _main(parser, prepare, intermixed=True)
+    """Builds the `main` function of a program without sub-commands (see `Command`).
 
+    `main(arguments=None)` returns the exit status (see `exit_on_user_error`). `None` means the
+    arguments in `sys.argv`.
 
-def _add_parts(parser: argparse.ArgumentParser, run: str, parts: Sequence[Part]) -> None:
+    Args:
+        prepare: function of the parsed options, to call before the command's function.
+        intermixed: whether flags may stand between positional arguments.
+    """
+    # A part may replace --help.
+    parser = Parser(prog=name, description=text, conflict_handler="resolve")
     parser.set_defaults(function=run)
     together(*parts, TRUST_CODE)(parser)
 
-
-def _main(parser: Parser, prepare: Prepare | None, intermixed: bool = False) -> Callable[..., int]:
     @exit_on_user_error
     def main(arguments: list[str] | None = None) -> int | None:
         """Parses the arguments, by default `sys.argv[1:]`, and runs the command's function."""

@@ -39,12 +39,9 @@ def make_strategy(
     """
     if name is not None and name not in STRATEGIES:
         raise UserError(f"--strategy {name} is unknown: give one of {', '.join(STRATEGIES)}")
-    if tpu is not None and name != "tpu":
-        raise UserError(f"--tpu {tpu} needs --strategy tpu: give --strategy tpu, or omit --tpu")
-    if replicas is not None and name != "mirrored":
-        raise UserError(f"--replicas {replicas} needs --strategy mirrored: give both or neither")
-    if replicas is not None and replicas < 1:
-        raise UserError(f"--replicas {replicas} is too small: give 1 or more")
+    for flag, value, owner in (("tpu", tpu, "tpu"), ("replicas", replicas, "mirrored")):
+        if value is not None and name != owner:
+            raise UserError(f"--{flag} {value} needs --strategy {owner}: give both or neither")
     try:
         if name == "cpu":
             tf.config.set_visible_devices([], "GPU")

@@ -36,13 +36,13 @@ class Callbacks:
         for call in calls:
             import_path, _ = parse_call(call)
             find(import_path, keras.callbacks.Callback, trust_code=True)  # the user typed the name
-        updates = None
-        if profile is not None:
-            match = re.fullmatch(r"(\d+):(\d+)", profile)
-            updates = (int(match[1]), int(match[2])) if match else (0, 0)
-            if not 1 <= updates[0] <= updates[1]:
-                raise UserError(f"--profile {profile} is no range: write START:STOP, as in 10:14")
-        return cls(tuple(calls), updates)
+        if profile is None:
+            return cls(tuple(calls))
+        match = re.fullmatch(r"(\d+):(\d+)", profile)
+        first, last = map(int, match.groups()) if match else (0, 0)
+        if not 1 <= first <= last:
+            raise UserError(f"--profile {profile} is no range: write START:STOP, as in 10:14")
+        return cls(tuple(calls), (first, last))
 
     def make(self, run_dir: str | os.PathLike) -> list[keras.callbacks.Callback]:
         """Constructs the callbacks, including a `Trace` if `profile` is not `None`.
@@ -72,18 +72,18 @@ class Trace(keras.callbacks.Callback):
         self.folder, self.first, self.last = folder, first, last
         self._first_traced: int | None = None
         self._ended = False
+        self._start, self._stop = tf.profiler.experimental.start, tf.profiler.experimental.stop
+        if keras.backend.backend() == "jax":
+            import jax
+
+            self._start, self._stop = jax.profiler.start_trace, jax.profiler.stop_trace
 
     def on_train_batch_begin(self, batch, logs=None):
         step, is_jax = self.model.step, keras.backend.backend() == "jax"
         steps_per_call = 1 if is_jax else self.model.config.steps_per_call
         if self._first_traced is None and self.first - steps_per_call <= step < self.last:
             self._first_traced = step + 1
-            if is_jax:
-                import jax
-
-                jax.profiler.start_trace(self.folder)
-            else:
-                tf.profiler.experimental.start(self.folder)
+            self._start(self.folder)
 
     def on_train_batch_end(self, batch, logs=None):
         if self._first_traced and not self._ended and self.model.step >= self.last:
@@ -104,12 +104,7 @@ class Trace(keras.callbacks.Callback):
         # Wait for the device, which may still compute earlier updates.
         self.model.synchronize()
         int(keras.ops.convert_to_numpy(self.model.optimizer.iterations))
-        if keras.backend.backend() == "jax":
-            import jax
-
-            jax.profiler.stop_trace()
-        else:
-            tf.profiler.experimental.stop()
+        self._stop()
         print(
             f"trace of updates {self._first_traced} to {self.model.step} written: view it with "
             f"tensorboard --logdir {self.folder}"

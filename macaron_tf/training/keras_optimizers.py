@@ -118,11 +118,6 @@ KERAS = {
 }
 
 
-def optimizer_class(name: str) -> type[keras.optimizers.Optimizer]:
-    """Returns the optimizer class for a name in `KERAS` or for `package.module:Name`."""
-    return find(name, keras.optimizers.Optimizer) if is_import_path(name) else KERAS[name]
-
-
 def check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
     """Raises a UserError for an argument that a training setting determines."""
     for argument in arguments:
@@ -143,7 +138,8 @@ def make_keras_optimizer(
         weight_decay: decoupled weight decay; `None` means no decay.
     """
     with clear_errors(name):
-        optimizer = optimizer_class(name)(learning_rate=schedule, **arguments)
+        made = find(name, keras.optimizers.Optimizer) if is_import_path(name) else KERAS[name]
+        optimizer = made(learning_rate=schedule, **arguments)
     optimizer.weight_decay = weight_decay
     check_optimizer(name, optimizer)
     return optimizer
