@@ -23,6 +23,7 @@ from macaron_tf.text.normalization import (
     CUT,
     AlignedText,
     LocatedPieces,
+    NormalizationConfig,
     as_strings,
     in_chunks,
     in_spaced_script,
@@ -105,17 +106,18 @@ class Vocabulary(abc.ABC):
         return json.loads(json.dumps(values, default=dataclasses.asdict))
 
     @classmethod
-    @abc.abstractmethod
     def from_contents(cls, contents: bytes, settings: dict[str, Any]) -> Self:
-        """Builds a vocabulary from the results of its methods `contents` and `settings`."""
+        """Builds a vocabulary from its `contents` and the arguments of its constructor."""
+        return cls(contents, **settings)
 
     @classmethod
     def restore(cls, contents: bytes, settings: dict[str, Any]) -> Self:
-        """Builds a vocabulary with its `added` tokens from saved contents and settings."""
+        """Builds a vocabulary from the results of its methods `contents` and `settings`."""
         tokens = ("added", "unnormalized")
         options = {name: value for name, value in settings.items() if name not in tokens}
-        if "special" in options:
-            options["special"] = Special.of(options["special"])
+        for name, build in (("special", Special.of), ("normalization", NormalizationConfig.read)):
+            if name in options:
+                options[name] = build(options[name])
         vocabulary = cls.from_contents(contents, options)
         if "added" in settings:
             vocabulary.added = settings["added"]
@@ -311,7 +313,7 @@ class PieceVocabulary(Vocabulary):
     @property
     def tokenizer(self) -> Any:
         """In-graph tokenizer of normalized lines, with the interface of tensorflow_text."""
-        raise NotImplementedError
+        return self
 
     @abc.abstractmethod
     def piece_bytes(self, token_id: int) -> bytes:
@@ -330,7 +332,10 @@ class PieceVocabulary(Vocabulary):
 
     def starts_word(self, token_id: int) -> bool:
         """Returns whether a piece begins a word. `token_id` must not be a special id."""
-        raise NotImplementedError
+        raise UserError(
+            f"a {self.kind} vocabulary does not mark where words begin, so whole words cannot be "
+            "masked"
+        )
 
     def encode(self, strings: tf.Tensor, language: str | None = None) -> tf.RaggedTensor:
         """Encodes lines `(B,)` in-graph as ids `(B, None)` int32, without special tokens.

@@ -121,10 +121,6 @@ class MergedPieceVocabulary(PieceVocabulary):
             ) from error
         return cls(pieces, merges, **settings)
 
-    @property
-    def tokenizer(self) -> Self:
-        return self
-
     @abc.abstractmethod
     def words(self, lines: tf.Tensor) -> tf.RaggedTensor:
         """Splits normalized lines `(B,)` into words `(B, None)`."""
@@ -360,13 +356,9 @@ class BytePairVocabulary(MergedPieceVocabulary):
         # A word that is a piece is a single unit, which no merge changes.
         word_ids = self.piece_ids.lookup(words)  # (N,); -1 for other words
         letters = tf.RaggedTensor.from_row_lengths(ids, lengths)
-        piece_ids, positions = (
-            tf.gather(word_ids, letters.value_rowids()),
-            tf.ragged.range(lengths).values,
-        )
-        ids = tf.boolean_mask(
-            tf.where(piece_ids < 0, ids, piece_ids), (piece_ids < 0) | (positions == 0)
-        )
+        piece_ids = tf.gather(word_ids, letters.value_rowids())
+        is_kept = (piece_ids < 0) | (tf.ragged.range(lengths).values == 0)
+        ids = tf.boolean_mask(tf.where(piece_ids < 0, ids, piece_ids), is_kept)
         return ids, tf.where(word_ids < 0, lengths, 1)
 
     @functools.cached_property
@@ -456,11 +448,6 @@ class CharacterPairVocabulary(MergedPieceVocabulary):
         unit = self.names[token_id]
         text = f"{unit.removesuffix(WORD_END)} " if unit.endswith(WORD_END) else unit
         return text.encode()
-
-    def starts_word(self, token_id: int) -> bool:
-        raise UserError(
-            f"a {self.kind} vocabulary marks where words end, so whole words cannot be masked"
-        )
 
 
 class MosesPairVocabulary(CharacterPairVocabulary):

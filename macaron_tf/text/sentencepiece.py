@@ -6,7 +6,7 @@ import io
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import sentencepiece
 import tensorflow as tf
@@ -161,11 +161,6 @@ class SentencePieceVocabulary(PieceVocabulary):
 
     def contents(self) -> bytes:
         return self.proto
-
-    @classmethod
-    def from_contents(cls, contents: bytes, settings: dict[str, Any]) -> Self:
-        normalization = NormalizationConfig(**settings["normalization"])
-        return cls(contents, **{**settings, "normalization": normalization})
 
     @functools.cached_property
     def model_type(self) -> str:

@@ -76,8 +76,7 @@ class PairVocabulary(PieceVocabulary):
             raise UserError(
                 "the file does not contain two vocabularies: restore it from a copy"
             ) from error
-        normalization = NormalizationConfig(**settings["normalization"])
-        return cls(*vocabularies, normalization, settings["languages"])
+        return cls(*vocabularies, **settings)
 
     def _side(self, language: str | None) -> tuple[PieceVocabulary, str]:
         """Returns the vocabulary of a language, and the language. `None` means the source."""

@@ -1,10 +1,8 @@
 """Vocabulary of any `tokenizer.json`, which Hugging Face's package tokenizers encodes in Python."""
 
-import functools
 import json
 import re
 from collections.abc import Sequence
-from typing import Any, Self
 
 import numpy as np
 import tensorflow as tf
@@ -62,6 +60,7 @@ class TokenizerJsonVocabulary(PieceVocabulary):
         self._decoder = json.dumps(fields.get("decoder"))
         self.byte_fallback = "ByteFallback" in self._decoder
         self.spaces_after = WORD_END in self._decoder
+        self.leading_space = "" if "ByteLevel" in self._decoder else "^ "
 
     @property
     def pieces(self) -> int:
@@ -76,16 +75,10 @@ class TokenizerJsonVocabulary(PieceVocabulary):
     def contents(self) -> bytes:
         return self._contents
 
-    @classmethod
-    def from_contents(cls, contents: bytes, settings: dict[str, Any]) -> Self:
-        return cls(contents, **settings)
-
     def normalized(self, strings: tf.Tensor, language: str | None = None) -> tf.Tensor:
         return tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", errors="replace")
 
-    def _encode(self, strings: tf.Tensor) -> LocatedPieces:
-        """Encodes lines `(B,)`, and locates the pieces in them."""
-
+    def encode_with_offsets(self, strings: tf.Tensor) -> LocatedPieces:
         def encode(lines: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             texts = [line.decode() for line in lines]
             found = self._tokenizer.encode_batch(texts, add_special_tokens=False)
@@ -105,10 +98,7 @@ class TokenizerJsonVocabulary(PieceVocabulary):
         return LocatedPieces(ids, ids.with_values(starts), ids.with_values(ends))
 
     def encode(self, strings: tf.Tensor, language: str | None = None) -> tf.RaggedTensor:
-        return self._encode(strings).ids
-
-    def encode_with_offsets(self, strings: tf.Tensor) -> LocatedPieces:
-        return self._encode(strings)
+        return self.encode_with_offsets(strings).ids
 
     def piece_bytes(self, token_id: int) -> bytes:
         name = self.names[token_id]
@@ -127,10 +117,6 @@ class TokenizerJsonVocabulary(PieceVocabulary):
 
     def starts_word(self, token_id: int) -> bool:
         return self.piece_bytes(token_id)[:1].isspace()
-
-    @functools.cached_property
-    def leading_space(self) -> str:
-        return "" if "ByteLevel" in self._decoder else "^ "
 
     def trackables(self) -> list:
         raise UserError(

@@ -72,9 +72,8 @@ def character_ids(words: tf.Tensor, width: int) -> tf.Tensor:
 
 
 SPLITTERS = ("tensorflow_text", "blingfire")
-_MAX_LINE_LENGTH = (
-    1 << 16
-)  # maximum number of characters in a line; sentence splitters are slow beyond it
+# Maximum number of characters in a line; sentence splitters are slow beyond it.
+_MAX_LINE_LENGTH = 1 << 16
 
 
 def cut_lines(text: str, max_length: int = _MAX_LINE_LENGTH) -> list[str]:
@@ -193,11 +192,7 @@ def read_words(documents: Iterable[str]) -> list[list[str]]:
         for text in lines:
             text_sentences = [sentence for _ in text for sentence in next(sentences)]
             with tf.device("CPU"):
-                rows = (
-                    split_words(tf.constant(text_sentences, tf.string)).to_list()
-                    if text_sentences
-                    else []
-                )
+                rows = split_words(tf.constant(text_sentences, tf.string)).to_list()
             words = [[word.decode("utf-8", "replace") for word in row] for row in rows]
             documents_words.append(
                 [word for row in words for word in (SENTENCE_START, *row, SENTENCE_END)]
@@ -287,10 +282,6 @@ class CharacterWords(PieceVocabulary):
         # `regex_split_with_offsets` drops the text after a NUL.
         return tf.strings.regex_replace(strings, r"\x00", "\ufffd")
 
-    @property
-    def tokenizer(self) -> "CharacterWords":
-        return self
-
     def tokenize(self, strings: tf.Tensor) -> tf.RaggedTensor:
         """Splits lines `(B,)` like `split_words`, and returns the word ids `(B, None)` int32."""
         return self.tokenize_with_offsets(strings)[0]
@@ -312,6 +303,3 @@ class CharacterWords(PieceVocabulary):
 
     def piece_bytes(self, token_id: int) -> bytes:
         return list(self._word_ids)[token_id]
-
-    def trackables(self) -> list:
-        return []

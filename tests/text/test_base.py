@@ -137,7 +137,7 @@ def test_saved_models_need_none_of_our_code(tmp_path):
 
 
 def test_first_use_inside_a_graph(vocabulary):
-    fresh = type(vocabulary).from_contents(vocabulary.contents(), vocabulary.settings())
+    fresh = type(vocabulary).restore(vocabulary.contents(), vocabulary.settings())
     dataset = tf.data.Dataset.from_tensors(["the man"]).map(lambda x: fresh.encode(x).to_tensor())
     assert next(iter(dataset)).numpy()[0].tolist() == fresh.encode_lines(["the man"])[0]
 
@@ -166,7 +166,7 @@ def test_the_hash_covers_every_switch(vocabulary):
     settings = vocabulary.settings()
     for name in (name for name, value in settings.items() if isinstance(value, bool)):
         flipped = {**settings, name: not settings[name]}
-        changed = type(vocabulary).from_contents(vocabulary.contents(), flipped)
+        changed = type(vocabulary).restore(vocabulary.contents(), flipped)
         assert changed.settings() == flipped and changed.hash != vocabulary.hash
 
 

@@ -50,7 +50,7 @@ def test_hash_covers_settings(toy_vocabulary):
     made = [SentencePieceVocabulary(proto, **options) for options in settings]
     assert len({vocabulary.hash for vocabulary in made}) == len(settings)
     for vocabulary in made:
-        again = SentencePieceVocabulary.from_contents(proto, vocabulary.settings())
+        again = SentencePieceVocabulary.restore(proto, vocabulary.settings())
         assert again.hash == vocabulary.hash
         assert again.normalization == vocabulary.normalization
 
@@ -184,7 +184,7 @@ def test_accents_and_quotes_are_folded_as_in_albert(lines, encoders):
     assert folded.encode(tf.constant(text[:1])).to_list() == rows[:1]
     pairs = [(line, "en") for line in lines]
     assert SentencePieceVocabulary.train(pairs, 44, **options).hash == folded.hash
-    again = SentencePieceVocabulary.from_contents(folded.contents(), folded.settings())
+    again = SentencePieceVocabulary.restore(folded.contents(), folded.settings())
     assert again.hash == folded.hash and again.encode_lines(text) == rows
     plain = SentencePieceVocabulary(folded.proto, folded.normalization)
     assert plain.encode_lines(text[:1]) != rows[:1]
