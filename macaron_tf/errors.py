@@ -148,6 +148,11 @@ def nearest(name: str, choices: Iterable[str]) -> str:
     return f"; perhaps you meant {matches[0]!r}" if matches else ""
 
 
+def warn(sentence: str) -> None:
+    """Prints a warning to stderr."""
+    print(f"warning: {sentence}", file=sys.stderr, flush=True)
+
+
 def plural(noun: str, count: int) -> str:
     """Returns `noun` for a count of 1, and otherwise its plural with the ending "s"."""
     return noun if count == 1 else f"{noun}s"
@@ -181,9 +186,8 @@ def sentence_of(error: BaseException, import_path: str = "") -> str | None:
     where = f"{frames[-1].filename}, line {frames[-1].lineno}"
     if not import_path:
         # User code may be the cause even if it did not raise. It may return a wrong type.
-        suspects = (
-            "" if user_frames else f"; this process runs your code: {', '.join(sorted(USER_FILES))}"
-        )
+        files = ", ".join(sorted(USER_FILES))
+        suspects = "" if user_frames else f"; this process runs your code: {files}"
         return f"{where} raised {description}{suspects}"
     # The message of a SyntaxError already ends with the file and line.
     position = "" if isinstance(error, SyntaxError) else f" ({where})"
@@ -226,10 +230,9 @@ def missing_package(error: Exception, purpose: str = "this command") -> str | No
 
     `purpose` is the feature that needs the package.
     """
-    module = error.name.partition(".")[0] if isinstance(error, ImportError) and error.name else ""
-    return (
-        f"{purpose} needs {module}: {install_command(EXTRAS[module])}" if module in EXTRAS else None
-    )
+    module = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    extra = EXTRAS.get(module)
+    return f"{purpose} needs {module}: {install_command(extra)}" if extra else None
 
 
 # Extras of commands. Each includes the extras before it.

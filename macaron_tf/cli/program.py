@@ -22,6 +22,7 @@ from macaron_tf.errors import (
     out_of_memory,
     sentence_of,
     store_sentence,
+    warn,
 )
 from macaron_tf.io.signals import RepeatedSignals
 
@@ -237,8 +238,5 @@ def decoded(lines: Iterable[bytes]) -> Iterator[str]:
         # "utf-8-sig" removes a byte order mark.
         text = line.decode("utf-8-sig" if number == 1 else "utf-8", errors="replace")
         if "\N{REPLACEMENT CHARACTER}" in text and b"\xef\xbf\xbd" not in line:
-            print(
-                f"warning: line {number} is not UTF-8: invalid bytes are replaced by U+FFFD",
-                file=sys.stderr,
-            )
+            warn(f"line {number} is not UTF-8: invalid bytes are replaced by U+FFFD")
         yield text.rstrip("\r\n")

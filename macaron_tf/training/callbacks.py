@@ -3,14 +3,13 @@
 import dataclasses
 import os
 import re
-import sys
 from collections.abc import Iterable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, warn
 from macaron_tf.io.plug_ins import clear_errors, find, parse_call
 
 
@@ -91,10 +90,9 @@ class Trace(keras.callbacks.Callback):
 
     def on_train_end(self, logs=None):
         if self._first_traced is None:
-            print(
-                f"warning: --profile {self.first}:{self.last} wrote no trace, because this session "
-                f"made none of these updates (the run is at step {self.model.step})",
-                file=sys.stderr,
+            warn(
+                f"--profile {self.first}:{self.last} wrote no trace, because this session made "
+                f"none of these updates (the run is at step {self.model.step})"
             )
         elif not self._ended:
             self._end()

@@ -22,7 +22,6 @@ import os
 import pathlib
 import re
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 
@@ -31,7 +30,7 @@ import numpy as np
 import tensorflow as tf
 from etils import epath
 
-from macaron_tf.errors import UserError, parse_json, plural
+from macaron_tf.errors import UserError, parse_json, plural, warn
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import track
 from macaron_tf.text.base import check_vocabulary
@@ -121,8 +120,7 @@ class CheckpointDirectory:
             if (damage := find_damage(self.of_step(step))) is None:
                 return self.of_step(step)
             self._damaged.add(step)
-            sentence = f"skipped a damaged checkpoint, because {damage}"
-            print(f"warning: {sentence}", file=sys.stderr)
+            warn(f"skipped a damaged checkpoint, because {damage}")
         return None
 
     def rotate(self, keep_last: int) -> None:
@@ -250,13 +248,8 @@ def _write_files(directory: epath.Path, write, manifest: Mapping[str, object]) -
         write(directory)
     except RuntimeError as error:  # raised by h5py when the disk is full
         raise OSError(str(error)) from error
-    entries = sorted(pathlib.Path(directory).rglob("*"))
-    files = {
-        entry.relative_to(directory).as_posix(): _fingerprint(entry)
-        for entry in entries
-        if entry.is_file()
-    }
-    files.pop(CARD, None)
+    names = sorted(storage.files_in(directory) - {CARD})
+    files = {name: _fingerprint(directory / name) for name in names}
     content = {"format": FORMAT, **manifest, "files": files}
     content["sha256"] = _manifest_digest(content)
     (directory / MANIFEST).write_text(json.dumps(content, indent=1) + "\n")
@@ -407,27 +400,22 @@ def find_checkpoint(
     if name is None and "average" in checkpoints and regular:
         last_averaged = read_manifest(average)["step"]
         if last_averaged < regular[-1]:
-            print(
-                f"warning: {average} is not used, because it ends at step {last_averaged}, before "
-                "the newest checkpoint: average again to use it",
-                file=sys.stderr,
+            warn(
+                f"{average} is not used, because it ends at step {last_averaged}, before the "
+                "newest checkpoint: average again to use it"
             )
             names.remove("average")
     chosen_name = next((candidate for candidate in names if candidate in checkpoints), None)
     if chosen_name is None:
         if checkpoints and name in (None, "last"):
             raise UserError(f"every checkpoint in {directory.path} is damaged: restore one")
-        advice = (
-            f"choose among {', '.join(checkpoints)}" if checkpoints else "train the model first"
-        )
+        names = ", ".join(checkpoints)
+        advice = f"choose among {names}" if names else "train the model first"
         raise UserError(f"{run_dir} has no checkpoint {name or 'yet'}: {advice}")
     chosen = checkpoints[chosen_name]
     if chosen_name == "last" and not name and (directory.path / BEST).exists():
-        print(
-            f"warning: {directory.path / BEST} is damaged, or its checkpoint is missing: the last "
-            f"checkpoint, {chosen.name}, is used instead",
-            file=sys.stderr,
-        )
+        problem = f"{directory.path / BEST} is damaged, or its checkpoint is missing"
+        warn(f"{problem}: the last checkpoint, {chosen.name}, is used instead")
     return chosen
 
 

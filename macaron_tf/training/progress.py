@@ -74,14 +74,13 @@ class JsonLines(Reporter):
     """
 
     def __init__(self, run_dir: str | os.PathLike):
-        folder = storage.as_path(run_dir)
-        self._paths = {name: folder / f"{name}.jsonl" for name in ("metrics", "timing")}
+        self._folder = storage.as_path(run_dir)
         self._is_remote = storage.is_remote(run_dir)
         self._files: dict = {}
-        self._open = contextlib.ExitStack()
 
     def start(self, step: int, validated_at: int) -> None:
-        for name, path in self._paths.items():
+        for name in ("metrics", "timing"):
+            path = self._folder / f"{name}.jsonl"
             lines = [
                 json.dumps(line) + "\n"
                 for line in read_lines(path)
@@ -89,8 +88,7 @@ class JsonLines(Reporter):
             ]
             storage.write_atomic(path, "".join(lines).encode())
             with _writing(path):
-                # `finish` closes the file.
-                self._files[name] = self._open.enter_context(path.open("a"))
+                self._files[name] = path.open("a")
 
     def train(self, step: int, metrics: Numbers, timing: Numbers) -> None:
         self._append("metrics", step, TRAIN, metrics)
@@ -107,9 +105,9 @@ class JsonLines(Reporter):
                     os.fsync(file.fileno())
 
     def finish(self) -> None:
-        self._files = {}
-        with _writing(self._paths["metrics"]):
-            self._open.close()
+        for file in self._files.values():
+            with _writing(file.name):
+                file.close()
 
     def _append(self, log: str, step: int, kind: str, values: Numbers) -> None:
         file = self._files[log]

@@ -75,10 +75,7 @@ class Interruptions:
 
     def __enter__(self) -> "Interruptions":
         if threading.current_thread() is threading.main_thread():
-            self._previous = {
-                signal_number: signal.signal(signal_number, self._handle)
-                for signal_number in SIGNALS
-            }
+            self._previous = {number: signal.signal(number, self._handle) for number in SIGNALS}
         return self
 
     def __exit__(self, *error) -> None:
@@ -438,12 +435,10 @@ def train(
                 _fit(session, train_dataset_fn, callbacks)
         workers.totals([0.0])  # a barrier that waits until the chief has written
         if session.interrupted or interruptions.received is not None:
-            message = (
-                f"step {model.step} is saved in {run_dir}; run the same command again to continue"
-                if model.step
-                else "nothing is saved; run the same command again to start the run"
-            )
-            print(f"interrupted: {message}", file=sys.stderr)
+            saved = f"step {model.step} is saved in {run_dir}" if model.step else "nothing is saved"
+            end = "continue" if model.step else "start the run"
+            message = f"interrupted: {saved}; run the same command again to {end}"
+            print(message, file=sys.stderr)
             raise Interrupted(interruptions.received or signal.SIGTERM)
         best = session.checkpoints.best()
         return TrainingResult(
