@@ -36,10 +36,8 @@ class MeshParallel(keras.distribution.ModelParallel):
     def get_variable_layout(self, variable) -> keras.distribution.TensorLayout:
         count = dict(zip(self.device_mesh.axis_names, self.device_mesh.shape, strict=True))["model"]
         named_sizes = zip(spec_of(variable).axes, variable.shape, strict=True)
-        axes = [
-            "model" if name in SHARDED_AXES and size % count == 0 else None
-            for name, size in named_sizes
-        ]
+        is_sharded = [name in SHARDED_AXES and size % count == 0 for name, size in named_sizes]
+        axes = ["model" if sharded else None for sharded in is_sharded]
         return keras.distribution.TensorLayout(axes, self.device_mesh)
 
 

@@ -54,15 +54,12 @@ class ReplicaMap:
         while group := list(itertools.islice(batches, replicas)):
             # In the last round, surplus replicas repeat a batch, and their results are dropped.
             padded_group = group + [group[-1]] * (replicas - len(group))
-            per_replica = tuple(
-                self._per_replica([batch[i] for batch in padded_group])
-                for i in range(len(padded_group[0]))
-            )
+            per_replica = tuple(map(self._per_replica, zip(*padded_group, strict=True)))
             results = self._local_results(self._step(per_replica))
             parts = self.workers.gather(pickle.dumps(results))
             yield from [result for part in parts for result in pickle.loads(part)][: len(group)]
 
-    def _per_replica(self, arrays: list[np.ndarray]):
+    def _per_replica(self, arrays: Sequence[np.ndarray]):
         """Returns a per-replica value that holds one array of `arrays` on each replica."""
         return self.strategy.experimental_distribute_values_from_function(
             lambda context: tf.constant(arrays[context.replica_id_in_sync_group])

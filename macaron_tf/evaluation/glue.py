@@ -5,9 +5,11 @@ undefined correlation is 0 instead of NaN.
 """
 
 import functools
+import importlib
 import json
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from etils import epath
@@ -68,26 +70,20 @@ def score(
         raise ValueError(f"predictions {predictions.shape}, labels {labels.shape} must be (N,)")
     if not len(labels):
         raise UserError(f"there are no examples of the task {task.name!r} to score")
-    values = {
-        name: exact_match(predictions, labels, groups)
-        if name == "em"
-        else METRICS[name](predictions, labels)
-        for name in names
-    }
+    metrics = {**METRICS, "em": functools.partial(exact_match, groups=groups)}
+    values = {name: metrics[name](predictions, labels) for name in names}
     values["score"] = float(np.mean([values[name] for name in task.metrics]))
     return values
 
 
-def _scikit_learn():
+def _package(name: str) -> Any:
+    """Imports scikit-learn or SciPy, which takes time and which few commands use."""
     with needed("this metric"):
-        from sklearn import metrics
-    return metrics
+        return importlib.import_module(name)
 
 
-def _scipy():
-    with needed("this metric"):
-        from scipy import stats
-    return stats
+_scikit_learn = functools.partial(_package, "sklearn.metrics")
+_scipy = functools.partial(_package, "scipy.stats")
 
 
 def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:

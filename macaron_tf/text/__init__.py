@@ -21,7 +21,5 @@ def load_encoder_vocabulary(directory: str | os.PathLike) -> PieceVocabulary:
     """Loads a vocabulary with a [MASK] token, and verifies its hash."""
     vocabulary = PieceVocabulary.load(directory)
     if vocabulary.special.mask is None:
-        raise UserError(
-            f"the vocabulary in {os.fspath(directory)} has no [MASK], which an encoder needs"
-        )
+        raise UserError(f"the vocabulary in {directory} has no [MASK], which an encoder needs")
     return vocabulary

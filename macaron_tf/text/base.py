@@ -155,16 +155,10 @@ class Vocabulary(abc.ABC):
         mend = "restore it or train the vocabulary again"
         record = storage.read_json(record_path, mend=mend, kind=str, settings=dict, hash=str)
         name, settings, expected = record["kind"], record["settings"], record["hash"]
-        classes = {
-            name: vocabulary_class
-            for name, vocabulary_class in Vocabulary.classes.items()
-            if issubclass(vocabulary_class, cls)
-        }
+        classes = {kind: c for kind, c in Vocabulary.classes.items() if issubclass(c, cls)}
         if name not in classes:
-            raise UserError(
-                f"the vocabulary in {record_path} is of kind {name!r}, but must be of kind "
-                f"{' or '.join(classes)}"
-            )
+            kinds = " or ".join(classes)
+            raise UserError(f"the vocabulary in {record_path} is of kind {name!r}, not {kinds}")
         path = folder / classes[name].contents_name
         contents = storage.read_bytes(path)
         try:
@@ -249,10 +243,8 @@ def too_small(size: int, units: str, minimum: int | str, remedy: str = "") -> Us
 
 def too_large(size: int, maximum: int | str) -> UserError:
     """Returns the error for a vocabulary size that is too large for the training text."""
-    return UserError(
-        f"a vocabulary of {size} pieces is too large for this text, which gives at most {maximum}: "
-        f"lower its size to {maximum}, or give more text"
-    )
+    limit = f"is too large for this text, which gives at most {maximum}"
+    return UserError(f"a vocabulary of {size} pieces {limit}: lower its size, or give more text")
 
 
 def check_vocabulary(
@@ -332,10 +324,7 @@ class PieceVocabulary(Vocabulary):
 
     def starts_word(self, token_id: int) -> bool:
         """Returns whether a piece begins a word. `token_id` must not be a special id."""
-        raise UserError(
-            f"a {self.kind} vocabulary does not mark where words begin, so whole words cannot be "
-            "masked"
-        )
+        raise UserError(f"whole words cannot be masked, as {self.kind} does not mark their starts")
 
     def encode(self, strings: tf.Tensor, language: str | None = None) -> tf.RaggedTensor:
         """Encodes lines `(B,)` in-graph as ids `(B, None)` int32, without special tokens.

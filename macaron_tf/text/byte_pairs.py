@@ -13,6 +13,7 @@ import tensorflow as tf
 import tensorflow_text
 
 from macaron_tf.errors import UserError, check_choice, needed, parse_json
+from macaron_tf.io.paths import refuse_damage
 from macaron_tf.io.progress import Progress
 from macaron_tf.special import SPECIAL_PIECES, Special
 from macaron_tf.text.base import NO_TEXT, PieceVocabulary, reports_unknown, too_large, too_small
@@ -112,14 +113,9 @@ class MergedPieceVocabulary(PieceVocabulary):
 
     @classmethod
     def from_contents(cls, contents: bytes, settings: dict[str, Any]) -> Self:
-        try:
+        with refuse_damage(f"the file of the {cls.kind} vocabulary", "restore it from a copy"):
             record = parse_json(contents, pieces=list, merges=list)
-            pieces, merges = record["pieces"], record["merges"]
-        except ValueError as error:
-            raise UserError(
-                f"the file is not a {cls.kind} vocabulary: restore it from a copy"
-            ) from error
-        return cls(pieces, merges, **settings)
+        return cls(record["pieces"], record["merges"], **settings)
 
     @abc.abstractmethod
     def words(self, lines: tf.Tensor) -> tf.RaggedTensor:
@@ -198,11 +194,8 @@ class MergedPieceVocabulary(PieceVocabulary):
         chosen = _every_second(chosen)  # pairs must not overlap: "aaa" becomes "aa a"
         ids = tf.concat([tf.where(chosen, tf.gather(merged, rank), ids[:-1]), ids[-1:]], 0)
         is_kept = tf.concat([tf.ones_like(ids[:1], tf.bool), ~chosen], 0)
-        return (
-            tf.boolean_mask(ids, is_kept),
-            tf.boolean_mask(owners, is_kept),
-            tf.reduce_any(chosen),
-        )
+        ids, owners = (tf.boolean_mask(values, is_kept) for values in (ids, owners))
+        return ids, owners, tf.reduce_any(chosen)
 
 
 def _table(keys: Sequence, values: Sequence[int], default: int) -> tf.lookup.StaticHashTable:
@@ -300,13 +293,10 @@ class BytePairVocabulary(MergedPieceVocabulary):
         if size < plain.pieces:
             raise too_small(size, "the bytes", plain.pieces)
         with Progress("training the vocabulary", "lines") as progress:
-            text = map_lines(
-                lambda strings: plain.spaced(plain.normalized(strings)),
-                progress.over(lines),
-            )
+            lines = progress.over(lines)
+            text = map_lines(lambda strings: plain.spaced(plain.normalized(strings)), lines)
             text = filter(str.strip, text)
-            first = next(text, None)
-            if first is None:
+            if (first := next(text, None)) is None:
                 raise UserError(NO_TEXT)
             tokenizer = Tokenizer(models.BPE())
             tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -46,13 +46,11 @@ def punctuation_rules(language: str) -> list[tuple[str, str]]:
     import sacremoses  # here, because it takes half a second and few commands use it
 
     moses = sacremoses.MosesPunctNormalizer(language.replace("_", "-").split("-")[0].lower())
-    return [
-        (
-            pattern.replace(r"\s", _SPACE).replace(r"\d", _DIGIT),
-            re.sub(r"\\g<(\d)>", r"\\\1", replacement),
-        )
-        for pattern, replacement in moses.substitutions
-    ]
+    rules = []
+    for pattern, replacement in moses.substitutions:
+        pattern = pattern.replace(r"\s", _SPACE).replace(r"\d", _DIGIT)
+        rules.append((pattern, re.sub(r"\\g<(\d)>", r"\\\1", replacement)))
+    return rules
 
 
 # From Sennrich's scripts for Romanian: removes diacritics, in both encodings of each letter.

@@ -14,6 +14,7 @@ import tensorflow_text
 from sentencepiece import sentencepiece_model_pb2
 
 from macaron_tf.errors import UserError
+from macaron_tf.io.paths import refuse_damage
 from macaron_tf.io.progress import Progress
 from macaron_tf.special import SPECIAL, Special
 from macaron_tf.text.base import NO_TEXT, PieceVocabulary, reports_unknown, too_large, too_small
@@ -87,18 +88,12 @@ class SentencePieceVocabulary(PieceVocabulary):
         self.shares_space = shares_space
         self.spaces = spaces
         self.processor = model = sentencepiece.SentencePieceProcessor()
-        try:
+        with refuse_damage("the SentencePiece model of the vocabulary", "restore it from a copy"):
             model.LoadFromSerializedProto(self.proto)
-        except RuntimeError as error:
-            raise UserError(
-                "the vocabulary's file is not a SentencePiece model: restore it from a copy"
-            ) from error
         controls = [n for n in model.piece_to_id(list(CONTROL)) if model.is_control(n)]
         ids = [model.unk_id(), *(controls or (model.bos_id(), model.eos_id()))]
         if special is None and min(ids) < 0:
-            raise UserError(
-                f"the SentencePiece model has UNK, BOS and EOS at ids {ids}, where -1 means none"
-            )
+            raise UserError(f"the SentencePiece model lacks one of UNK, BOS and EOS (ids {ids})")
         pad = model.pad_id() if model.pad_id() >= 0 else self.pieces
         self.special = special or Special(pad, *ids)
         self.byte_fallback = model.is_byte(model.piece_to_id("<0x00>"))

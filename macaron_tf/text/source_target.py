@@ -8,6 +8,7 @@ from typing import Any, Self
 import tensorflow as tf
 
 from macaron_tf.errors import UserError, parse_json
+from macaron_tf.io.paths import refuse_damage
 from macaron_tf.text.base import PieceVocabulary, Vocabulary
 from macaron_tf.text.normalization import NormalizationConfig, normalize, normalize_lines
 from macaron_tf.text.token_rows import TokenRows
@@ -67,15 +68,11 @@ class PairVocabulary(PieceVocabulary):
     @classmethod
     def from_contents(cls, contents: bytes, settings: dict[str, Any]) -> Self:
         vocabularies, classes = [], Vocabulary.classes
-        try:
-            sides = parse_json(contents)
+        with refuse_damage("the file of two vocabularies", "restore it from a copy"):
+            sides = parse_json(contents, source=dict, target=dict)
             for side in (sides["source"], sides["target"]):
                 side_contents = base64.b64decode(side["contents"])
                 vocabularies.append(classes[side["kind"]].restore(side_contents, side["settings"]))
-        except ValueError as error:
-            raise UserError(
-                "the file does not contain two vocabularies: restore it from a copy"
-            ) from error
         return cls(*vocabularies, **settings)
 
     def _side(self, language: str | None) -> tuple[PieceVocabulary, str]:

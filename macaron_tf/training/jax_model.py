@@ -54,13 +54,10 @@ class JaxModel(TrainedModel):
         The keys are `"trained"`, `"others"` (non-trainable), `"optimizer"`, `"average"` (moving
         average of the weights) and `"skipped"` (counter of consecutive skipped updates).
         """
+        memory = [*self.memory, *self.evaluation_memory]
         return {
             "trained": self.network.trainable_variables,
-            "others": [
-                *self.network.non_trainable_variables,
-                *self.memory,
-                *self.evaluation_memory,
-            ],
+            "others": [*self.network.non_trainable_variables, *memory],
             "optimizer": self.optimizer.variables,
             "average": self.ema.shadows if self.ema else [],
             "skipped": [self.skipped_in_a_row],
@@ -213,19 +210,15 @@ class JaxModel(TrainedModel):
 
         def apply_update(arrays):
             parts = ("trained", "optimizer", "average")
-            updated_variables = [variable for part in parts for variable in variables[part]]
-            state_mapping = zip(
-                updated_variables, [value for part in parts for value in arrays[part]], strict=True
-            )
+            flat = (itertools.chain(*map(of.get, parts)) for of in (variables, arrays))
+            state_mapping = zip(*flat, strict=True)
             with keras.StatelessScope(state_mapping=state_mapping) as scope:
                 mean = [gradient * factor.astype(gradient.dtype) for gradient in gradients]
                 self.optimizer.apply(mean, variables["trained"])
                 if self.ema:
                     self.ema.update(self.optimizer.iterations)
-                new_values = {
-                    part: [scope.get_current_value(variable) for variable in variables[part]]
-                    for part in parts
-                }
+                current = scope.get_current_value
+                new_values = {part: list(map(current, variables[part])) for part in parts}
             return {**arrays, **new_values, "skipped": [jnp.zeros_like(arrays["skipped"][0])]}
 
         arrays = jax.lax.cond(
@@ -236,12 +229,8 @@ class JaxModel(TrainedModel):
         )
         is_applied = healthy.astype("float32")
         counted = jnp.where(healthy, jnp.append(sums, norm), 0.0)
-        statistics = [
-            is_applied,
-            1.0 - is_applied,
-            arrays["skipped"][0].astype("float32"),
-            learning_rate,
-        ]
+        skipped = arrays["skipped"][0].astype("float32")
+        statistics = [is_applied, 1.0 - is_applied, skipped, learning_rate]
         return arrays, jnp.concatenate([counted, jnp.stack(statistics)])[None]
 
 

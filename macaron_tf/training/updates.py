@@ -192,17 +192,11 @@ class Updates:
         gradients = tape.gradient(sums["loss_sum"], [variable.value for variable in variables])
         unused = [v.path for g, v in zip(gradients, variables, strict=True) if g is None]
         if unused:
-            warnings.warn(
-                f"no gradient reaches {', '.join(unused)}, because the loss does not depend on "
-                "these weights",
-                stacklevel=2,
-            )
-        self._updated_variables = [
-            v for g, v in zip(gradients, variables, strict=True) if g is not None
-        ]
+            warnings.warn(f"the loss does not depend on {', '.join(unused)}", stacklevel=2)
+        pairs = [pair for pair in zip(gradients, variables, strict=True) if pair[0] is not None]
+        self._updated_variables = [variable for _, variable in pairs]
         # An embedding's gradient is sparse, but the sum over micro-batches needs a dense tensor.
-        dense_gradients = [tf.convert_to_tensor(g) for g in gradients if g is not None]
-        return packed, dense_gradients
+        return packed, [tf.convert_to_tensor(gradient) for gradient, _ in pairs]
 
     def _run_on_share(self, step: Callable, batch):
         """Returns `step(batch)`, or zeros of the same shapes if `batch` has no rows.
@@ -341,10 +335,9 @@ class Updates:
             update = self.update(micro_step, iterator)
             return index + 1, update[skipped_index], values.write(index, update)
 
+        max_skipped = self.model.config.max_skipped_updates
         done, _, values = tf.while_loop(
-            lambda index, skipped, _: (
-                (index < count) & (skipped < self.model.config.max_skipped_updates)
-            ),
+            lambda index, skipped, _: (index < count) & (skipped < max_skipped),
             body,
             (tf.constant(0), tf.constant(0.0), tf.TensorArray(tf.float32, size=count)),
             parallel_iterations=1,

@@ -181,14 +181,14 @@ def test_damage_is_refused(vocabulary, tmp_path):
         (json.dumps(changed), r"have the hash \w+, not the saved 0123456789ab:"),
         (whole[:40], r"vocabulary\.json is damaged"),
         (whole.replace('"settings"', '"other"'), r"vocabulary\.json is damaged"),
-        (whole.replace(f'"{vocabulary.kind}"', '"runes"'), "of kind 'runes', but must be of kind"),
+        (whole.replace(f'"{vocabulary.kind}"', '"runes"'), "of kind 'runes', not "),
         ('{"format": 1}', r"vocabulary\.json is damaged"),
     ):
         record.write_text(content)
         refuses(message, PieceVocabulary.load, tmp_path)
     record.write_text(whole)
     own.write_bytes(b"\xff[]")
-    reason = "(the file|line 1 is not|the voc)"
+    reason = "(the file|line 1 is not|the Sent)"
     refuses(rf"cannot read .*{own.name}: {reason}", PieceVocabulary.load, tmp_path)
     own.unlink()
     refuses(rf"cannot read .*{own.name}", PieceVocabulary.load, tmp_path)
@@ -196,7 +196,7 @@ def test_damage_is_refused(vocabulary, tmp_path):
 
 def test_kinds_are_told_apart(tmp_path):
     MAKERS["sentencepiece"]().save(tmp_path)
-    message = "'sentencepiece', but must be of kind wordpiece"
+    message = "'sentencepiece', not wordpiece"
     refuses(message, WordPieceVocabulary.load, tmp_path)
     assert load_encoder_vocabulary(tmp_path).special.mask == 4
     MAKERS["translation"]().save(tmp_path)

@@ -126,7 +126,7 @@ def test_words_are_cut_and_come_back(characters):
     assert tf.function(characters.encode)(tf.constant(lines)).to_list() == rows
     assert characters.decode_lines(rows) == ["hello , hello", "hell ohe", "", "aaa aaaaa", "he"]
     assert characters.encode(tf.constant(["", " "])).to_list() == [[], []]
-    refuses("does not mark where words begin", characters.word_starts)
+    refuses("does not mark their starts", characters.word_starts)
     message, texts = "cannot map its pieces to positions", tf.constant(["hello"])
     refuses(message, characters.encode_with_offsets, texts)
     refuses("twice", CharacterPairVocabulary, ["a", "a"], [])

@@ -148,7 +148,7 @@ def test_a_model_keeps_its_special_ids(lines, options):
         minloglevel=2, **options,
     )  # fmt: skip
     if options:
-        refuses("has UNK, BOS and EOS at", SentencePieceVocabulary, model.getvalue())
+        refuses("lacks one of UNK, BOS and EOS", SentencePieceVocabulary, model.getvalue())
     else:  # SentencePiece's defaults; padding follows the pieces
         special = SentencePieceVocabulary(model.getvalue()).special
         assert special == Special(pad=50, unk=0, begin=1, end=2)
