@@ -33,16 +33,12 @@ def join_hosts(addresses: list[str] | None = None, process_index: int | None = N
 
     # The preemption service would replace this program's SIGTERM handler.
     jax.config.update("jax_enable_preemption_service", False)
-    cluster_options = {}
+    options = dict(process_id=process_index, shutdown_timeout_seconds=_SHUTDOWN_TIMEOUT)
     if addresses is not None:
-        cluster_options = dict(coordinator_address=addresses[0], num_processes=len(addresses))
+        options |= dict(coordinator_address=addresses[0], num_processes=len(addresses))
     try:
         with Progress("waiting for the other processes"):
-            jax.distributed.initialize(
-                process_id=process_index,
-                shutdown_timeout_seconds=_SHUTDOWN_TIMEOUT,
-                **cluster_options,
-            )
+            jax.distributed.initialize(**options)
     except (ValueError, RuntimeError) as error:
         raise UserError(
             f"JAX cannot connect to the other processes ({first_line(error)}): set TF_CONFIG to "

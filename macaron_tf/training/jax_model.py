@@ -210,7 +210,7 @@ class JaxModel(TrainedModel):
 
         def apply_update(arrays):
             parts = ("trained", "optimizer", "average")
-            flat = (itertools.chain(*map(of.get, parts)) for of in (variables, arrays))
+            flat = ([item for part in parts for item in of[part]] for of in (variables, arrays))
             state_mapping = zip(*flat, strict=True)
             with keras.StatelessScope(state_mapping=state_mapping) as scope:
                 mean = [gradient * factor.astype(gradient.dtype) for gradient in gradients]

@@ -169,11 +169,12 @@ class TrainingBar(Reporter):
         self._console = rich.console.Console(
             file=stream, highlight=False, markup=False, emoji=False
         )
+        one_line = rich.table.Column(no_wrap=True)
         self._bar = rich.progress.Progress(
             rich.progress.SpinnerColumn(),  # moves even during a long validation
             rich.progress.TextColumn("step {task.completed:,.0f}/{task.total:,.0f}"),
             rich.progress.BarColumn(bar_width=None),
-            _Text(rich.table.Column(no_wrap=True)),
+            rich.progress.TextColumn("{task.description}", table_column=one_line),
             console=self._console,
             refresh_per_second=2,
             disable=not self._console.is_terminal,
@@ -185,7 +186,8 @@ class TrainingBar(Reporter):
         if step:
             self._print(f"resuming after step {step:,}")
         self._text = " "  # shown between the first update and the first report
-        self._task = self._bar.add_task("", total=self._max_steps, completed=step)
+        waiting = "compiling the first update"
+        self._task = self._bar.add_task(waiting, total=self._max_steps, completed=step)
         self._display = contextlib.ExitStack()
         if not self._bar.disable:
             self._display.enter_context(self._bar)
@@ -221,14 +223,6 @@ class TrainingBar(Reporter):
         seconds_a_step = (time.monotonic() - self._began) / max(step - self._first_step, 1)
         seconds_left = (self._max_steps - step) * seconds_a_step
         return max(min(seconds_left, self._max_seconds - timing["seconds"]), 0.0)
-
-
-class _Text(rich.progress.ProgressColumn):
-    """Progress bar column with the latest training report or, at first, the time of compilation."""
-
-    def render(self, task: rich.progress.Task) -> str:
-        elapsed = clock(task.elapsed or 0)
-        return task.description or f"compiling the first update  {elapsed} elapsed"
 
 
 class TensorBoard(Reporter):
