@@ -81,20 +81,17 @@ def _mirrored(replicas: int | None) -> tf.distribute.Strategy:
 def read_cluster() -> tuple[list[str], int]:
     """Reads each worker's `host:port`, and the index of this worker, from TF_CONFIG."""
     text = os.environ.get("TF_CONFIG", "")
-    try:
+    with contextlib.suppress(ValueError, KeyError, TypeError):
         config = parse_json(text, task=dict, cluster=dict)
         task, addresses = config["task"], list(config["cluster"]["worker"])
         index = int(task["index"])
-        is_valid = task["type"] == "worker" and 0 <= index < len(addresses)
-    except (ValueError, KeyError, TypeError):
-        is_valid = False
-    if not is_valid:
-        raise UserError(
-            f"TF_CONFIG={text!r} lacks the workers' addresses: set it to a value such as "
-            '{"cluster": {"worker": ["host0:12345", "host1:12345"]}, "task": {"type": "worker", '
-            '"index": 0}}'
-        )
-    return addresses, index
+        if task["type"] == "worker" and 0 <= index < len(addresses):
+            return addresses, index
+    raise UserError(
+        f"TF_CONFIG={text!r} lacks the workers' addresses: set it to a value such as "
+        '{"cluster": {"worker": ["host0:12345", "host1:12345"]}, "task": {"type": "worker", '
+        '"index": 0}}'
+    )
 
 
 def _tpu(name: str) -> tf.distribute.Strategy:
@@ -128,11 +125,10 @@ def emulates_bfloat16(strategy: tf.distribute.Strategy, cpuinfo: str = "/proc/cp
         on_accelerator = is_tpu(strategy) or tf.config.get_visible_devices("GPU")
     if on_accelerator:
         return False
-    try:
-        cpu_flags = set(pathlib.Path(cpuinfo).read_text().split())
-    except OSError:
-        return False
-    return not cpu_flags & {"avx512_bf16", "amx_bf16", "bf16"}  # the last is ARM's
+    file = pathlib.Path(cpuinfo)
+    # The last of these flags is ARM's.
+    flags = {"avx512_bf16", "amx_bf16", "bf16"}
+    return file.exists() and flags.isdisjoint(file.read_text().split())
 
 
 # TensorFlow raises these errors within a minute after a worker in a collective has died.
@@ -160,18 +156,16 @@ class Workers:
 
     def __init__(self, strategy: tf.distribute.Strategy):
         self.strategy = strategy
-        self.several = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
         self.index, self.count = 0, 1
         if keras.backend.backend() == "jax":
             import jax
 
             self.index, self.count = jax.process_index(), jax.process_count()
-            self.several = self.count > 1
-        elif self.several:
+        elif isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
             resolver = strategy.cluster_resolver
             self.index = resolver.task_id
-            self.count = len(resolver.cluster_spec().as_dict()["worker"])
-        self.chief = self.index == 0
+            self.count = resolver.cluster_spec().num_tasks("worker")
+        self.several, self.chief = self.count > 1, self.index == 0
         self._summed = tf.function(self._reduce, autograph=False, reduce_retracing=True)
 
     def totals(self, values: Sequence[float] | np.ndarray) -> list:

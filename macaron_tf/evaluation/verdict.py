@@ -54,11 +54,10 @@ def is_at_chance(
     Such a score is not better than `chance_level` by more than `margin`. Without a `chance_level`,
     the result is False.
     """
+    if chance_level is None:
+        return False
     sign = 1 if higher_is_better else -1
-    return (
-        chance_level is not None
-        and min(sign * (score - chance_level) for score in scores) <= margin
-    )
+    return min(sign * (score - chance_level) for score in scores) <= margin
 
 
 def judge(

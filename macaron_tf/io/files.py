@@ -34,9 +34,9 @@ def cache_directory() -> pathlib.Path:
     folder must be local, because its files are memory-mapped. This function does not create it.
     """
     folder = os.environ.get("MACARON_TF_CACHE")
-    if folder:
-        return pathlib.Path(check_path(folder, local=True, name="MACARON_TF_CACHE"))
-    return pathlib.Path.home() / ".cache" / "macaron_tf"
+    if not folder:
+        return pathlib.Path.home() / ".cache" / "macaron_tf"
+    return pathlib.Path(check_path(folder, local=True, name="MACARON_TF_CACHE"))
 
 
 def state_stamp(path: str | os.PathLike) -> tuple[str, int, int]:
@@ -136,9 +136,8 @@ def lines_of(path: epath.Path, may_be_pipe: bool = False) -> Iterator[str]:
                     raise UserError(f"{path}, line 1 is probably UTF-16: convert the file to UTF-8")
                 yield text.removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path}, line {number} is not UTF-8 (byte 0x{error.object[error.start]:02x})"
-        ) from error
+        byte = error.object[error.start]
+        raise UserError(f"{path}, line {number} is not UTF-8 (byte 0x{byte:02x})") from error
     except (EOFError, zlib.error, lzma.LZMAError, *storage.FILE_ERRORS) as error:
         # bz2 raises a bare OSError, without an errno.
         is_damaged = not isinstance(error, storage.FILE_ERRORS) or (

@@ -36,9 +36,8 @@ def download(location: str) -> pathlib.Path:
     try:
         folder = hub.snapshot_download(name, revision=revision, ignore_patterns=_UNREAD)
     except Exception as error:  # errors of the client, of HTTP, of sockets, or of the disk
-        raise UserError(
-            f"{location} cannot be downloaded ({_reason(error)}): check the name and the network"
-        ) from error
+        failure = f"{location} cannot be downloaded ({_reason(error)})"
+        raise UserError(f"{failure}: check the name and the network") from error
     return pathlib.Path(folder)
 
 

@@ -149,9 +149,7 @@ def fine_tuning(learning_rate: float, **changes: Any) -> TrainingConfig:
     normalization weights, and AdamW corrects the bias of its moments. The caller sets `max_steps`
     and `warmup_steps`, which depend on the number of epochs.
     """
-    settings: dict[str, Any] = dict(
-        schedule="linear", warmup_steps=0, warmup_start=0.0, beta_2=0.999
-    )
+    settings: dict[str, Any] = dict(schedule="linear", warmup_steps=0, warmup_start=0.0)
     # keep_last=1 saves disk space, because a checkpoint is 3 times as large as the model.
-    settings |= dict(epsilon=1e-6, weight_decay=0.01, keep_last=1)
+    settings |= dict(beta_2=0.999, epsilon=1e-6, weight_decay=0.01, keep_last=1)
     return TrainingConfig(learning_rate=learning_rate, **settings | changes)

@@ -52,12 +52,11 @@ def gather_memory(model: TrainedModel, workers: Workers) -> dict[str, np.ndarray
     model.synchronize()
     if keras.backend.backend() == "jax":  # every process holds the whole array
         return {name: np.array(v) for name, v in _memory_variables(model).items()}
-    return {
-        name: workers.concatenate(
-            np.concatenate([np.array(copy) for copy in _copies(model, variable)])
-        )
-        for name, variable in _memory_variables(model).items()
-    }
+    memory = {}
+    for name, variable in _memory_variables(model).items():
+        share = np.concatenate(list(map(np.array, _copies(model, variable))))
+        memory[name] = workers.concatenate(share)
+    return memory
 
 
 def write_checkpoint(
@@ -157,22 +156,19 @@ def restore_checkpoint(
         if {*variables, *memory} != set(arrays.files) - {"host"}:
             raise UserError(
                 f"{checkpoint} has another optimizer, dropout, training.ema_decay or "
-                "memory_length: use the settings that the run started with, or another run "
-                "directory"
+                "memory_length: use the settings that the run started with"
             )
         for name, variable in variables.items():
             _check_shape(checkpoint, name, arrays[name], variable.shape, "settings")
         for name, variable in variables.items():
             variable.assign(arrays[name])
+        on_jax, settings = keras.backend.backend() == "jax", "batch_size, memory_length and devices"
+        index, processes = (0, 1) if on_jax else (workers.index, workers.count)
         for name, variable in memory.items():
             copies = _copies(model, variable)
-            on_jax = keras.backend.backend() == "jax"
-            index, processes = (0, 1) if on_jax else (workers.index, workers.count)
             first, count = index * len(copies), processes * len(copies)
             shape = (count * variable.shape[0], *variable.shape[1:])
-            _check_shape(
-                checkpoint, name, arrays[name], shape, "batch_size, memory_length and devices"
-            )
+            _check_shape(checkpoint, name, arrays[name], shape, settings)
             shares = np.split(arrays[name], count)[first : first + len(copies)]
             for copy, share in zip(copies, shares, strict=True):
                 copy.assign(share)
