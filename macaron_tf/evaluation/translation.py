@@ -355,8 +355,8 @@ def paired_bootstrap(
     system_a, system_b, references = (
         tokenize_lines(lines, metric) for lines in (system_a, system_b, references)
     )
-    sides = [_sentence_counts(lines, references) for lines in (system_a, system_b)]
-    counts = np.stack(sides)  # (2, N, 10)
+    # (2, N, 10)
+    counts = np.stack([_sentence_counts(lines, references) for lines in (system_a, system_b)])
     bleu_a, bleu_b = _bleu(counts.sum(axis=1)).tolist()
     rng = np.random.default_rng(seed)
     chunk_scores = []
