@@ -274,12 +274,7 @@ def build(recipe, layout: Layout):
     network = run.build_network()
     stage = run.first_stage(network)
     objective = recipe.make_objective(static_shapes=True)
-    if keras.backend.backend() == "jax":
-        from macaron_tf.training.jax_model import build_jax_model  # needs JAX
-
-        model = build_jax_model(network, objective, recipe.training, stage)
-    else:
-        model = build_fit_model(network, objective, recipe.training, first_stage=stage)
+    model = build_fit_model(network, objective, recipe.training, first_stage=stage)
     model.memory = run.memory(network)
     model.prepare()
     return model

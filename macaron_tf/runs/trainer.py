@@ -79,15 +79,9 @@ def fit(
         plan.adapt(network)
         validate = plan.validation(network)
         stage = run.first_stage(network)
-        on_jax = keras.backend.backend() == "jax"
         objective = plan.objective or recipe.make_objective(needs_static_shapes(strategy))
-        if on_jax:
-            from macaron_tf.training.jax_model import build_jax_model  # needs JAX
-
-            model = build_jax_model(network, objective, recipe.training, stage)
-        else:
-            model = build_fit_model(network, objective, recipe.training, first_stage=stage)
-            model.per_worker_data = plan.per_worker
+        model = build_fit_model(network, objective, recipe.training, first_stage=stage)
+    model.per_worker_data = plan.per_worker
     keras_callbacks = callbacks.make(run.path) if callbacks else ()
     model.memory = run.memory(network)
     model.evaluation_memory = run.memory(network, "evaluation")

@@ -1,4 +1,4 @@
-"""TensorFlow training engine: a Keras model whose `fit` trains a network on an objective."""
+"""TensorFlow training engine, and the function that builds the model for each engine."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from macaron_tf.distribution import distributed, spread_seeds
+from macaron_tf.errors import UserError
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.keras_optimizers import check_optimizer
 from macaron_tf.training.optimizer import make_optimizer
@@ -127,15 +128,23 @@ def build_fit_model(
     config: TrainingConfig,
     jit_compile: bool = False,
     first_stage: FirstStage | None = None,
-) -> FitModel:
-    """Builds a compiled `FitModel` for a network that was built under `config.dtype_policy`.
+) -> TrainedModel:
+    """Builds a compiled model for a network that was built under `config.dtype_policy`.
+
+    The model is a `FitModel`, or a `JaxModel` on Keras's JAX backend.
 
     Args:
         config: training settings, including the optimizer.
         objective, first_stage: see `FitModel`.
-        jit_compile: see `FitModel.compile`.
+        jit_compile: see `FitModel.compile`. JAX always compiles.
     """
     freeze(network, config, first_stage)
+    if keras.backend.backend() == "jax":
+        from macaron_tf.training.jax_model import JaxModel  # needs JAX
+
+        if first_stage is not None:
+            raise UserError("first_stage_steps needs TensorFlow: omit --engine jax, or set it to 0")
+        return JaxModel(network, objective, config)
     model = FitModel(network, objective, config, first_stage)
     model.compile(make_optimizer(config, network.trainable_variables), jit_compile)
     return model

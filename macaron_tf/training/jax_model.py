@@ -13,11 +13,10 @@ from jax.experimental import multihost_utils
 from keras import ops
 
 from macaron_tf.distribution.mesh import Batch, replicated_sharding, shard_batch
-from macaron_tf.errors import UserError
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.optimizer import make_optimizer
-from macaron_tf.training.trained_model import TrainedModel, features, freeze
-from macaron_tf.training.updates import FirstStage, Objective, add_results, pack, sums_of
+from macaron_tf.training.trained_model import TrainedModel, features
+from macaron_tf.training.updates import Objective, add_results, pack, sums_of
 
 Arrays = list[jax.Array]
 
@@ -236,16 +235,3 @@ class JaxModel(TrainedModel):
 
 def _values(variables: Sequence[keras.Variable]) -> Arrays:
     return [variable.value for variable in variables]
-
-
-def build_jax_model(
-    network: keras.Model,
-    objective: Objective,
-    config: TrainingConfig,
-    first_stage: FirstStage | None = None,
-) -> JaxModel:
-    """Builds a `JaxModel` for a network that was built under `config.dtype_policy`."""
-    if first_stage is not None:
-        raise UserError("first_stage_steps needs TensorFlow: omit --engine jax, or set it to 0")
-    freeze(network, config)
-    return JaxModel(network, objective, config)

@@ -384,7 +384,7 @@ def train(
     `metrics.jsonl`, `timing.jsonl`, TensorBoard and stdout.
 
     Args:
-        model: compiled model with a built network, see `build_fit_model` and `build_jax_model`.
+        model: compiled model with a built network, see `build_fit_model`.
         train_dataset_fn: function from a micro-batch index to an endless dataset of micro-batches
             that begins at this index.
         run_dir: directory of the run, which is created if it is missing.

@@ -23,8 +23,7 @@ from macaron_tf.distribution import read_cluster
 from macaron_tf.distribution.hosts import join_hosts
 from macaron_tf.distribution.mesh import parse_mesh, use_mesh
 from macaron_tf.models import EncoderConfig, LanguageModel
-from macaron_tf.training import train
-from macaron_tf.training.jax_model import build_jax_model
+from macaron_tf.training import build_fit_model, train
 from tests.toys.jax_systems import CONFIG, objective
 from tests.toys.training import SIGNATURE, StopAt, killed, toy_network, toy_objective
 
@@ -61,7 +60,7 @@ def run(kind: str, folder: str, mesh: str, stop: int) -> None:
         network, sums = LanguageModel(shape), objective
         network.build()
     config = dataclasses.replace(STEPS, max_steps=10**6) if stop < 0 else STEPS
-    model = build_jax_model(network, sums, config)
+    model = build_fit_model(network, sums, config)
     with contextlib.suppress(KeyboardInterrupt):
         train(model, batches, folder, judge, callbacks=[StopAt(stop, killed)])
 

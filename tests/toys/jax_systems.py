@@ -15,8 +15,7 @@ from keras import ops
 
 from macaron_tf.distribution.mesh import use_mesh
 from macaron_tf.models import EncoderConfig, LanguageModel
-from macaron_tf.training import Diverged, TrainingConfig, train
-from macaron_tf.training.jax_model import build_jax_model
+from macaron_tf.training import Diverged, TrainingConfig, build_fit_model, train
 from tests.toys.training import (
     CONFIG,
     StopAt,
@@ -51,7 +50,7 @@ def learnt(
     network = LanguageModel(EncoderConfig(16, 8, 24, 2, 2, remat=remat, **shape))
     network.build()
     config = TrainingConfig(max_steps=3, warmup_steps=1, optimizer=optimizer)
-    trained = build_jax_model(network, objective, config)
+    trained = build_fit_model(network, objective, config)
     batches = toy_dataset(1, 3).repeat()  # 3 rows, then 4; a mesh splits only the batch of 4
     stop = StopAt(1, lambda: setattr(trained, "stop_training", True))
     trained.fit(batches, steps_per_epoch=3, callbacks=[stop])
@@ -75,7 +74,7 @@ def diverge(folder: pathlib.Path) -> None:
     objective = scaled(lambda batch: 1 / ops.cast(batch["number"][0], "float32"))
     dataset = numbered(lambda i: [tf.cast(i < 10, tf.int32)])
     config = dataclasses.replace(CONFIG, max_skipped_updates=3, log_every=50, save_every_steps=None)
-    model = build_jax_model(toy_network(), objective, config)
+    model = build_fit_model(toy_network(), objective, config)
     try:
         train(model, dataset, folder / "diverged", validate=None)
     except Diverged as error:
@@ -84,12 +83,11 @@ def diverge(folder: pathlib.Path) -> None:
 
 if __name__ == "__main__":
     folder = pathlib.Path(sys.argv[1])
-    options = {"config": CONFIG, "build": build_jax_model}
-    run(folder / "from_tensorflow", dropout=0.0, **options)
-    run(folder / "whole", **options)
+    run(folder / "from_tensorflow", CONFIG, dropout=0.0)
+    run(folder / "whole", CONFIG)
     with contextlib.suppress(KeyboardInterrupt):
-        run(folder / "stopped", callbacks=[StopAt(13, killed)], **options)
-    run(folder / "stopped", **options)
+        run(folder / "stopped", CONFIG, callbacks=[StopAt(13, killed)])
+    run(folder / "stopped", CONFIG)
     diverge(folder)
     for name, options in {
         "plain": {"remat": False},

@@ -122,11 +122,9 @@ def judge(model, step):
     return {"loss": metrics["loss"], "samples": [f"sample of step {step}"]}
 
 
-def run(
-    run_dir, config=CONFIG, validate=judge, width=8, dropout=0.2, build=build_fit_model, **kwargs
-):
+def run(run_dir, config=CONFIG, validate=judge, width=8, dropout=0.2, **kwargs):
     keras.utils.set_random_seed(config.seed)
-    model = build(toy_network(dropout, width), toy_objective, config)
+    model = build_fit_model(toy_network(dropout, width), toy_objective, config)
     return train(model, toy_dataset, run_dir, validate, **kwargs), model
 
 

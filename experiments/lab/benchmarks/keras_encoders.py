@@ -84,12 +84,7 @@ def training_step(
         network = PretrainingEncoder(config, dtype=policy)
         network.build()
     objective = MaskedLanguageObjective(skip_padding=False)
-    if on_jax():
-        from macaron_tf.training.jax_model import build_jax_model  # needs JAX
-
-        model = build_jax_model(network, objective, training)
-    else:
-        model = build_fit_model(network, objective, training, jit)
+    model = build_fit_model(network, objective, training, jit)
     model.prepare()
     batch = random_batch(setting)
     batch["masked_weights"] = np.ones(batch["masked_labels"].shape, np.float32)
