@@ -118,9 +118,6 @@ class FitModel(TrainedModel, keras.Model):
             while True:
                 yield self._test(batches)
 
-    def save(self, filepath, *args, **kwargs) -> None:
-        self.network.save(filepath, *args, **kwargs)
-
 
 def build_fit_model(
     network: keras.Model,

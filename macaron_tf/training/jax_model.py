@@ -87,10 +87,6 @@ class JaxModel(TrainedModel):
     def batches(self, dataset: tf.data.Dataset, per_worker: bool = False) -> Iterator[Batch]:
         return (shard_batch(features(batch)) for batch in dataset.as_numpy_iterator())
 
-    def save(self, filepath, *args, **kwargs) -> None:
-        self.synchronize()
-        self.network.save(filepath, *args, **kwargs)
-
     def save_weights(self, filepath, *args, **kwargs) -> None:
         self.synchronize()
         self.network.save_weights(filepath, *args, **kwargs)

@@ -222,6 +222,11 @@ class TrainedModel:
                 sums.add((*self.names["test"], UPDATES), values)
         return metrics_from_sums(sums.totals())
 
+    def save(self, filepath, *args, **kwargs) -> None:
+        """Saves only the network."""
+        self.synchronize()
+        self.network.save(filepath, *args, **kwargs)
+
     def _build_on(self, x: tf.data.Dataset) -> None:
         if not self.network.built:
             with self.strategy.scope():
