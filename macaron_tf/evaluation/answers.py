@@ -57,16 +57,13 @@ def score_answers(
     if no_answer is None:
         return {name: float(value.mean()) for name, value in values.items()}
     is_withheld = np.asarray(no_answer) > threshold
-    thresholded = {
-        name: np.where(is_withheld, ~answerable, value) for name, value in values.items()
-    }
     scores = {}
     subsets = {"": np.ones(len(answers), bool), "HasAns_": answerable, "NoAns_": ~answerable}
     for prefix, in_subset in subsets.items():
         if in_subset.any():
-            scores |= {
-                prefix + name: float(value[in_subset].mean()) for name, value in thresholded.items()
-            }
+            for name, value in values.items():
+                thresholded = np.where(is_withheld, ~answerable, value)[in_subset]
+                scores[prefix + name] = float(thresholded.mean())
     # Raise the threshold step by step, so that each step adds one answer. The answer to an
     # answerable question adds its score. The answer to an unanswerable question costs one point.
     order = np.argsort(no_answer, kind="stable")
@@ -123,16 +120,15 @@ def score_tags(
     predicted, true = _entities(predictions), _entities(truths)
     lenient = _rates({*predicted}, {*true})["f1"]
     ends = "BI" if scheme == "BI" else "ES"
-    predicted, true = (
-        {entity for entity, letters in side.items() if letters[0] in "BS" and letters[-1] in ends}
-        for side in (predicted, true)
-    )
+
+    def strict(side: dict[tuple, str]) -> set[tuple]:
+        return {entity for entity, tags in side.items() if tags[0] in "BS" and tags[-1] in ends}
+
+    predicted, true = strict(predicted), strict(true)
     metrics = {**_rates(predicted, true), "conlleval_f1": lenient}
-    for entity_type in sorted({entity[0] for entity in predicted | true}):
-        of_type = [
-            {entity for entity in side if entity[0] == entity_type} for side in (predicted, true)
-        ]
-        metrics |= {f"{entity_type}_{name}": value for name, value in _rates(*of_type).items()}
+    for kind in sorted({entity[0] for entity in predicted | true}):
+        of_kind = ({entity for entity in side if entity[0] == kind} for side in (predicted, true))
+        metrics |= {f"{kind}_{name}": value for name, value in _rates(*of_kind).items()}
     return metrics
 
 
@@ -157,8 +153,6 @@ def _entities(sentences: Sequence[Sequence[str]]) -> dict[tuple[str, int, int, i
 
 def _rates(predicted: set, true: set) -> dict[str, float]:
     right = len(predicted & true)
-    return {
-        "f1": overlap_f1(right, len(predicted), len(true)),
-        "precision": right / len(predicted) if predicted else 0.0,
-        "recall": right / len(true) if true else 0.0,
-    }
+    f1 = overlap_f1(right, len(predicted), len(true))
+    precision, recall = (right / max(len(side), 1) for side in (predicted, true))
+    return {"f1": f1, "precision": precision, "recall": recall}

@@ -461,12 +461,9 @@ def _with_added(
     ids = tf.gather([added[name] for name in names], tf.argmax(matches, axis=1))
     lengths = parts.with_values(tf.cast(tf.strings.length(parts.values, unit), tf.int64))
     starts = tf.cumsum(lengths, axis=1, exclusive=True).values
-    results = []
-    for values, pieces in zip(
-        (ids, starts, starts + lengths.values),
-        tokenize(tf.where(is_added, "", parts.values)),
-        strict=False,
-    ):
+    results, of_added = [], (ids, starts, starts + lengths.values)
+    tokenized = tokenize(tf.where(is_added, "", parts.values))
+    for values, pieces in zip(of_added, tokenized, strict=False):
         pieces = tf.cast(pieces, values.dtype)
         if results:  # positions within the part become positions within the line
             pieces += starts[:, None]

@@ -266,12 +266,10 @@ class BytePairVocabulary(MergedPieceVocabulary):
         special: Special | None = None,
     ):
         super().__init__(units, merges, special)
-        self.lower_case = lower_case
-        self.mask_takes_space = mask_takes_space
-        self.composed = composed
+        self.lower_case, self.composed = lower_case, composed
         self.pattern = check_choice("pattern", pattern, tuple(_WORDS))
+        self.pair_separators, self.mask_takes_space = pair_separators, mask_takes_space
         self.add_prefix_space = add_prefix_space
-        self.pair_separators = pair_separators
         self.leading_space = "^ " if add_prefix_space else ""
         missing = [byte for byte, unit in enumerate(byte_alphabet()) if unit not in self.unit_ids]
         if missing:

@@ -318,19 +318,15 @@ class AlignedText:
         text_starts = tf.gather(self._text_bytes, starts.value_rowids())
         first = tf.cast(starts.values, tf.int64) + text_starts
         last = tf.maximum(tf.cast(ends.values, tf.int64) + text_starts - 1, first)
-        first, last = (
-            tf.searchsorted(self._bytes, value, side="right", out_type=tf.int64)
-            for value in (first, last)
-        )
+        options = {"side": "right", "out_type": tf.int64}
+        first, last = (tf.searchsorted(self._bytes, place, **options) for place in (first, last))
         last = tf.minimum(last, tf.size(self._bytes, tf.int64) - 1)
         # Start at the next unit that is not white space, if it belongs to this piece.
         padded_units = tf.concat([self._visible_units, [tf.int64.max]], axis=0)
         next_visible = tf.gather(padded_units, tf.searchsorted(self._visible_units, first))
         first = tf.where(next_visible <= last, next_visible, tf.minimum(first, last))
-        return (
-            starts.with_values(tf.gather(self._starts, first)),
-            starts.with_values(tf.gather(self._ends, last)),
-        )
+        found = tf.gather(self._starts, first), tf.gather(self._ends, last)
+        return starts.with_values(found[0]), starts.with_values(found[1])
 
 
 def _num_characters(strings: tf.Tensor) -> tf.Tensor:

@@ -82,11 +82,8 @@ class SentencePieceVocabulary(PieceVocabulary):
         self.normalization = normalization or NormalizationConfig()
         self.languages = tuple(languages)
         self.fold_accents = fold_accents
-        self.pair_separators = pair_separators
-        self.cls_last = cls_last
-        self.verbatim = verbatim
-        self.shares_space = shares_space
-        self.spaces = spaces
+        self.pair_separators, self.cls_last = pair_separators, cls_last
+        self.verbatim, self.shares_space, self.spaces = verbatim, shares_space, spaces
         self.processor = model = sentencepiece.SentencePieceProcessor()
         with refuse_damage("the SentencePiece model of the vocabulary", "restore it from a copy"):
             model.LoadFromSerializedProto(self.proto)

@@ -45,13 +45,12 @@ def clean(strings: tf.Tensor, lower_case: bool) -> tf.Tensor:
     encodes as [UNK]. `lower_case` also strips accents: BERT does both or neither.
     """
     lines = _without_case(strings, lower_case)
+
+    def without_long_words(lines: tf.Tensor) -> tf.Tensor:
+        return tf.strings.regex_replace(_spaced(lines), _LONG_WORD, _UNKNOWN_WORD)
+
     # Only the few lines with a long run of characters are split into words here.
-    return _where(
-        lines,
-        f"(?s).*{_LONG_WORD}.*",
-        True,
-        lambda lines: tf.strings.regex_replace(_spaced(lines), _LONG_WORD, _UNKNOWN_WORD),
-    )
+    return _where(lines, f"(?s).*{_LONG_WORD}.*", True, without_long_words)
 
 
 def spaced_words(strings: tf.Tensor, lower_case: bool) -> tf.Tensor:
@@ -235,14 +234,12 @@ class WordPieceVocabulary(PieceVocabulary):
         """
         # Lifted out of the graph under construction, because later graphs use the tensor too.
         with tf.init_scope():
+            # A piece must be distinct and must not contain white space, which would change how the
+            # words around it are split. The name of any other id starts with a control character,
+            # which `clean` removes from texts.
+            is_piece, numbered = re.compile(r"[^\s\x00]+").fullmatch, enumerate(self.words)
             return tensorflow_text.FastBertTokenizer(
-                # A piece must be distinct and must not contain white space, which would change how
-                # the words around it are split. The name of any other id starts with a control
-                # character, which `clean` removes from texts.
-                [
-                    word if re.fullmatch(r"[^\s\x00]+", word) else f"\x01{token_id}"
-                    for token_id, word in enumerate(self.words)
-                ],
+                [word if is_piece(word) else f"\x01{token_id}" for token_id, word in numbered],
                 token_out_type=tf.int32,
                 max_bytes_per_word=LONG_WORD_BYTES,
                 lower_case_nfd_strip_accents=False,
