@@ -18,30 +18,31 @@ class Callbacks:
     """Keras callbacks that the user names on the command line.
 
     Attributes:
-        calls: callback classes, as `package.module:Class` or `FILE.py:Class`. Constructor arguments
-            may follow, as in `mine:Logger(every=10)`.
+        calls: callback classes, as `package.module:Class` or `FILE.py:Class`, each with the
+            arguments of its constructor.
         profile: first and last update of a profiler trace; `None` means no trace.
     """
 
-    calls: tuple[str, ...] = ()
+    calls: tuple[tuple[str, dict[str, Any]], ...] = ()
     profile: tuple[int, int] | None = None
 
     @classmethod
     def parse(cls, calls: Iterable[str], profile: str | None) -> "Callbacks":
         """Parses the values of `--callback` and `--profile`, and imports the callback classes.
 
-        The form of `profile` is `START:STOP`, with updates counted from 1.
+        A callback has the form `mine:Logger` or `mine:Logger(every=10)`, and `profile` the form
+        `START:STOP`, with updates counted from 1.
         """
-        for call in calls:
-            import_path, _ = parse_call(call)
-            find(import_path, keras.callbacks.Callback, trust_code=True)  # the user typed the name
+        parsed = tuple(map(parse_call, calls))
+        for name, _ in parsed:
+            find(name, keras.callbacks.Callback, trust_code=True)  # the user typed the name
         if profile is None:
-            return cls(tuple(calls))
+            return cls(parsed)
         match = re.fullmatch(r"(\d+):(\d+)", profile)
         first, last = map(int, match.groups()) if match else (0, 0)
         if not 1 <= first <= last:
             raise UserError(f"--profile {profile} is no range: write START:STOP, as in 10:14")
-        return cls(tuple(calls), (first, last))
+        return cls(parsed, (first, last))
 
     def make(self, run_dir: str | os.PathLike) -> list[keras.callbacks.Callback]:
         """Constructs the callbacks, including a `Trace` if `profile` is not `None`.
@@ -49,10 +50,9 @@ class Callbacks:
         The `Trace` writes to the folder `tensorboard` in `run_dir`.
         """
         callbacks: list[Any] = []
-        for call in self.calls:
-            import_path, arguments = parse_call(call)
-            with clear_errors(call):
-                callbacks.append(find(import_path, keras.callbacks.Callback)(**arguments))
+        for name, arguments in self.calls:
+            with clear_errors(name):
+                callbacks.append(find(name, keras.callbacks.Callback)(**arguments))
         if self.profile:
             callbacks.append(Trace(os.path.join(run_dir, "tensorboard"), *self.profile))
         return callbacks
