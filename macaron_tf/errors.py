@@ -46,9 +46,8 @@ def check_encodable(texts: Iterable[str], first: int = 1) -> None:
     """
     for number, text in enumerate(texts, first):
         if surrogate := _UNPAIRED_SURROGATE.search(text):
-            raise UserError(
-                f"text {number} has {surrogate[0]!a}, half a character: decode it by its encoding"
-            )
+            mend = "decode it by its encoding"
+            raise UserError(f"text {number} has {surrogate[0]!a}, half a character: {mend}")
 
 
 def parse_json(text: str | bytes, value_type: type = dict, /, **fields: type) -> Any:

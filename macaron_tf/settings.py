@@ -256,11 +256,10 @@ def parse(name: str, text: str, hint) -> Any:
 def _refusal(name: str, value, hint) -> str:
     suggestion = nearest(value, _choices(hint)) if isinstance(value, str) else ""
     items, parts, bound = value if type(value) in (tuple, list) else [value], [*_parts(hint)], ""
-    if INT32 in parts and any(type(item) is int and item >= INT32.lt for item in items):
+    greatest = max((abs(item) for item in items if type(item) in (int, float)), default=0)
+    if INT32 in parts and greatest >= INT32.lt:
         bound = f" and below {INT32.lt}"
-    elif float in parts and any(
-        type(item) in (int, float) and abs(item) >= _GREATEST_FLOAT for item in items
-    ):
+    elif float in parts and greatest >= _GREATEST_FLOAT:
         bound = f", between {-_GREATEST_FLOAT} and {_GREATEST_FLOAT}"
     if type(value) is str and str in (hint, *typing.get_args(hint)) and not _choices(hint):
         bound = " without control characters"  # the only rule for text

@@ -46,10 +46,8 @@ def take_code(folder: epath.Path, record: dict[str, Any]) -> tuple[dict[str, Any
         print(f"note: the model is saved with {CODE}/{name}, a copy of {file}", file=sys.stderr)
 
     def renamed(value: Any) -> Any:
-        import_path = value.partition("(")[0] if isinstance(value, str) else None
-        if import_path not in names:
-            return value
-        return names[import_path] + value.removeprefix(import_path)
+        name, bracket, rest = value.partition("(") if isinstance(value, str) else ("", "", "")
+        return f"{names[name]}{bracket}{rest}" if name in names else value
 
     return tf.nest.map_structure(renamed, record), [f"{CODE}/{name}" for name in files]
 
@@ -67,9 +65,8 @@ def offer_code(folder: epath.Path) -> None:
         # Python's own modules may be "built-in" or "frozen", without a file.
         origin = pathlib.Path(plug_ins.origin_of(name) or file)
         if not (origin.is_file() and origin.read_bytes() == file.read_bytes()):
-            raise UserError(
-                f"{folder} has its own module {name}, but Python imports {origin}: change folders"
-            )
+            conflict = f"{folder} has its own module {name}, but Python imports {origin}"
+            raise UserError(f"{conflict}: change folders")
     if str(code) not in sys.path:
         sys.path.append(str(code))
 

@@ -97,9 +97,8 @@ def is_imported(import_path: str, base: type | None = None) -> bool:
     if module is None:
         return False
     found = [vars(module).get(attribute)] if attribute else list(vars_of(module, base).values())
-    return bool(found) and all(
-        _is_suitable(value, base) and (base or value in _functions) for value in found
-    )
+    is_known = (_is_suitable(value, base) and (base or value in _functions) for value in found)
+    return bool(found) and all(is_known)
 
 
 def imported_names(values: Any) -> list[str]:
@@ -168,13 +167,9 @@ def vars_of(module: types.ModuleType, base: type | None = None) -> dict[str, Any
     If `base` is not `None`, the dict contains the public subclasses of `base` that the module
     defines. The keys are the names in the module.
     """
-    return {
-        name: value
-        for name, value in sorted(vars(module).items())
-        if not name.startswith("_")
-        and _is_suitable(value, base)
-        and value.__module__ == module.__name__
-    }
+    public = ((name, value) for name, value in sorted(vars(module).items()) if name[:1] != "_")
+    suitable = ((name, value) for name, value in public if _is_suitable(value, base))
+    return {name: value for name, value in suitable if value.__module__ == module.__name__}
 
 
 def _is_suitable(value: Any, base: type | None) -> bool:
