@@ -17,6 +17,8 @@ def perplexity(log_probs: Iterable[float], lengths: Iterable[int]) -> float:
     logarithms, as `decoding.score_ids` returns, and `lengths` include EOS.
     """
     tokens = sum(int(length) for length in lengths)
+    if tokens == 0:
+        raise ValueError("perplexity needs at least one token: pass lengths whose sum is above 0")
     try:
         return math.exp(-math.fsum(float(log_prob) for log_prob in log_probs) / tokens)
     except OverflowError:  # exp(709.8) is the largest float64

@@ -77,6 +77,7 @@ class JsonLines(Reporter):
         self._folder = storage.as_path(run_dir)
         self._is_remote = storage.is_remote(run_dir)
         self._files: dict = {}
+        self._open = contextlib.ExitStack()
 
     def start(self, step: int, validated_at: int) -> None:
         for name in ("metrics", "timing"):
@@ -88,7 +89,7 @@ class JsonLines(Reporter):
             ]
             storage.write_atomic(path, "".join(lines).encode())
             with _writing(path):
-                self._files[name] = path.open("a")
+                self._files[name] = self._open.enter_context(path.open("a"))
 
     def train(self, step: int, metrics: Numbers, timing: Numbers) -> None:
         self._append("metrics", step, TRAIN, metrics)
@@ -105,9 +106,8 @@ class JsonLines(Reporter):
                     os.fsync(file.fileno())
 
     def finish(self) -> None:
-        for file in self._files.values():
-            with _writing(file.name):
-                file.close()
+        with _writing(self._folder / "metrics.jsonl"):
+            self._open.close()
 
     def _append(self, log: str, step: int, kind: str, values: Numbers) -> None:
         file = self._files[log]
