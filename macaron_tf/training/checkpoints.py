@@ -409,8 +409,8 @@ def find_checkpoint(
     if chosen_name is None:
         if checkpoints and name in (None, "last"):
             raise UserError(f"every checkpoint in {directory.path} is damaged: restore one")
-        names = ", ".join(checkpoints)
-        advice = f"choose among {names}" if names else "train the model first"
+        known = ", ".join(checkpoints)
+        advice = f"choose among {known}" if known else "train the model first"
         raise UserError(f"{run_dir} has no checkpoint {name or 'yet'}: {advice}")
     chosen = checkpoints[chosen_name]
     if chosen_name == "last" and not name and (directory.path / BEST).exists():
