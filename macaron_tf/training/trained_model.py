@@ -148,7 +148,7 @@ class TrainedModel:
 
         Args:
             steps_per_epoch: number of updates per epoch, for which the data must suffice. `None`
-                means that the end of the data ends the epoch.
+                means that an epoch is one pass over the data.
             first_step: number of updates of the first epoch that an earlier session has made.
             stops: intervals in updates. If there are any, the host reads metrics from the device
                 only at multiples of an interval and where `max_skipped_updates` may be reached, and
@@ -157,6 +157,9 @@ class TrainedModel:
         """
         self._build_on(x)
         self.prepare()
+        steps, size = steps_per_epoch, int(x.cardinality())
+        if steps is None and size > 0:  # infinite and unknown sizes are negative
+            steps = -(-size // self.config.accumulation_steps)
         self.stop_training = False
         batches: Iterator | None = None
         logs: dict[str, float] = {}
@@ -167,27 +170,27 @@ class TrainedModel:
             model=self,
             verbose=verbose,
             epochs=epochs,
-            steps=steps_per_epoch,
+            steps=steps,
         )
         callback_list.on_train_begin()
         for epoch in range(initial_epoch, epochs):
             self._epoch_sums.reset()
             callback_list.on_epoch_begin(epoch)
-            batches = self.batches(x, self.per_worker_data) if batches is None else batches
+            if batches is None or steps_per_epoch is None:
+                batches = self.batches(x, self.per_worker_data)
             index, first_step = first_step, 0
-            while index < (steps_per_epoch or math.inf) and not self.stop_training:
+            while index < (steps or math.inf) and not self.stop_training:
                 callback_list.on_train_batch_begin(index)
-                left = steps_per_epoch - index if steps_per_epoch else 1
+                left = steps - index if steps else 1
                 values = self.update(
                     batches, min([left, *(every - self.step % every for every in stops)])
                 )
-                if values is None and (steps_per_epoch or not index):
+                if values is None and (steps or not index):
                     raise UserError(
                         f"the training data ended after step {self.step}: use a dataset that has "
                         "at least one batch and repeats endlessly"
                     )
                 if values is None:
-                    batches = None
                     break
                 index += len(values)
                 if logs := self._count(values, stops):
