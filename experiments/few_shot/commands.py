@@ -33,7 +33,6 @@ main = cli.single_program(
     "macaron few_shot",
     __doc__,
     "experiments.few_shot.evaluate:run",
-    cli.epilog(_FORMS),
     cli.extra("studies"),
     cli.path_argument("runs RUN", "language models: RUN, RUN@CHECKPOINT, ...", nargs="+"),
     cli.path_argument(
