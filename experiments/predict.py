@@ -8,7 +8,6 @@ import argparse
 import dataclasses
 import functools
 import io
-import sys
 import time
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -31,7 +30,7 @@ from macaron_tf.decoding import (
 )
 from macaron_tf.decoding.text_generator import GAP
 from macaron_tf.engines.graph import TaskGraph
-from macaron_tf.errors import LineError, TextError, UserError
+from macaron_tf.errors import LineError, TextError, UserError, warn
 from macaron_tf.evaluation.similarity import unit_vectors
 from macaron_tf.model import Pretrained, load
 from macaron_tf.runs.elmo import embed
@@ -182,7 +181,7 @@ def _translated(
 ) -> Iterator[str]:
     translations = translator.translate(lines, first)
     for warning in translations.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+        warn(warning)
     if n_best == 1:
         yield from (f"{line}\n" for line in translations.best)
         return
@@ -314,9 +313,6 @@ def _write_arrays(options: argparse.Namespace, given: dict[str, Any], suffix: st
         np.save(file, vectors)
     seconds = time.monotonic() - began
     if empty := sum(not text.strip() for text in texts):
-        print(
-            f"warning: {empty:,} of {len(texts):,} lines are empty and have meaningless vectors",
-            file=sys.stderr,
-        )
+        warn(f"{empty:,} of {len(texts):,} lines are empty and have meaningless vectors")
     size = f"{len(vectors):,} vectors of {vectors.shape[1]} numbers"
     print(f"{options.output}: {size} in {seconds:.1f} s")

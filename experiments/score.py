@@ -2,10 +2,9 @@
 
 import argparse
 import math
-import sys
 
 from macaron_tf.decoding import SequenceGenerator
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, warn
 from macaron_tf.evaluation.language import perplexity
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import lines_of
@@ -64,10 +63,9 @@ def run(options: argparse.Namespace) -> None:
             "word; {bits_per_byte:.3f} bits per byte".format(**record)
         )
         if record["unknown"]:
-            print(
-                "warning: {file}: {unknown:,} of {tokens:,} tokens are unknown to the vocabulary, "
-                "so the perplexity per word and the bits per byte are too low".format(**record),
-                file=sys.stderr,
+            warn(
+                "{file}: {unknown:,} of {tokens:,} tokens are unknown to the vocabulary, "
+                "so the perplexity per word and the bits per byte are too low".format(**record)
             )
     if options.output:
         record = {"run": model.name, "checkpoint": model.checkpoint, "window": window}

@@ -18,7 +18,7 @@ from macaron_tf.cli.program import decoded
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import encode_sets
 from macaron_tf.data.tasks.examples import Examples
-from macaron_tf.errors import UserError, check_packages
+from macaron_tf.errors import UserError, check_packages, warn
 from macaron_tf.evaluation.similarity import (
     nearest,
     unit_vectors,
@@ -226,5 +226,5 @@ def corpus_vectors(encoder: SentenceEmbedding, texts: list[str], file: pathlib.P
             np.save(out, vectors)
         print(f"saved in {cache}", file=sys.stderr)
     except UserError as error:
-        print(f"warning: {error}; the next search will encode the sentences again", file=sys.stderr)
+        warn(f"{error}; the next search will encode the sentences again")
     return vectors

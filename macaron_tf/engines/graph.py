@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -12,7 +11,7 @@ import tensorflow as tf
 
 from macaron_tf.distribution import emulates_bfloat16
 from macaron_tf.engines.session import STEPS
-from macaron_tf.errors import TextError, UserError, check_encodable, diverged, plural
+from macaron_tf.errors import TextError, UserError, check_encodable, diverged, plural, warn
 from macaron_tf.io.progress import track
 from macaron_tf.io.serving import failed_check, failed_rows
 from macaron_tf.kernels import implementation_scope
@@ -59,10 +58,9 @@ class TaskGraph:
         """
         with under_policy(self.task.network, "mixed_bfloat16", f"--bfloat16: {network_name}"):
             if emulates_bfloat16(tf.distribute.get_strategy()):
-                print(
-                    "warning: this CPU has no bfloat16 instructions, so the exported model runs "
-                    "several times slower on this CPU than without --bfloat16",
-                    file=sys.stderr,
+                warn(
+                    "this CPU has no bfloat16 instructions, so the exported model runs "
+                    "several times slower on this CPU than without --bfloat16"
                 )
             for layer in self.task.network._flatten_layers():
                 if isinstance(layer, keras.layers.Dense):

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import os
-import sys
 import typing
 from collections.abc import Callable, Sequence
 from typing import Annotated
@@ -14,7 +13,7 @@ from annotated_types import Gt, Lt
 
 from macaron_tf.data.batches import EncodedExamples, ExampleBatches
 from macaron_tf.distribution import is_tpu
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, warn
 from macaron_tf.hub.tokenizers.reading import refuse_lower_case
 from macaron_tf.models import ElmoConfig, EncoderConfig, EncoderDecoderConfig, catalog
 from macaron_tf.runs.recipe import MAY_CHANGE, Recipe
@@ -206,17 +205,15 @@ def warn_start(
     """
     if len(init.languages) > 1 and not language:
         first, *other_languages = init.languages
-        print(
-            f"warning: the model reads all texts as {first}, the first language of {init.given}"
-            + mend.format(", ".join(other_languages)),
-            file=sys.stderr,
+        warn(
+            f"the model reads all texts as {first}, the first language of {init.given}"
+            + mend.format(", ".join(other_languages))
         )
     if init.trained_length is not None and recipe.max_length > init.trained_length:
-        print(
-            f"warning: max_length is {recipe.max_length}, but {init.given} was trained on rows of "
+        warn(
+            f"max_length is {recipe.max_length}, but {init.given} was trained on rows of "
             f"at most {init.trained_length} tokens: set max_length={init.trained_length}, or "
-            "expect worse results on longer rows",
-            file=sys.stderr,
+            "expect worse results on longer rows"
         )
 
 

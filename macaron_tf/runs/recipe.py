@@ -7,13 +7,12 @@ import contextlib
 import dataclasses
 import difflib
 import json
-import sys
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import keras
 
-from macaron_tf.errors import ALIASES, UserError, nearest, parse_json
+from macaron_tf.errors import ALIASES, UserError, nearest, parse_json, warn
 from macaron_tf.io.plug_ins import find_sources, imported_names, source_names
 from macaron_tf.models import EncoderConfig, EncoderDecoderConfig, catalog
 from macaron_tf.objectives import Objective
@@ -370,8 +369,7 @@ def warn_unread(recipe: Recipe, network: keras.Model, settings: Iterable[str]) -
     for path in dict.fromkeys(setting.partition("=")[0] for setting in settings):
         if is_among(path, unread):
             name = path.rstrip(".")
-            message = f"warning: {name} has no effect, because no part of this model reads it"
-            print(message, file=sys.stderr)
+            warn(f"{name} has no effect, because no part of this model reads it")
 
 
 def refuse_argument_settings(settings: Iterable[str], by_argument: dict[str, str]) -> None:

@@ -23,7 +23,6 @@ import hashlib
 import json
 import os
 import re
-import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
 
@@ -33,7 +32,7 @@ from etils import epath
 
 from macaron_tf.data.sources.names import Source
 from macaron_tf.data.sources.tfds import Tfds
-from macaron_tf.errors import UserError, needs_vocabulary, parse_json
+from macaron_tf.errors import UserError, needs_vocabulary, parse_json, warn
 from macaron_tf.io import paths as storage
 from macaron_tf.io.code_files import offer_code
 from macaron_tf.objectives import Objective
@@ -478,4 +477,4 @@ def save_scores(output: str | None, run: epath.Path, name: str, record: typing.A
     except UserError as error:
         if output:
             raise
-        print(f"warning: the scores are not saved, because {error}", file=sys.stderr)
+        warn(f"the scores are not saved, because {error}")

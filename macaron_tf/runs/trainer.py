@@ -1,7 +1,6 @@
 """Training of a planned run: `fit`, and what several kinds of runs share."""
 
 import dataclasses
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ import tensorflow as tf
 
 from macaron_tf.data.translation import TranslationData
 from macaron_tf.distribution import Workers, emulates_bfloat16, is_tpu
-from macaron_tf.errors import UserError, out_of_memory
+from macaron_tf.errors import UserError, out_of_memory, warn
 from macaron_tf.io.paths import as_path
 from macaron_tf.io.progress import track
 from macaron_tf.runs.recipe import warn_unread
@@ -64,10 +63,9 @@ def fit(
     if earlier and plan.fingerprint:
         earlier.check_data(plan.fingerprint)
     if recipe.training.dtype_policy == "mixed_bfloat16" and emulates_bfloat16(strategy):
-        print(
-            "warning: this CPU has no bfloat16 instructions, so mixed_bfloat16 can be several "
-            "times slower than float32: give --set training.dtype_policy=float32",
-            file=sys.stderr,
+        warn(
+            "this CPU has no bfloat16 instructions, so mixed_bfloat16 can be several "
+            "times slower than float32: give --set training.dtype_policy=float32"
         )
     # This seed determines the initial weights, dropout, masks and the order of batches.
     keras.utils.set_random_seed(recipe.training.seed)
@@ -194,8 +192,7 @@ def warn_truncated(lengths: np.ndarray, max_length: int, setting: str) -> None:
         setting: name of the setting with the maximum, for the message.
     """
     if count := int((lengths >= max_length).sum()):
-        print(
-            f"warning: {count:,} of {len(lengths):,} texts have {max_length} tokens or were "
-            f"truncated to {max_length} tokens: raise {setting} to keep more",
-            file=sys.stderr,
+        warn(
+            f"{count:,} of {len(lengths):,} texts have {max_length} tokens or were "
+            f"truncated to {max_length} tokens: raise {setting} to keep more"
         )

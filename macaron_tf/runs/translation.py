@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import sys
 from collections.abc import Sequence
 
 import keras
@@ -13,7 +12,7 @@ from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.translation import TranslationData
 from macaron_tf.decoding import BeamSearchConfig, LineTranslator, SamplingConfig
 from macaron_tf.distribution import is_tpu
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, warn
 from macaron_tf.evaluation.translation import evaluate_translations
 from macaron_tf.models import EncoderDecoder
 from macaron_tf.models.encoder_decoder import first_stage_variables
@@ -200,9 +199,8 @@ def _warn_unequal_lengths(config: DataConfig, tfds: Tfds | None) -> None:
     if source_lines and target_lines and source_lines != target_lines:
         longer = splits[target_lines > source_lines]
         shorter = splits[source_lines > target_lines]
-        print(
-            f"warning: {abs(source_lines - target_lines):,} line(s) of {longer!r} are not read, "
+        warn(
+            f"{abs(source_lines - target_lines):,} line(s) of {longer!r} are not read, "
             f"because {shorter!r} has only {min(source_lines, target_lines):,} lines: give splits "
-            "with equal numbers of lines",
-            file=sys.stderr,
+            "with equal numbers of lines"
         )

@@ -3,7 +3,6 @@
 import functools
 import hashlib
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
@@ -13,7 +12,7 @@ import tensorflow as tf
 from macaron_tf.data.batches import EncodedExamples
 from macaron_tf.data.buckets import bucket_shapes, choose_lengths, plan_batches
 from macaron_tf.data.tasks.encoding import encode_pairs, encode_sentences
-from macaron_tf.errors import check_encodable
+from macaron_tf.errors import check_encodable, warn
 from macaron_tf.io.progress import track
 from macaron_tf.models import Elmo
 from macaron_tf.models.tasks import SiameseEncoder, unit_length
@@ -160,10 +159,9 @@ class SentenceEmbedding(OnePass):
 def warn_cut(cut: int, total: int, max_length: int) -> None:
     """Warns on stderr if `cut` of `total` sentences were truncated to `max_length` ids."""
     if cut:
-        print(
-            f"warning: {cut:,} of {total:,} sentences have more than {max_length - 2} tokens and "
-            "were truncated",
-            file=sys.stderr,
+        warn(
+            f"{cut:,} of {total:,} sentences have more than {max_length - 2} tokens and "
+            "were truncated"
         )
 
 

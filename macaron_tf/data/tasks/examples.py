@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import math
 import re
-import sys
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -18,7 +17,7 @@ from macaron_tf.data.sources.names import FILE_TABLE_FORMS, TABLE_FORMS, Source,
 from macaron_tf.data.sources.records import Records, open_records
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task
-from macaron_tf.errors import UserError, plural
+from macaron_tf.errors import UserError, plural, warn
 
 _INDEX = "idx"  # index of an example in its benchmark
 _INVISIBLE = re.compile(  # white space, joiners, direction marks and variation selectors
@@ -214,7 +213,7 @@ def _table_rows(task: Task, table: Records, needs_labels: bool) -> _Rows:
     if quoted:
         lines = f"in {quoted:,} {plural('line', quoted)}"
         why = f"quotes surround a text, {lines}, and are part of it, because the file is no .csv"
-        print(f"warning: {first_quoted}: {why}", file=sys.stderr)
+        warn(f"{first_quoted}: {why}")
 
 
 def _check_choices(task: Task, choices: Sequence[str], answer: float, where: str) -> None:
@@ -264,7 +263,7 @@ def warn_alike(where_by_label: Mapping[str, str]) -> None:
         if (earlier := looks.setdefault(normalize_label(label), label)) != label:
             other = f"the label {earlier!a} in {where_by_label[earlier]}"
             why = f"the label {label!a} looks like {other}, but is a different class"
-            print(f"warning: {where}: {why}", file=sys.stderr)
+            warn(f"{where}: {why}")
 
 
 def read_triplets(source: str, split: str) -> Examples:

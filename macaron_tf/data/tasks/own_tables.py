@@ -16,7 +16,7 @@ from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks import tags as tagging
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.examples import read_examples, warn_alike
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, warn
 from macaron_tf.settings import Natural, Positive, Settings
 
 # Keys are default names of the text column. Values are the matching names of a second text column.
@@ -265,7 +265,7 @@ def _count_tags(sentences: Sequence[tuple], checks: bool) -> collections.Counter
     rare = [f"{tag[:40]!r} ({where_by_tag[tag]})" for tag in where_by_tag if 0 < types[tag[2:]] < 3]
     if tagging.scheme_of(counts) and rare:
         warning = "tags that occur only once or twice may be misspelt"
-        print(f"warning: {warning}: {', '.join(rare[:5])}", file=sys.stderr)
+        warn(f"{warning}: {', '.join(rare[:5])}")
     return counts
 
 
