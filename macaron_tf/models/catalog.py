@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import keras
@@ -12,33 +13,50 @@ from macaron_tf.models.elmo import Elmo, ElmoConfig
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.tcn import TemporalConfig, TemporalModel
+from macaron_tf.settings import hints_of
+
+Config = EncoderDecoderConfig | EncoderConfig | ElmoConfig | TemporalConfig
+_MODELS: dict[type, type[keras.Model]] = {
+    EncoderDecoderConfig: EncoderDecoder,
+    EncoderConfig: Encoder,
+    ElmoConfig: Elmo,
+    TemporalConfig: TemporalModel,
+}
+
+
+def _entry(config_class: type, *sizes: Any, **options: Any) -> partial:
+    """Returns a configuration that is not made yet: its class and the fields that are given.
+
+    `sizes` are the values of the first fields. `partial(entry, **changes)` changes fields, and
+    calling the entry makes the configuration, which checks the fields.
+    """
+    fields = (field.name for field in dataclasses.fields(config_class) if not field.kw_only)
+    return partial(config_class, **dict(zip(fields, sizes, strict=False)), **options)
+
 
 # base and large are from Devlin et al. 2018 and Lei et al. 2022, table 3. The 30,522 word pieces
 # are padded to a multiple of 8. small is from Clark et al. 2020 (ELECTRA), table 6. tiny and mini
 # are for CPUs with two cores. In tiny and mini, F = 3 D, so that two thirds of F are a multiple of
 # 64 and all blocks have the same number of parameters. tiny has one layer for each step size 1, 2
 # and 4. The initializer range of base is scaled to the width of tiny: 0.02 sqrt(768 / 128) = 0.05.
-_SIZES = {
-    "tiny": EncoderConfig(8_000, 128, 384, 4, 3, initializer_range=0.05),
-    "mini": EncoderConfig(8_000, 256, 768, 4, 4),
-    "small": EncoderConfig(30_528, 256, 1024, 4, 12),
-    "base": EncoderConfig(30_528, 768, 3072, 12, 12),
-    "large": EncoderConfig(30_528, 1024, 4096, 16, 24),
-    # ALBERT's sizes, with H = D / 64 heads and F = 4 D.
-    "xlarge": EncoderConfig(30_000, 2048, 8192, 32, 24),
-    "xxlarge": EncoderConfig(30_000, 4096, 16384, 64, 12),
+_encoder = partial(_entry, EncoderConfig)
+_CPU_SIZES = {
+    "tiny": _encoder(8_000, 128, 384, 4, 3, initializer_range=0.05),
+    "mini": _encoder(8_000, 256, 768, 4, 4),
 }
-_CPU_SIZES, _PAPER_SIZES = ("tiny", "mini"), ("base", "large")
+_BASE = {"base": _encoder(30_528, 768, 3072, 12, 12)}
+_PAPER_SIZES = {**_BASE, "large": _encoder(30_528, 1024, 4096, 16, 24)}
+_SIZES = {**_CPU_SIZES, **_PAPER_SIZES}
 
 
-def _family(name: str, sizes: tuple[str, ...] = (*_CPU_SIZES, *_PAPER_SIZES), **changes) -> dict:
-    """Returns a family's configurations of some `sizes`, by name, with the fields in `changes`."""
-    configs = {f"{name}_{size}": dataclasses.replace(_SIZES[size], **changes) for size in sizes}
+def _family(name: str, sizes: Mapping[str, partial] = _SIZES, **changes: Any) -> dict[str, partial]:
+    """Returns a family's entries by name: `sizes` with the fields in `changes`."""
+    family = {f"{name}_{size}": partial(entry, **changes) for size, entry in sizes.items()}
     if not changes.get("gated"):
-        return configs
+        return family
     # A gated feed-forward layer has three matrices of two thirds of the width.
-    width = {name: config.feed_forward_dim * 2 // 3 for name, config in configs.items()}
-    return {n: dataclasses.replace(c, feed_forward_dim=width[n]) for n, c in configs.items()}
+    widths = {name: entry.keywords["feed_forward_dim"] * 2 // 3 for name, entry in family.items()}
+    return {name: partial(family[name], feed_forward_dim=widths[name]) for name in family}
 
 
 # GPT (Radford et al. 2018, section 4.1) has 40,000 merges, 478 characters and 512 positions. GPT-2
@@ -51,28 +69,32 @@ _GPT: dict[str, Any] = dict(
     causal=True, num_segments=0, embedding_norm=False, activation="gelu_tanh", epsilon=1e-5
 )
 _GPT2 = {**_GPT, "norm": "pre", "scaled_outputs": True, "max_length": 1024}
-_GPT2_VOCABULARY = 50_264
 _GPT2_SIZES = {  # D, H, layers
     "base": (768, 12, 12),
     "medium": (1024, 16, 24),
     "large": (1280, 20, 36),
     "xl": (1600, 25, 48),
 }
+
+
+def _gpt(width: int, heads: int, layers: int, **options: Any) -> partial:
+    return _encoder(50_264, width, 4 * width, heads, layers, **options)
+
+
 # GPT-3 (Brown et al. 2020, table 2.1) is GPT-2 in the sizes below with 2,048 positions. GPT-3
 # alternates full and sliding-window attention, but the paper does not give the window. All layers
 # in these configurations have full attention unless `attention_windows` is set. XL has 16 heads in
 # this catalog, because 24 heads of width 128, as in the table, would give 1.5 billion parameters
 # instead of the table's 1.3 billion.
-_GPT3 = {**_GPT2, "max_length": 2048}
-_GPT3_SIZES = {  # D, H, d, layers
-    "small": (768, 12, 64, 12),
-    "medium": (1024, 16, 64, 24),
-    "large": (1536, 16, 96, 24),
-    "xl": (2048, 16, 128, 24),
-    "2.7b": (2560, 32, 80, 32),
-    "6.7b": (4096, 32, 128, 32),
-    "13b": (5140, 40, 128, 40),
-    "175b": (12288, 96, 128, 96),
+_GPT3_SIZES = {  # D, H, layers, d
+    "small": (768, 12, 12, 64),
+    "medium": (1024, 16, 24, 64),
+    "large": (1536, 16, 24, 96),
+    "xl": (2048, 16, 24, 128),
+    "2.7b": (2560, 32, 32, 80),
+    "6.7b": (4096, 32, 32, 128),
+    "13b": (5140, 40, 40, 128),
+    "175b": (12288, 96, 96, 128),
 }
 # Llama (Touvron et al. 2023, sections 2.1 to 2.3) has no biases, no dropout, and a gated
 # feed-forward layer with three matrices of two thirds of F. Grouped queries were introduced in
@@ -83,30 +105,6 @@ _LLAMA: dict[str, Any] = {
     **{"norm": "pre", "norm_type": "rms", "epsilon": 1e-5, "use_bias": False},
     **{"activation": "silu", "gated": True, "dropout": 0.0, "attention_dropout": 0.0},
 }
-LANGUAGE_MODELS: dict[str, EncoderConfig] = {
-    **_family("gpt", _CPU_SIZES, **_GPT),
-    **_family("gpt", ("base",), vocab_size=40_480, **_GPT),
-    **_family("gpt2", _CPU_SIZES, **_GPT2),
-    **{
-        f"gpt2_{size}": EncoderConfig(_GPT2_VOCABULARY, width, 4 * width, heads, layers, **_GPT2)
-        for size, (width, heads, layers) in _GPT2_SIZES.items()
-    },
-    **{
-        f"gpt3_{size}": EncoderConfig(
-            _GPT2_VOCABULARY, width, 4 * width, heads, layers, head_dim=head_dim, **_GPT3
-        )
-        for size, (width, heads, head_dim, layers) in _GPT3_SIZES.items()
-    },
-    **_family("llama", _CPU_SIZES, num_kv_heads=2, **_LLAMA),
-    **_family("llama", ("base",), num_kv_heads=4, **_LLAMA),
-    "llama_7b": EncoderConfig(
-        32_000, 4096, 11_008, 32, 32, tied=False, **{**_LLAMA, "epsilon": 1e-6}
-    ),
-    "llama_3_8b": EncoderConfig(
-        128_256, 4096, 14_336, 32, 32, num_kv_heads=8, rotary_base=5e5, tied=False, **_LLAMA
-    ),
-}
-
 # Transformer-XL is the "standard" model for WikiText-103 in Dai et al. 2019, section 4.1, with the
 # released script: 16 layers, D 410, 10 heads, F 2,100, ReLU, no dropout of attention weights, u and
 # v shared by all layers, 267,735 words, an adaptive softmax tied to the embeddings, and 151 million
@@ -121,16 +119,6 @@ _XL = {
     **{"activation": "relu", "epsilon": 1e-5, "attention_dropout": 0.0, "activation_dropout": 0.1},
 }
 _XLNET = {**_RELATIVE, "activation_dropout": 0.1}
-MEMORY_MODELS: dict[str, EncoderConfig] = {
-    **_family("transformer_xl", _CPU_SIZES, **_XL),
-    "transformer_xl_base": EncoderConfig(
-        *(267_736, 410, 2_100, 10, 16),
-        **{**_XL, "embedding_scale": True, "adaptive_cutoffs": (20_000, 40_000, 200_000)},
-    ),
-    **_family("xlnet", _CPU_SIZES, **_XLNET),
-    **_family("xlnet", _PAPER_SIZES, vocab_size=32_000, **_XLNET),
-}
-
 # BERT-rab and the SwishRNN model have T5's bias in addition to learned positions (Lei et al. 2022,
 # section 3, says that the model "adds" the bias to each attention layer). The released Macaron runs
 # are all pre-norm. RoBERTa (Liu et al. 2019) and SpanBERT (Joshi et al. 2020) have no segment
@@ -141,12 +129,15 @@ MEMORY_MODELS: dict[str, EncoderConfig] = {
 # Toeplitz matrices for 512 positions and 32,000 tokens, gmlp_base has 130 million and gmlp_large
 # 365 million parameters, as published. In gmlp_tiny, six thin layers have as many parameters as
 # three layers of bert_tiny: 6 x 1.5 D F = 3 x 10 D^2.
-_ALBERT_SIZES = (*_PAPER_SIZES, "xlarge", "xxlarge")
-_NO_SEGMENTS: dict[str, Any] = {"num_segments": 0}
+_ALBERT_SIZES = {  # with H = D / 64 heads and F = 4 D
+    **_PAPER_SIZES,
+    "xlarge": _encoder(30_000, 2048, 8192, 32, 24),
+    "xxlarge": _encoder(30_000, 4096, 16384, 64, 12),
+}
 _SHARED: dict[str, Any] = {"sharing": "all", "activation": "gelu_tanh"}
-_GATED_OPTIONS: dict[str, Any] = {"positions": "none", "num_segments": 0, "norm": "pre"}
-_GATED_TINY = EncoderConfig(8_000, 128, 416, 4, 6, initializer_range=0.05, **_GATED_OPTIONS)
-_ROBERTA = {**_NO_SEGMENTS, "epsilon": 1e-5}
+_GATED: dict[str, Any] = {"positions": "none", "num_segments": 0, "norm": "pre"}
+_GATED_TINY = _encoder(8_000, 128, 416, 4, 6, initializer_range=0.05, **_GATED)
+_ROBERTA: dict[str, Any] = {"num_segments": 0, "epsilon": 1e-5}
 # ModernBERT (Warner et al. 2024, sections 2.1 and 2.2, table 4, and the released configurations)
 # has no biases, no segments, one norm between the embeddings and the first attention, and gated
 # feed-forward layers. The initial standard deviation of the last matrices is divided by sqrt(number
@@ -158,10 +149,79 @@ _MODERN: dict[str, Any] = {
     **{"use_bias": False, "gated": True, "dropout": 0.0, "attention_dropout": 0.0},
     **{"positions": "rotary", "rotary_base": 160_000.0, "local_rotary_base": 10_000.0},
     **{"attention_windows": (0, 128, 128), "scaled_outputs": True, "max_length": 8192},
-    **_NO_SEGMENTS,
+    "num_segments": 0,
 }
 
-ENCODERS: dict[str, EncoderConfig] = {
+# T5 (Raffel et al. 2020, section 3.7, and the released configurations) has 32,000 tokens. With 100
+# sentinels and padding, there are 32,128 ids. T5 1.1 (released notes) has gated GELU, an untied
+# output matrix, and no dropout in pre-training. BART (Lewis et al. 2020, section 2.2) has GPT-2's
+# tokens. The 50,265 ids are padded to a multiple of 8.
+_T5: dict[str, Any] = {
+    **{"block": "transformer", "norm_type": "rms", "epsilon": 1e-6, "activation_dropout": 0.1},
+    **{"positions": "none", "relative_bias": "shared", "use_bias": False, "head_dim": 64},
+    **{"scaled": False, "embedding_scale": False, "scaled_logits": True},
+    "initializer": "lecun_normal",
+}
+_T5_1_1 = {**_T5, "activation": "gelu_tanh", "gated": True, "tied": False, "scaled_logits": False}
+_BART: dict[str, Any] = {
+    **{"block": "transformer", "norm": "post", "activation": "gelu", "activation_dropout": 0.0},
+    **{"positions": "learned", "embedding_norm": True, "embedding_scale": False},
+    "initializer_range": 0.02,
+}
+# The tiny models are for CPUs with two cores and have the sizes of the tiny encoders. As in the
+# tiny encoders, the initializer range is 0.05 instead of 0.02, and there is one layer for each step
+# size 1, 2 and 4.
+_TINY = {"rnn_step_sizes": (1, 2, 4)}
+
+# Default sizes of the joint vocabulary are the paper's sizes. Both are multiples of 8.
+_IWSLT_VOCABULARY, _WMT_VOCABULARY = 10_000, 37_000
+_pair = partial(_entry, EncoderDecoderConfig)
+_NO_INNER_DROPOUT = {"attention_dropout": 0.0, "activation_dropout": 0.0}
+# Sizes are from Lu et al. 2019, appendix B.1. feed_forward_dim is the total width in a layer, which
+# has two feed-forward layers in Macaron. small follows the released code, 2 x 512, whereas the
+# paper says 2 x 1024. tiny is the published Transformer-Tiny for Multi30k: 4 encoder and 4 decoder
+# layers, D 128, F 256, 4 heads.
+_TRANSLATORS = {
+    "tiny": _pair(_IWSLT_VOCABULARY, 128, 256, 4, 4, 4, dropout=0.3, **_NO_INNER_DROPOUT),
+    "small": _pair(_IWSLT_VOCABULARY, 512, 1024, 4, 6, 6, dropout=0.3),
+    "base": _pair(_WMT_VOCABULARY, 512, 2048, 8, 6, 6),
+    "big": _pair(_WMT_VOCABULARY, 1024, 4096, 16, 6, 6, dropout=0.3),
+}
+
+# Kernel sizes, blocks, channels and dropout rates are from the code released with Bai et al. 2018.
+# The two music models follow table 2 of the paper (not verified) and have 300K and 1M parameters,
+# whereas the released default for both is kernel size 5, 4 blocks of 150 channels and dropout 0.25.
+# The models for WikiText-103 and LAMBADA follow the same table (not verified). The vocabularies of
+# these models depend on the data.
+_tcn = partial(_entry, TemporalConfig)
+
+
+def _tied_tcn(vocab_size: int, *widths: int, **options: Any) -> partial:
+    """Returns the entry of a TCN whose output matrix is its token embedding table."""
+    table = {"vocab_size": vocab_size, "embedding_dim": widths[-1], "tied": True}
+    return _tcn(vocab_size, widths, **table, **options)
+
+
+CONFIGS: dict[str, partial] = {
+    **_family("transformer", _TRANSLATORS, block="transformer"),
+    **_family("macaron", _TRANSLATORS, block="macaron"),
+    "t5_tiny": _pair(8_000, 128, 384, 4, 3, 3, **{**_T5, **_TINY, "head_dim": None}),
+    "t5_small": _pair(32_128, 512, 2048, 8, 6, 6, **_T5),
+    "t5_base": _pair(32_128, 768, 3072, 12, 12, 12, **_T5),
+    "t5_large": _pair(32_128, 1024, 4096, 16, 24, 24, **_T5),
+    "t5_3b": _pair(32_128, 1024, 16_384, 32, 24, 24, **{**_T5, "head_dim": 128}),
+    "t5_11b": _pair(32_128, 1024, 65_536, 128, 24, 24, **{**_T5, "head_dim": 128}),
+    "t5_1_1_small": _pair(32_128, 512, 1024, 6, 8, 8, **_T5_1_1),
+    "t5_1_1_base": _pair(32_128, 768, 2048, 12, 12, 12, **_T5_1_1),
+    "t5_1_1_large": _pair(32_128, 1024, 2816, 16, 24, 24, **_T5_1_1),
+    "t5_1_1_xl": _pair(32_128, 2048, 5120, 32, 24, 24, **_T5_1_1),
+    "t5_1_1_xxl": _pair(32_128, 4096, 10_240, 64, 24, 24, **_T5_1_1),
+    "bart_tiny": _pair(
+        *(8_000, 128, 384, 4, 3, 3),
+        **{**_BART, **_TINY, "max_length": 256, "initializer_range": 0.05},
+    ),
+    "bart_base": _pair(50_272, 768, 3072, 12, 6, 6, **_BART),
+    "bart_large": _pair(50_272, 1024, 4096, 16, 12, 12, **_BART),
     **_family("bert"),
     **_family("bert_rab", relative_bias="per_layer"),
     **_family("swish_rnn", relative_bias="per_layer", block="swish_rnn", rnn_step_sizes=(1, 2, 4)),
@@ -169,170 +229,69 @@ ENCODERS: dict[str, EncoderConfig] = {
     **_family("roberta", _CPU_SIZES, **_ROBERTA),
     **_family("roberta", _PAPER_SIZES, vocab_size=50_272, **_ROBERTA),
     **_family("modern_bert", _CPU_SIZES, **{**_MODERN, "attention_windows": (0, 32, 32)}),
-    "modern_bert_base": EncoderConfig(50_368, 768, 1152, 12, 22, **_MODERN),
-    "modern_bert_large": EncoderConfig(50_368, 1024, 2624, 16, 28, **_MODERN),
-    **_family("span_bert", **_NO_SEGMENTS),
+    "modern_bert_base": _encoder(50_368, 768, 1152, 12, 22, **_MODERN),
+    "modern_bert_large": _encoder(50_368, 1024, 2624, 16, 28, **_MODERN),
+    **_family("span_bert", num_segments=0),
     **_family("albert", _CPU_SIZES, embedding_dim=64, **_SHARED),
     **_family("albert", _ALBERT_SIZES, vocab_size=30_000, embedding_dim=128, **_SHARED),
     **_family("electra"),
-    **_family("electra", ("small",), embedding_dim=128),
-    **_family("xlm", _CPU_SIZES, num_languages=3, **_NO_SEGMENTS),
-    "gmlp_tiny": dataclasses.replace(_GATED_TINY, block="gmlp"),
-    "gmlp_base": EncoderConfig(32_000, 512, 3072, 8, 48, block="gmlp", **_GATED_OPTIONS),
-    "gmlp_large": EncoderConfig(32_000, 768, 3072, 12, 96, block="gmlp", **_GATED_OPTIONS),
-    "amlp_tiny": dataclasses.replace(_GATED_TINY, block="amlp", tiny_attention_dim=32),
-    "amlp_base": EncoderConfig(32_000, 512, 3072, 8, 36, block="amlp", **_GATED_OPTIONS),
-    "amlp_large": EncoderConfig(
-        32_000, 768, 3072, 12, 72, block="amlp", tiny_attention_dim=128, **_GATED_OPTIONS
+    "electra_small": _encoder(30_528, 256, 1024, 4, 12, embedding_dim=128),
+    **_family("xlm", _CPU_SIZES, num_languages=3, num_segments=0),
+    "gmlp_tiny": partial(_GATED_TINY, block="gmlp"),
+    "gmlp_base": _encoder(32_000, 512, 3072, 8, 48, block="gmlp", **_GATED),
+    "gmlp_large": _encoder(32_000, 768, 3072, 12, 96, block="gmlp", **_GATED),
+    "amlp_tiny": partial(_GATED_TINY, block="amlp", tiny_attention_dim=32),
+    "amlp_base": _encoder(32_000, 512, 3072, 8, 36, block="amlp", **_GATED),
+    "amlp_large": _encoder(
+        32_000, 768, 3072, 12, 72, block="amlp", tiny_attention_dim=128, **_GATED
     ),
-    "xlm_xnli": EncoderConfig(95_000, 1024, 4096, 8, 12, num_segments=0, num_languages=15),
-    **LANGUAGE_MODELS,
-    **MEMORY_MODELS,
-}
-
-
-# T5 (Raffel et al. 2020, section 3.7, and the released configurations) has 32,000 tokens. With 100
-# sentinels and padding, there are 32,128 ids. T5 1.1 (released notes) has gated GELU, an untied
-# output matrix, and no dropout in pre-training. BART (Lewis et al. 2020, section 2.2) has GPT-2's
-# tokens. The 50,265 ids are padded to a multiple of 8.
-_T5_OPTIONS: dict[str, Any] = {
-    **{"block": "transformer", "norm_type": "rms", "epsilon": 1e-6, "activation_dropout": 0.1},
-    **{"positions": "none", "relative_bias": "shared", "use_bias": False, "head_dim": 64},
-    **{"scaled": False, "embedding_scale": False, "scaled_logits": True},
-    "initializer": "lecun_normal",
-}
-_T5 = EncoderDecoderConfig(32_128, 512, 2048, 8, 6, 6, **_T5_OPTIONS)
-_T5_1_1 = dataclasses.replace(
-    _T5, activation="gelu_tanh", gated=True, tied=False, scaled_logits=False
-)
-_BART_OPTIONS: dict[str, Any] = {
-    **{"block": "transformer", "norm": "post", "activation": "gelu", "activation_dropout": 0.0},
-    **{"positions": "learned", "embedding_norm": True, "embedding_scale": False},
-    "initializer_range": 0.02,
-}
-_BART = EncoderDecoderConfig(50_272, 768, 3072, 12, 6, 6, **_BART_OPTIONS)
-
-
-def _resized(config: EncoderDecoderConfig, hidden_dim, feed_forward_dim, heads, layers, **changes):
-    """Returns a copy of `config` with other sizes. Encoder and decoder have `layers` each."""
-    return dataclasses.replace(
-        config,
-        hidden_dim=hidden_dim,
-        feed_forward_dim=feed_forward_dim,
-        num_heads=heads,
-        num_encoder_layers=layers,
-        num_decoder_layers=layers,
-        **changes,
-    )
-
-
-# The tiny models are for CPUs with two cores and have the sizes of the tiny encoders. As in the
-# tiny encoders, the initializer range is 0.05 instead of 0.02, and there is one layer for each step
-# size 1, 2 and 4.
-_TINY: dict[str, Any] = {"vocab_size": 8_000, "rnn_step_sizes": (1, 2, 4)}
-
-SEQUENCE_MODELS: dict[str, EncoderDecoderConfig] = {
-    "t5_tiny": _resized(_T5, 128, 384, 4, 3, head_dim=None, **_TINY),
-    "t5_small": _T5,
-    "t5_base": _resized(_T5, 768, 3072, 12, 12),
-    "t5_large": _resized(_T5, 1024, 4096, 16, 24),
-    "t5_3b": _resized(_T5, 1024, 16_384, 32, 24, head_dim=128),
-    "t5_11b": _resized(_T5, 1024, 65_536, 128, 24, head_dim=128),
-    "t5_1_1_small": _resized(_T5_1_1, 512, 1024, 6, 8),
-    "t5_1_1_base": _resized(_T5_1_1, 768, 2048, 12, 12),
-    "t5_1_1_large": _resized(_T5_1_1, 1024, 2816, 16, 24),
-    "t5_1_1_xl": _resized(_T5_1_1, 2048, 5120, 32, 24),
-    "t5_1_1_xxl": _resized(_T5_1_1, 4096, 10_240, 64, 24),
-    "bart_tiny": _resized(_BART, 128, 384, 4, 3, max_length=256, initializer_range=0.05, **_TINY),
-    "bart_base": _BART,
-    "bart_large": _resized(_BART, 1024, 4096, 16, 12),
-}
-
-
-def _tied_tcn(
-    vocab_size: int, widths: tuple[int, ...], kernel_size: int = 3, **dropouts: Any
-) -> TemporalConfig:
-    """Returns the configuration of a TCN whose output matrix is its token embedding table."""
-    table: dict[str, Any] = {"vocab_size": vocab_size, "embedding_dim": widths[-1], "tied": True}
-    return TemporalConfig(vocab_size, widths, kernel_size=kernel_size, **table, **dropouts)
-
-
-# Kernel sizes, blocks, channels and dropout rates are from the code released with Bai et al. 2018.
-# The two music models follow table 2 of the paper (not verified) and have 300K and 1M parameters,
-# whereas the released default for both is kernel size 5, 4 blocks of 150 channels and dropout 0.25.
-# The models for WikiText-103 and LAMBADA follow the same table (not verified). The vocabularies of
-# these models depend on the data.
-TEMPORAL_MODELS = {
-    "tcn_adding": TemporalConfig(1, (30,) * 8, kernel_size=7, input_dim=2, last_only=True),
-    "tcn_copy_memory": TemporalConfig(10, (10,) * 8, kernel_size=8, input_dim=10),
-    "tcn_jsb": TemporalConfig(88, (150,) * 2, kernel_size=3, input_dim=88, dropout=0.5),
-    "tcn_nottingham": TemporalConfig(88, (150,) * 4, kernel_size=6, input_dim=88, dropout=0.2),
-    "tcn_mnist": TemporalConfig(
-        10, (25,) * 8, kernel_size=7, input_dim=1, dropout=0.05, last_only=True
+    "xlm_xnli": _encoder(95_000, 1024, 4096, 8, 12, num_segments=0, num_languages=15),
+    **_family("gpt", _CPU_SIZES, **_GPT),
+    **_family("gpt", _BASE, vocab_size=40_480, **_GPT),
+    **_family("gpt2", _CPU_SIZES, **_GPT2),
+    **{f"gpt2_{size}": _gpt(*sizes, **_GPT2) for size, sizes in _GPT2_SIZES.items()},
+    **{
+        f"gpt3_{size}": _gpt(*sizes, head_dim=head_dim, **{**_GPT2, "max_length": 2048})
+        for size, (*sizes, head_dim) in _GPT3_SIZES.items()
+    },
+    **_family("llama", _CPU_SIZES, num_kv_heads=2, **_LLAMA),
+    **_family("llama", _BASE, num_kv_heads=4, **_LLAMA),
+    "llama_7b": _encoder(32_000, 4096, 11_008, 32, 32, tied=False, **{**_LLAMA, "epsilon": 1e-6}),
+    "llama_3_8b": _encoder(
+        128_256, 4096, 14_336, 32, 32, num_kv_heads=8, rotary_base=5e5, tied=False, **_LLAMA
     ),
-    "tcn_ptb_words": _tied_tcn(10_000, (600,) * 4, dropout=0.45, embedding_dropout=0.25),
-    "tcn_wikitext": _tied_tcn(10_000, (1_000,) * 5, dropout=0.4),
-    "tcn_lambada": _tied_tcn(10_000, (500,) * 5, kernel_size=4, dropout=0.4),
-    "tcn_ptb_characters": _tied_tcn(50, (450, 450, 100), dropout=0.1, embedding_dropout=0.1),
-}
-
-
-ELMOS = {
+    **_family("transformer_xl", _CPU_SIZES, **_XL),
+    "transformer_xl_base": _encoder(
+        *(267_736, 410, 2_100, 10, 16),
+        **{**_XL, "embedding_scale": True, "adaptive_cutoffs": (20_000, 40_000, 200_000)},
+    ),
+    **_family("xlnet", _CPU_SIZES, **_XLNET),
+    **_family("xlnet", _PAPER_SIZES, vocab_size=32_000, **_XLNET),
     # Peters et al. 2018, section 3.4. The model has 93.6M parameters, without the matrix that
     # scores the 793,471 words of the One Billion Word Benchmark.
-    "elmo_original": ElmoConfig(793_471),
+    "elmo_original": _entry(ElmoConfig, 793_471),
     # A model for two CPU cores: an epoch of two million words takes about a quarter of an hour.
-    "elmo_tiny": ElmoConfig(
-        8_000,
-        lstm_dim=256,
-        projection_dim=128,
+    "elmo_tiny": _entry(
+        ElmoConfig,
+        *(8_000, 256, 128),
         max_characters=20,
         filters=((1, 16), (2, 32), (3, 64), (4, 128)),
     ),
-}
-
-
-Config = EncoderDecoderConfig | EncoderConfig | ElmoConfig | TemporalConfig
-_MODELS: dict[type, type[keras.Model]] = {
-    EncoderDecoderConfig: EncoderDecoder,
-    EncoderConfig: Encoder,
-    ElmoConfig: Elmo,
-    TemporalConfig: TemporalModel,
-}
-
-# Default sizes of the joint vocabulary are the paper's sizes. Both are multiples of 8.
-_IWSLT_VOCABULARY, _WMT_VOCABULARY = 10_000, 37_000
-
-# Sizes are from Lu et al. 2019, appendix B.1. feed_forward_dim is the total width in a layer, which
-# has two feed-forward layers in Macaron. small follows the released code, 2 x 512, whereas the
-# paper says 2 x 1024. tiny is the published Transformer-Tiny for Multi30k: 4 encoder and 4 decoder
-# layers, D 128, F 256, 4 heads.
-_TRANSLATORS = {
-    "tiny": EncoderDecoderConfig(
-        _IWSLT_VOCABULARY, 128, 256, 4, 4, 4, dropout=0.3, attention_dropout=0.0,
-        activation_dropout=0.0,
-    ),
-    "small": EncoderDecoderConfig(_IWSLT_VOCABULARY, 512, 1024, 4, 6, 6, dropout=0.3),
-    "base": EncoderDecoderConfig(_WMT_VOCABULARY, 512, 2048, 8, 6, 6),
-    "big": EncoderDecoderConfig(_WMT_VOCABULARY, 1024, 4096, 16, 6, 6, dropout=0.3),
-}  # fmt: skip
-
-CONFIGS: dict[str, Config] = {
-    **{
-        f"{block}_{size}": dataclasses.replace(config, block=block)
-        for block in ("transformer", "macaron")
-        for size, config in _TRANSLATORS.items()
-    },
-    **SEQUENCE_MODELS,
-    **ENCODERS,
-    **ELMOS,
-    **TEMPORAL_MODELS,
+    "tcn_adding": _tcn(1, (30,) * 8, kernel_size=7, input_dim=2, last_only=True),
+    "tcn_copy_memory": _tcn(10, (10,) * 8, kernel_size=8, input_dim=10),
+    "tcn_jsb": _tcn(88, (150,) * 2, kernel_size=3, input_dim=88, dropout=0.5),
+    "tcn_nottingham": _tcn(88, (150,) * 4, kernel_size=6, input_dim=88, dropout=0.2),
+    "tcn_mnist": _tcn(10, (25,) * 8, kernel_size=7, input_dim=1, dropout=0.05, last_only=True),
+    "tcn_ptb_words": _tied_tcn(10_000, *(600,) * 4, dropout=0.45, embedding_dropout=0.25),
+    "tcn_wikitext": _tied_tcn(10_000, *(1_000,) * 5, dropout=0.4),
+    "tcn_lambada": _tied_tcn(10_000, *(500,) * 5, kernel_size=4, dropout=0.4),
+    "tcn_ptb_characters": _tied_tcn(50, 450, 450, 100, dropout=0.1, embedding_dropout=0.1),
 }
 
 
 def names(config_class: type | None = None) -> list[str]:
     """Returns the sorted names of all configurations, or of those of one class."""
-    return sorted(name for name, entry in CONFIGS.items() if config_class in (None, type(entry)))
+    return sorted(name for name, entry in CONFIGS.items() if config_class in (None, entry.func))
 
 
 def config(name: str, /, **overrides) -> Config:
@@ -343,10 +302,10 @@ def config(name: str, /, **overrides) -> Config:
     if name not in CONFIGS:
         hint, choices = nearest(name, CONFIGS), ", ".join(names())
         raise ValueError(f"no model has the name {name!r}: give one of {choices}{hint}")
-    fields = {field.name for field in dataclasses.fields(CONFIGS[name])}
+    fields = hints_of(CONFIGS[name].func)
     for option in sorted(overrides.keys() - fields):
         raise ValueError(f"model {name!r} has no option {option!r}{nearest(option, fields)}")
-    return dataclasses.replace(CONFIGS[name], **overrides)
+    return CONFIGS[name](**overrides)
 
 
 def build(name: str, /, dtype: str | None = None, **overrides) -> keras.Model:

@@ -183,7 +183,7 @@ def read_init(
         )
     if not location:
         refuse_lower_case(lower_case, f"--vocabulary {vocabulary}")
-        if isinstance(catalog.CONFIGS.get(model), ElmoConfig):
+        if model in catalog.names(ElmoConfig):
             raise UserError(f"model={model} needs pre-trained weights: give --init RUN")
         return Start(NOTHING, load_encoder_vocabulary(vocabulary), model)
     init = read_start(location, kinds, lower_case, pooling, trust_code)

@@ -10,7 +10,6 @@ import pytest
 from macaron_tf.layers import MacaronBlock
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.models import Encoder, LanguageModel, TemporalConfig, catalog
-from macaron_tf.models.catalog import TEMPORAL_MODELS
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.optimizer import make_optimizer
 from macaron_tf.variables import spec_of
@@ -227,7 +226,7 @@ def test_inner_widths_are_the_papers():
     assert [b.rnn_step_size for b in swish.stack.blocks] == [1, 2, 4] * 8
 
 
-@pytest.mark.parametrize("name", TEMPORAL_MODELS)
+@pytest.mark.parametrize("name", catalog.names(TemporalConfig))
 @pytest.mark.parametrize("mixer", ["lstm", "gru", "rnn"])
 def test_recurrent_models_of_equal_size_are_within_two_percent(name, mixer):
     config = catalog.config(name)
@@ -246,6 +245,12 @@ def test_recurrent_models_of_equal_size_are_within_two_percent(name, mixer):
 )  # fmt: skip
 def test_the_slides_sizes_of_the_tcn(task, millions):
     assert catalog.config(f"tcn_{task}").parameters == pytest.approx(millions * 1e6, rel=0.6)
+
+
+def test_every_entry_is_a_valid_configuration():
+    for name in catalog.names():
+        config = catalog.config(name)
+        assert isinstance(config, catalog.Config) and name in catalog.names(type(config))
 
 
 def test_names_and_overrides():

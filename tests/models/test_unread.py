@@ -73,7 +73,7 @@ OTHERS = {
 def config_of(family):
     """Returns the family's configuration with two layers."""
     name, changes = FAMILIES[family]
-    known = catalog.CONFIGS[name]
+    known = catalog.config(name)
     depths = {field: 2 for field in hints_of(type(known)) if field.endswith("coder_layers")}
     sizes = {**SHAPES, "num_layers": 2, **depths}.items()
     sizes = {name: size for name, size in sizes if name in hints_of(type(known))}
