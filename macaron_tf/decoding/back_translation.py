@@ -66,13 +66,8 @@ class BackTranslationObjective(DenoisingObjective):
         translation_objective = TranslationObjective(self.label_smoothing, self.skip_padding)
         if not training:
             return translation_objective(network, batch, training)
-        greedy = BeamSearchConfig(
-            beam_size=1,
-            length_penalty=0.0,
-            max_length_ratio=1.3,
-            max_length_offset=5,
-            max_length=self.length,
-        )
+        lengths = {"max_length_ratio": 1.3, "max_length_offset": 5, "max_length": self.length}
+        greedy = BeamSearchConfig(beam_size=1, length_penalty=0.0, **lengths)
         losses = []
         # The ids of the encoder's and the decoder's language are 0 and 1 for translation from the
         # source language to the target language, and 1 and 0 for the opposite direction.

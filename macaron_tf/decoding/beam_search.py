@@ -196,9 +196,8 @@ def beam_search(
     def step(state: _State, context: Any, limits: tf.Tensor) -> _State:
         logits, new_cache = step_fn(state.tokens, state.index + len(prefix), context, state.cache)
         is_current = positions == state.index  # (T,)
-        scores, parents, tokens, eos_scores = _continuations(
-            logits, state.live_log_probs, vocabulary_size, special
-        )
+        arguments = (logits, state.live_log_probs, vocabulary_size, special)
+        scores, parents, tokens, eos_scores = _continuations(*arguments)
         # As in fairseq, a hypothesis may only end if EOS is among the K best continuations. This
         # makes beam size 1 greedy and keeps improbable early endings out of the pool.
         threshold = tf.math.top_k(tf.concat([scores, eos_scores], 1), beams)[0][:, -1:]
@@ -221,9 +220,25 @@ def beam_search(
         final = state.final | is_last | (ended_scores[:, config.n_best - 1] >= bound)
         if config.stopping == "complete":
             final |= ended_scores[:, -1] > NEVER
-        return _State(
-            state.index + 1, tokens, live_ids, scores, ended_ids, ended_scores, final, new_cache
+        ended = (ended_ids, ended_scores, final)
+        return _State(state.index + 1, tokens, live_ids, scores, *ended, new_cache)
+
+    def run(state: _State, context: Any, limits: tf.Tensor, max_live, growing: _State) -> _State:
+        """Runs search steps until the search has ended for all but `max_live` sentences.
+
+        Axes of size 0 in `growing` may grow.
+        """
+        # Loop variables are plain tuples, because eager tf.while_loop returns plain tuples.
+        values = tf.while_loop(
+            lambda *values: (
+                tf.math.count_nonzero(~_State(*values).final, dtype=tf.int32) > max_live
+            ),
+            lambda *values: tuple(step(_State(*values), context, limits)),
+            tuple(state),
+            shape_invariants=loop_shapes(tuple(growing)),
+            maximum_iterations=max_length,
         )
+        return _State(*values)
 
     no_ids = tf.fill([batch_size, beams, max_length], pad)
     # All but the first of the K initial hypotheses get -inf. Otherwise they would remain copies.
@@ -244,12 +259,10 @@ def beam_search(
         _, cache = step_fn(prefix_tokens, tf.constant(position), context, cache)
     state = state._replace(cache=cache)
     if isinstance(max_length, int):
-        state = _run_until_few_live(step, state, context, limits, max_length, 0, initial_state)
+        state = run(state, context, limits, 0, initial_state)
         ended_ids, ended_scores = state.ended_ids, state.ended_scores
     else:
-        ended_ids, ended_scores = _run_dropping_final(
-            step, state, context, limits, max_length, initial_state
-        )
+        ended_ids, ended_scores = _run_dropping_final(run, state, context, limits, initial_state)
     ids = ended_ids[:, : config.n_best]
     scores = ended_scores[:, : config.n_best]
     ids = tf.where(tf.math.is_inf(scores)[:, :, None], pad, ids)
@@ -258,40 +271,8 @@ def beam_search(
     return {"ids": ids, "scores": scores, "log_probs": log_probs, "lengths": lengths}
 
 
-def _run_until_few_live(
-    step: Callable,
-    state: _State,
-    context: Any,
-    limits: tf.Tensor,
-    max_length: int | tf.Tensor,
-    max_unfinished: int | tf.Tensor,
-    shape_source: _State,
-) -> _State:
-    """Runs search steps until the search has ended for all but `max_unfinished` sentences.
-
-    T, the maximum number of steps, is `max_length`. The loop takes the shape invariants from
-    `shape_source`, whose axes of size 0 may grow.
-    """
-    # Loop variables are plain tuples, because eager tf.while_loop returns plain tuples.
-    values = tf.while_loop(
-        lambda *values: (
-            tf.math.count_nonzero(~_State(*values).final, dtype=tf.int32) > max_unfinished
-        ),
-        lambda *values: tuple(step(_State(*values), context, limits)),
-        tuple(state),
-        shape_invariants=loop_shapes(tuple(shape_source)),
-        maximum_iterations=max_length,
-    )
-    return _State(*values)
-
-
 def _run_dropping_final(
-    step: Callable,
-    state: _State,
-    context: dict,
-    limits: tf.Tensor,
-    max_length,
-    initial_state: _State,
+    run: Callable, state: _State, context: dict, limits: tf.Tensor, initial_state: _State
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Runs search steps until the search has ended for all sentences.
 
@@ -302,11 +283,8 @@ def _run_dropping_final(
     """
 
     def run_and_shrink(rows, state, row_context, limits, ended_ids, ended_scores):
-        max_unfinished = 3 * tf.size(rows) // 4
         state, live_context = _State(*state), {**context, "rows": row_context}
-        state = _run_until_few_live(
-            step, state, live_context, limits, max_length, max_unfinished, state
-        )
+        state = run(state, live_context, limits, 3 * tf.size(rows) // 4, state)
         ended_ids = tf.tensor_scatter_nd_update(ended_ids, rows[:, None], state.ended_ids)
         ended_scores = tf.tensor_scatter_nd_update(ended_scores, rows[:, None], state.ended_scores)
         live = tf.where(~state.final)[:, 0]
@@ -330,10 +308,7 @@ def _run_dropping_final(
 
 
 def _continuations(
-    logits: tf.Tensor,
-    log_probs: tf.Tensor,
-    vocabulary_size: int | None,
-    special: Special,
+    logits: tf.Tensor, log_probs: tf.Tensor, vocabulary_size: int | None, special: Special
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """Finds the K best continuations without EOS, and log P of each live hypothesis plus EOS.
 

@@ -25,9 +25,7 @@ class GreedySearch:
     """
 
     def __init__(self, model: Any, vocabulary_size: int, limits: LengthLimits):
-        self.model = model
-        self.vocabulary_size = vocabulary_size
-        self.limits = limits
+        self.model, self.vocabulary_size, self.limits = model, vocabulary_size, limits
         # The outputs are replicated, so that every process of a mesh can read them.
         self._search = jax.jit(
             self._outputs, static_argnames="max_length", out_shardings=replicated_sharding()
@@ -65,10 +63,8 @@ class GreedySearch:
                 is_begin = (columns == begin) & (begin != end)
                 is_suppressed = (columns == pad) | is_begin | (columns >= self.vocabulary_size)
                 is_suppressed |= (columns == end) & (index < self.limits.min_length)
-                best_ids = jnp.argmax(jnp.where(is_suppressed, -jnp.inf, scores), axis=-1).astype(
-                    "int32"
-                )
-                best_ids = jnp.where(index + 1 >= limits, end, best_ids)
+                best_ids = jnp.argmax(jnp.where(is_suppressed, -jnp.inf, scores), axis=-1)
+                best_ids = jnp.where(index + 1 >= limits, end, best_ids.astype("int32"))
                 has_ended = (tokens == end) | (tokens == pad) & (index > 0)
                 best_ids = jnp.where(has_ended, pad, best_ids)
                 best_log_probs = jnp.take_along_axis(scores, best_ids[:, None], axis=1)[:, 0]
@@ -77,13 +73,8 @@ class GreedySearch:
 
             rows = len(source)
             no_ids = jnp.full((rows, max_length), pad, "int32")
-            ids_at_start = jnp.full(rows, begin, "int32"), no_ids
-            state = (*ids_at_start, jnp.zeros(rows), cache)
+            state = (jnp.full(rows, begin, "int32"), no_ids, jnp.zeros(rows), cache)
             _, ids, log_probs, _ = jax.lax.fori_loop(0, max_length, step, state)
         lengths = jnp.sum(ids != pad, axis=1)
-        return {
-            "ids": ids[:, None],
-            "scores": log_probs[:, None],
-            "log_probs": log_probs[:, None],
-            "lengths": lengths[:, None],
-        }
+        outputs = {"ids": ids, "scores": log_probs, "log_probs": log_probs, "lengths": lengths}
+        return {name: value[:, None] for name, value in outputs.items()}

@@ -142,9 +142,8 @@ def filter_logits(logits: tf.Tensor, controls: Controls | DrawSettings) -> tf.Te
         total_before = tf.cumsum(tf.nn.softmax(sorted_logits), axis=-1, exclusive=True)
         # Exclude the tokens after the first ones whose total probability reaches p. The most
         # probable token is always kept.
-        kept_logits = tf.where(
-            total_before < max(controls.top_p, _MINIMUM), sorted_logits, float("inf")
-        )
+        is_kept = total_before < max(controls.top_p, _MINIMUM)
+        kept_logits = tf.where(is_kept, sorted_logits, float("inf"))
         logits = tf.where(logits < tf.reduce_min(kept_logits, -1, keepdims=True), NEVER, logits)
     return logits
 
@@ -285,10 +284,8 @@ def first_state(
             return tf.ensure_shape(repeated, loop_shapes(empty))
 
         values = (index, tf.nest.map_structure(lambda x: x[:, :1], cache))
-        shapes = loop_shapes(values, fixed_rows=False)
-        index, filled = tf.while_loop(
-            lambda index, cache: index < end, chunk, values, shape_invariants=shapes
-        )
+        options = {"shape_invariants": loop_shapes(values, fixed_rows=False)}
+        index, filled = tf.while_loop(lambda index, _: index < end, chunk, values, **options)
         cache = tf.nest.map_structure(for_all_samples, filled, cache)
     zeros = tf.cast(tf.zeros_like(prompts.seeds), tf.int32)  # (B, K)
     return State(
@@ -389,10 +386,10 @@ def continue_sampling(
     `state` is, for example, the result of `first_state`. The new tokens are `(B, K, N)` int32,
     where N is `max_tokens`. Positions of tokens that an earlier call drew contain PAD.
     """
-    positions = tf.range(max_tokens)
-    ids = tf.fill([*tf.unstack(tf.shape(prompts.seeds)), max_tokens], rules.pad)  # (B, K, N)
-    if prompts.seeds.shape.is_fully_defined() and isinstance(max_tokens, int):
-        ids = tf.fill([*prompts.seeds.shape, max_tokens], rules.pad)
+    positions, seeds = tf.range(max_tokens), prompts.seeds
+    is_static = seeds.shape.is_fully_defined() and isinstance(max_tokens, int)
+    shape = seeds.shape if is_static else tf.unstack(tf.shape(seeds))
+    ids = tf.fill([*shape, max_tokens], rules.pad)  # (B, K, N)
 
     def step(ids, *values):
         state, new_tokens = advance(step_fn, State(*values), context, prompts, rules)
@@ -449,8 +446,8 @@ def sample(
     limits = tf.fill([batch_size], max_length) if limits is None else limits
     seed = tf.cast(tf.convert_to_tensor(seed), tf.int32)
     seed = tf.stack([seed, 0]) if seed.shape.rank == 0 else seed
-    streams = tf.range(batch_size * config.num_samples)
-    streams = tf.reshape(streams, [batch_size, config.num_samples])
+    shape = [batch_size, config.num_samples]
+    streams = tf.reshape(tf.range(batch_size * config.num_samples), shape)
     prompts = Prompts(
         ids=tf.tile(tf.constant([[*prefix, special.begin]]), [batch_size, 1]),
         lengths=tf.fill([batch_size], len(prefix) + 1),
@@ -459,17 +456,12 @@ def sample(
     )
 
     def is_suppressed(ids):
-        is_beyond_vocabulary = False if vocabulary_size is None else ids >= vocabulary_size
         is_begin = (ids == special.begin) & (special.begin != special.end)
-        return is_begin | is_beyond_vocabulary
+        return is_begin if vocabulary_size is None else is_begin | (ids >= vocabulary_size)
 
-    rules = Rules(
-        config,
-        special.end,
-        is_suppressed,
-        min_tokens=config.min_length,
-        forces_end=True,
-        uniform=lambda index: uniforms(seed, streams, index - len(prefix)),
-        pad=special.pad,
-    )
+    def uniform(index):
+        return uniforms(seed, streams, index - len(prefix))
+
+    arguments = (config, special.end, is_suppressed, config.min_length)
+    rules = Rules(*arguments, forces_end=True, uniform=uniform, pad=special.pad)
     return generate(step_fn, context, cache, prompts, rules, max_length)

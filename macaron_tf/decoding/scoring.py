@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -38,10 +39,8 @@ def score_ids(model: Any, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.
 
 def padded(rows: Sequence[Sequence[int]], pad: int, width: int = 0) -> np.ndarray:
     """Pads rows of ids with `pad` to `(N, L)` int32, where L is at least `width`."""
-    ids = np.full((len(rows), max(width, *map(len, rows))), pad, np.int32)
-    for padded_row, row in zip(ids, rows, strict=True):
-        padded_row[: len(row)] = row
-    return ids
+    length = max(width, *map(len, rows))
+    return keras.utils.pad_sequences(rows, length, padding="post", value=pad)
 
 
 def split_ids(vocabulary: PieceVocabulary, texts: Sequence[Sequence[str]]) -> list[list[list[int]]]:
@@ -110,9 +109,8 @@ class TextScorer:
     def __post_init__(self):
         self.prefix = [self.vocabulary.special.begin] if self.starts else []
         signature = [tf.TensorSpec((None, None), tf.int32), tf.TensorSpec((None,), tf.int32)]
-        self._compiled_score_batch = tf.function(
-            self._score_batch, input_signature=signature, autograph=False
-        )
+        options = {"input_signature": signature, "autograph": False}
+        self._compiled_score_batch = tf.function(self._score_batch, **options)
 
     def score(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Scores:
         """Computes the log-probability of each continuation given its context.
@@ -171,9 +169,8 @@ class TextScorer:
         return self._score_rows(rows, first_scored)
 
     def _score_rows(self, rows: list[list[int]], first_scored: list[int]) -> Scores:
-        num_rows = len(rows)
-        scores = Scores(np.zeros(num_rows), np.zeros(num_rows, np.int64), np.zeros(num_rows, bool))
-        order = sorted(range(num_rows), key=lambda index: len(rows[index]))
+        scores = Scores(*(np.zeros(len(rows), dtype) for dtype in (np.float64, np.int64, bool)))
+        order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
         while order:
             batch_size = max(1, self.batch_tokens // len(rows[order[-1]]))
             batch, order = order[-batch_size:], order[:-batch_size]

@@ -103,7 +103,5 @@ def decide_answered(answers: dict[str, tf.Tensor], threshold: float | None) -> d
     answered = is_possible & (null - score <= threshold)
     maximum = tf.maximum(total, null)
     total = maximum + tf.math.log(tf.exp(total - maximum) + tf.exp(null - maximum))
-    return {
-        "answered": answered,
-        "probability": tf.exp(tf.where(answered, score, null) - total),
-    }
+    probability = tf.exp(tf.where(answered, score, null) - total)
+    return {"answered": answered, "probability": probability}

@@ -1,6 +1,5 @@
 """Text generation with a language model or an encoder-decoder."""
 
-import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -9,17 +8,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.decoding.sampling import (
-    Controls,
-    DrawSettings,
-    GenerationConfig,
-    PrefillFunction,
-    Prompts,
-    Rules,
-    advance,
-    first_state,
-    generate,
-)
+from macaron_tf.decoding import sampling
+from macaron_tf.decoding.sampling import Controls, DrawSettings, GenerationConfig, Prompts, Rules
 from macaron_tf.decoding.scoring import padded
 from macaron_tf.errors import UserError, check_encodable
 from macaron_tf.text.base import PieceVocabulary
@@ -89,12 +79,13 @@ class Completion:
     ids: tuple[int, ...] = ()
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class TextGenerator:
     """Text generator that continues prompts with a language model.
 
     The model reads and writes rows `[CLS] text [SEP]`, as in training.
 
-    Args:
+    Attributes:
         model: a `LanguageModel`, or another model with `init_decode`, `decode_step`, `can_prefill`
             and `prefill`.
         longest: maximum row length in tokens, including [CLS] and [SEP]; `None` means no limit.
@@ -105,47 +96,36 @@ class TextGenerator:
             become spaces.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        vocabulary: PieceVocabulary,
-        longest: int | None = None,
-        starts: bool = True,
-        end_ids: Sequence[int] = (),
-        line_ends: bool = False,
-    ):
-        self.model = model
-        self.line_ends = line_ends
-        self.vocabulary = vocabulary
-        self.longest = longest
-        begin = vocabulary.special.begin
-        self.prefix = [begin] if starts else []
-        self.empty_row = [begin] if begin < vocabulary.pieces else []
-        self.end_ids = tuple(end_ids) or (vocabulary.special.end,)
-        self.detokenizer = vocabulary.detokenizer
-        special = np.isin(np.arange(vocabulary.size), vocabulary.special.ids)
-        self.is_suppressed = special | (np.arange(vocabulary.size) >= vocabulary.pieces)
-        self.is_suppressed[vocabulary.special.end] = False
-        self._reset_functions()
+    model: Any
+    vocabulary: PieceVocabulary
+    longest: int | None = None
+    starts: bool = True
+    end_ids: Sequence[int] = ()
+    line_ends: bool = False
 
-    def _reset_functions(self) -> None:
+    def __post_init__(self):
+        vocabulary, special = self.vocabulary, self.vocabulary.special
+        self.prefix = [special.begin] if self.starts else []
+        self.empty_row = [special.begin] if special.begin < vocabulary.pieces else []
+        self.end_ids = tuple(self.end_ids) or (special.end,)
+        self.detokenizer = vocabulary.detokenizer
+        ids = np.arange(vocabulary.size)
+        self.is_suppressed = np.isin(ids, special.ids) | (ids >= vocabulary.pieces)
+        self.is_suppressed[special.end] = False
         self._generate_function = functools.cache(self._make_generate_function)
         self._step_function = functools.cache(self._make_step_function)
         self._first_state_function = tf.function(
-            lambda *arguments: first_state(*arguments, self.prefill_fn), autograph=False
+            lambda *arguments: sampling.first_state(*arguments, self.prefill_fn), autograph=False
         )
 
     def options(self) -> dict[str, Any]:
         """Returns the constructor's arguments as JSON values, except `model` and `vocabulary`."""
-        names = ("longest", "end_ids", "line_ends")
-        return {"starts": bool(self.prefix), **{name: getattr(self, name) for name in names}}
+        _, _, *names = (field.name for field in dataclasses.fields(self) if field.init)
+        return {name: getattr(self, name) for name in names}
 
     def with_model(self, model: Any) -> Self:
         """Returns a copy of this generator that runs another model, such as a `LiteDecoder`."""
-        copied = copy.copy(self)
-        copied.model = model
-        copied._reset_functions()
-        return copied
+        return dataclasses.replace(self, model=model)
 
     def row(self, text: str) -> list[int]:
         """Encodes a prompt as the model's input: [CLS] (if `starts`), then the ids of the text.
@@ -201,25 +181,20 @@ class TextGenerator:
         return prompts, *self.model.init_decode(batch_size, samples, capacity)
 
     @property
-    def prefill_fn(self) -> PrefillFunction | None:
+    def prefill_fn(self) -> sampling.PrefillFunction | None:
         """Prefill function for `first_state`. `None` means that the model reads token by token."""
         return self.model.prefill if self.model.can_prefill else None
 
     def generate(self, prompts: Prompts, rules: Rules) -> dict[str, tf.Tensor]:
         """Continues encoded prompts in a graph (see `sampling.generate`)."""
-        prompts, context, cache = self.begin(prompts)
+        prompts, *memory = self.begin(prompts)
         step_fn, max_tokens = self.model.decode_step, tf.maximum(tf.reduce_max(prompts.limits), 1)
-        return generate(step_fn, context, cache, prompts, rules, max_tokens, self.prefill_fn)
+        return sampling.generate(step_fn, *memory, prompts, rules, max_tokens, self.prefill_fn)
 
     def rules(self, controls: Controls | DrawSettings, min_tokens: int = 0) -> Rules:
         """Returns rules that allow the vocabulary's ordinary tokens, and `end_ids` as the end."""
-        return Rules(
-            controls,
-            self.end_ids,
-            lambda ids: tf.constant(self.is_suppressed),
-            min_tokens,
-            pad=self.vocabulary.special.pad,
-        )
+        pad, suppressed = self.vocabulary.special.pad, lambda ids: tf.constant(self.is_suppressed)
+        return Rules(controls, self.end_ids, suppressed, min_tokens, pad=pad)
 
     def complete(
         self, texts: Sequence[str], config: GenerationConfig | None = None, seed: int = 1
@@ -285,9 +260,8 @@ class TextGenerator:
     ) -> Prompts:
         lengths = np.array([len(row) for row in rows], np.int32)
         limits = [config.max_tokens] * len(rows)
-        for index, row in enumerate(rows):
-            if (max_new_tokens := self.max_new_tokens(len(row))) is not None:
-                limits[index] = min(config.max_tokens, max_new_tokens)
+        if self.longest is not None:
+            limits = [min(config.max_tokens, self.max_new_tokens(len(row))) for row in rows]
         seeds = (seed % 2**32 + np.arange(config.num_samples)).astype(np.int32)
         seeds = np.tile(seeds, (len(rows), 1))  # (B, K)
         pad = self.vocabulary.special.pad
@@ -301,17 +275,15 @@ class TextGenerator:
         # The signature gives one trace for all shapes. AutoGraph is off, because all control flow
         # is tf.while_loop.
         shapes = ((None, None), (None,), (None,), (None, config.num_samples))
-        signature = Prompts(*(tf.TensorSpec(shape, tf.int32) for shape in shapes))
-        return tf.function(
-            lambda prompts: self.generate(prompts, rules),
-            input_signature=[signature],
-            autograph=False,
-        )
+        signature = [Prompts(*(tf.TensorSpec(shape, tf.int32) for shape in shapes))]
+        options = {"input_signature": signature, "autograph": False}
+        return tf.function(lambda prompts: self.generate(prompts, rules), **options)
 
     def _make_step_function(self, config: GenerationConfig) -> Callable:
         rules = self.rules(config, config.min_tokens)
         return tf.function(
-            lambda *arguments: advance(self.model.decode_step, *arguments, rules), autograph=False
+            lambda *arguments: sampling.advance(self.model.decode_step, *arguments, rules),
+            autograph=False,
         )
 
     def _completion(self, result: dict, row: int, k: int, starts_text: bool) -> Completion:
@@ -319,25 +291,22 @@ class TextGenerator:
         ids = result["ids"][row, k, :length]
         ended = length > 0 and int(ids[-1]) in self.end_ids
         text = self.detokenizer(ids[: length - ended])
-        return Completion(
-            text=text.removeprefix(" ") if starts_text else text,
-            log_prob=float(result["log_probs"][row, k]),
-            length=length,
-            ended=ended,
-            ids=tuple(map(int, ids)),
-        )
+        text = text.removeprefix(" ") if starts_text else text
+        log_prob = float(result["log_probs"][row, k])
+        return Completion(text, log_prob, length, ended, tuple(map(int, ids)))
 
 
 GAP = "[MASK]"
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class SequenceGenerator(TextGenerator):
     """Text generator that answers texts with an encoder-decoder, such as T5 or BART.
 
     Each `[MASK]` in a text is a gap to fill. If gaps are encoded as sentinels, as in T5, the answer
     contains `[MASK]` before the text of each gap.
 
-    Args:
+    Attributes:
         model: an `EncoderDecoder`, or another model with `init_decode` and `decode_step`.
         longest: maximum number of tokens in an input text, including EOS, and maximum number of
             tokens in an answer. `None` means no limit.
@@ -352,37 +321,26 @@ class SequenceGenerator(TextGenerator):
         end_ids, line_ends: see `TextGenerator`.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        vocabulary: PieceVocabulary,
-        longest: int | None = None,
-        sentinels: int = 0,
-        source_start: Sequence[int] = (),
-        answer_start: Sequence[int] = (),
-        end_ids: Sequence[int] = (),
-        line_ends: bool = False,
-    ):
-        super().__init__(model, vocabulary, longest, end_ids=end_ids, line_ends=line_ends)
-        self.sentinels = sentinels
-        special, size = vocabulary.special, vocabulary.size
-        self.sentinel_ids = special.sentinels or tuple(range(size, size + sentinels))
-        self.source_start = tuple(source_start)
-        self.answer_start = tuple(answer_start) or (special.begin,)
-        num_extra_ids = model.config.vocab_size - size
+    starts: bool = dataclasses.field(default=True, init=False)
+    sentinels: int = 0
+    source_start: Sequence[int] = ()
+    answer_start: Sequence[int] = ()
+
+    def __post_init__(self):
+        super().__post_init__()
+        vocabulary, special, size = self.vocabulary, self.vocabulary.special, self.vocabulary.size
+        self.sentinel_ids = special.sentinels or tuple(range(size, size + self.sentinels))
+        self.source_start = tuple(self.source_start)
+        self.answer_start = tuple(self.answer_start) or (special.begin,)
+        num_extra_ids = self.model.config.vocab_size - size
         token_bytes = [*self.detokenizer.token_bytes, *[b""] * num_extra_ids]
         for token_id in self.sentinel_ids:
             token_bytes[token_id] = f" {GAP}".encode()
-        self.detokenizer = Detokenizer(
-            token_bytes, vocabulary.spaces_after, vocabulary.byte_fallback
-        )
+        options = (vocabulary.spaces_after, vocabulary.byte_fallback)
+        self.detokenizer = Detokenizer(token_bytes, *options)
         self.is_suppressed = np.concatenate([self.is_suppressed, np.ones(num_extra_ids, bool)])
         self.is_suppressed[[*self.sentinel_ids]] = False
         self.is_suppressed[special.begin] = special.begin in {*self.answer_start} - {special.end}
-
-    def options(self) -> dict[str, Any]:
-        names = ("longest", "sentinels", "source_start", "answer_start", "end_ids", "line_ends")
-        return {name: getattr(self, name) for name in names}
 
     @property
     def prefill_fn(self) -> None:

@@ -40,15 +40,14 @@ def translate_ids(
     """
     special = model.config.special
     max_length, limits = target_limits(source, config, special.pad)
-    is_sampling = isinstance(config, SamplingConfig)
-    beams = config.num_samples if is_sampling else config.beam_size
+    beams = config.num_samples if isinstance(config, SamplingConfig) else config.beam_size
     capacity = max_length + len(prefix) if isinstance(max_length, int) else None
     context, cache = model.init_decode(source, beams, capacity)
     batch_size = tf.shape(source)[0] if source.shape[0] is None else source.shape[0]
+    arguments = (model.decode_step, context, cache, batch_size, config, max_length)
     options: dict[str, Any] = {"limits": limits, "prefix": prefix, "special": special}
     options["vocabulary_size"] = vocabulary_size
-    arguments = (model.decode_step, context, cache, batch_size, config, max_length)
-    if is_sampling:
+    if isinstance(config, SamplingConfig):
         return sample(*arguments, seed=seed, **options)
     return beam_search(*arguments, **options)
 
@@ -135,8 +134,8 @@ class LineTranslator:
         self._search = ReplicaMap(tf.distribute.get_strategy(), search)
 
     def _outputs(self, source: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
-        vocabulary_size = self.vocabulary.pieces
-        outputs = translate_ids(self.model, source, self.config, vocabulary_size, self.prefix, seed)
+        arguments = (self.config, self.vocabulary.pieces, self.prefix, seed)
+        outputs = translate_ids(self.model, source, *arguments)
         return {"scores": outputs["log_probs"], **outputs}
 
     def translate(self, lines: Sequence[str], first_line: int = 1) -> Translations:

@@ -3,6 +3,7 @@
 import contextlib
 import contextvars
 from collections.abc import Iterator
+from typing import Any
 
 import keras
 
@@ -16,17 +17,21 @@ _scoped_implementation: contextvars.ContextVar[str] = contextvars.ContextVar(
 
 
 @contextlib.contextmanager
-def implementation_scope(name: str) -> Iterator[None]:
+def scoped(variable: contextvars.ContextVar[Any], value: Any) -> Iterator[Any]:
+    """Sets a context variable in a `with` block, and yields the value."""
+    token = variable.set(value)
+    try:
+        yield value
+    finally:
+        variable.reset(token)
+
+
+def implementation_scope(name: str) -> contextlib.AbstractContextManager:
     """Sets the implementation of kernels in a `with` block, to a name in `NAMES` or `"auto"`.
 
     The name applies to kernels that are called with the implementation `"auto"` or `"stock"`.
     """
-    check_choice("implementation", name, ("auto", *NAMES))
-    token = _scoped_implementation.set(name)
-    try:
-        yield
-    finally:
-        _scoped_implementation.reset(token)
+    return scoped(_scoped_implementation, check_choice("implementation", name, ("auto", *NAMES)))
 
 
 def select_implementation(implementation: str, dtype: str) -> str:

@@ -106,23 +106,12 @@ class Parameters:
         bits = random_bits(row_starts + keys.astype(jnp.uint32)[None], key)
         return jnp.where(keep_mask(bits, self.rate), weights * (1.0 / (1.0 - self.rate)), 0.0)
 
-    def key_block_range(self, index, blocks: Blocks, count: int):
-        """Returns the range of the `count` key blocks that query block `index` sees.
-
-        The range is the first block and the exclusive end. A key block has `blocks.inner` keys.
-        """
-        return _block_range(index, blocks, count, *self.reach)
-
-    def query_block_range(self, index, blocks: Blocks, count: int):
-        """Returns the range of query blocks from which block `index` of keys is visible."""
-        return _block_range(index, blocks, count, *reversed(self.reach))
-
 
 def _block_range(index, blocks: Blocks, count: int, before: int | None, after: int | None):
     """Returns the range of inner blocks with positions in [first - before, first + size + after).
 
-    Outer block `index` has `size` positions from `first` on. There are `count` inner blocks. `None`
-    for `before` or `after` means no limit.
+    The range is the first block and the exclusive end. Outer block `index` has `size` positions
+    from `first` on. There are `count` inner blocks. `None` for `before` or `after` means no limit.
     """
     first, size, block = index * blocks.outer, blocks.outer, blocks.inner
     start = 0 if before is None else lax.div(lax.max(first - before, 0), block)
@@ -171,7 +160,7 @@ def _forward(parameters: Parameters, blocks: Blocks, *arrays):
     zeros = jnp.zeros((blocks.outer,), jnp.float32)
     start = (zeros, zeros + PADDING_SCORE, jnp.zeros(query_block.shape, jnp.float32))
     count = key.shape[0] // blocks.inner
-    bounds = parameters.key_block_range(block_index, blocks, count)
+    bounds = _block_range(block_index, blocks, count, *parameters.reach)
     total, maximum, mean = lax.fori_loop(*bounds, step, start)
     output[...] = (mean / total[:, None]).astype(output.dtype)
     logs[...] = maximum + jnp.log2(total)
@@ -215,7 +204,7 @@ def _backward_queries(parameters: Parameters, blocks: Blocks, *arrays):
         )
 
     count = key.shape[0] // blocks.inner
-    bounds = parameters.key_block_range(block_index, blocks, count)
+    bounds = _block_range(block_index, blocks, count, *parameters.reach)
     total = lax.fori_loop(*bounds, step, jnp.zeros(query_block.shape, jnp.float32))
     result[...] = total.astype(result.dtype)
 
@@ -246,7 +235,7 @@ def _backward_keys(parameters: Parameters, blocks: Blocks, *arrays):
         )
 
     count = query.shape[0] // blocks.inner
-    bounds = parameters.query_block_range(block_index, blocks, count)
+    bounds = _block_range(block_index, blocks, count, *reversed(parameters.reach))
     zeros = jnp.zeros(key_block.shape, jnp.float32)
     totals = lax.fori_loop(*bounds, step, (zeros, zeros))
     for result, total in zip(results, totals, strict=True):
@@ -327,9 +316,8 @@ def _gradients(parameters: Parameters, residuals, cotangent):
     arrays = {"query": query, "key": key, "value": value, "key_mask": key_mask, "seed": seed}
     arrays |= {"head_index": head_index, "logs": logs, "delta": delta, "cotangent": cotangent}
     like = jax.ShapeDtypeStruct(query.shape, query.dtype)
-    (query_gradient,) = _call_kernel(
-        _backward_queries, parameters, BACKWARD_QUERIES_BLOCKS, "queries", arrays, {"output": like}
-    )
+    options = (parameters, BACKWARD_QUERIES_BLOCKS, "queries", arrays, {"output": like})
+    (query_gradient,) = _call_kernel(_backward_queries, *options)
     # (B, S, H, d): one gradient per query head
     like = jax.ShapeDtypeStruct((*key.shape[:2], query.shape[2], key.shape[3]), key.dtype)
     results = {"key_gradient": like, "value_gradient": like}
@@ -337,10 +325,8 @@ def _gradients(parameters: Parameters, residuals, cotangent):
     if parameters.group > 1:
         # (B, S, H, d) -> (B, S, K, H / K, d) -> (B, S, K, d)
         shape = (*key.shape[:3], parameters.group, key.shape[3])
-        pair = [
-            jnp.sum(jnp.reshape(part, shape), axis=3, dtype=jnp.float32).astype(key.dtype)
-            for part in pair
-        ]
+        sums = [jnp.sum(jnp.reshape(part, shape), axis=3, dtype=jnp.float32) for part in pair]
+        pair = [part.astype(key.dtype) for part in sums]
     return query_gradient, *pair, None, None, None
 
 
@@ -384,7 +370,7 @@ def flash_attention(
         padding = -array.shape[1] % block_multiple
         return jnp.pad(array, [(0, 0), (0, padding)] + [(0, 0)] * (array.ndim - 2))
 
-    query, key, value = pad_length(query), pad_length(key), pad_length(value)
+    query, key, value = map(pad_length, (query, key, value))
     key_mask = None if key_mask is None else pad_length(key_mask.astype(jnp.int32))
     seed = seed.astype(jnp.uint32) if rate else None
     head_index = jnp.arange(rows * heads, dtype=jnp.uint32).reshape(rows, heads)

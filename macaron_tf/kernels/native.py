@@ -85,10 +85,8 @@ def find_compiler() -> list[str]:
     """
     try:
         cxx = shlex.split(os.environ.get("CXX", ""))
-    except ValueError:
-        raise UserError(
-            f"CXX={os.environ['CXX']} has an unclosed quote or a final backslash: mend CXX"
-        ) from None
+    except ValueError as error:
+        raise UserError(f"CXX={os.environ['CXX']} is no command ({error}): mend CXX") from None
     for command in [cxx] if cxx else [[name] for name in _COMPILERS]:
         path = shutil.which(command[0])
         if path:
@@ -131,13 +129,10 @@ def _compile(compiler: list[str], library: pathlib.Path) -> None:
 def _cache_key(compiler: list[str]) -> str:
     """Returns a digest of the sources, flags, versions and processor that determine the library."""
     version = subprocess.run([*compiler, "--version"], capture_output=True, check=True).stdout
-    parts = [
-        *(path.read_bytes() for path in sorted(SOURCES.iterdir()) if path.suffix in (".h", ".cc")),
-        repr((compiler, FLAGS, _TUNING, tf.sysconfig.get_compile_flags())).encode(),
-        tf.version.VERSION.encode(),
-        version,
-        _processor().encode(),
-    ]
+    sources = [path for path in sorted(SOURCES.iterdir()) if path.suffix in (".h", ".cc")]
+    parts = [*(path.read_bytes() for path in sources)]
+    parts.append(repr((compiler, FLAGS, _TUNING, tf.sysconfig.get_compile_flags())).encode())
+    parts += [tf.version.VERSION.encode(), version, _processor().encode()]
     digests = b"".join(hashlib.sha256(part).digest() for part in parts)
     return hashlib.sha256(digests).hexdigest()[:16]
 

@@ -4,14 +4,9 @@ import keras
 from keras import ops
 
 from macaron_tf.errors import check_choice
+from macaron_tf.kernels import recurrence
 from macaron_tf.kernels.choice import select_implementation
-from macaron_tf.kernels.recurrence import (
-    GATES,
-    apply_time_major,
-    gated,
-    states_by_loop,
-    states_by_scan,
-)
+from macaron_tf.kernels.recurrence import GATES, gated
 
 
 def swish_recurrence(
@@ -60,16 +55,14 @@ def swish_recurrence(
     if start is None:
         start = ops.zeros((ops.shape(x)[0], step_size, x.shape[-1]), "float32")
     alpha, beta, start = (ops.cast(array, "float32") for array in (alpha, beta, start))
-    if name == "native":
-        from macaron_tf.kernels import native  # This module and `xla` need TensorFlow.
+    if name in ("native", "xla"):
+        from macaron_tf.kernels import native, xla  # These modules need TensorFlow.
 
-        return native.recurrence(x, alpha, beta, step_size, mask, start)
-    if name == "xla":
-        from macaron_tf.kernels import xla
-
-        return xla.recurrence(x, alpha, beta, step_size, mask, start)
-    compute_states = states_by_scan if name == "scan" else states_by_loop
-    return apply_time_major(compute_states, x, alpha, beta, step_size, mask, start)
+        module = native if name == "native" else xla
+        return module.recurrence(x, alpha, beta, step_size, mask, start)
+    by_scan, by_loop = recurrence.states_by_scan, recurrence.states_by_loop
+    compute_states = by_scan if name == "scan" else by_loop
+    return recurrence.apply_time_major(compute_states, x, alpha, beta, step_size, mask, start)
 
 
 def swish_gate(

@@ -5,7 +5,7 @@ import math
 import keras
 from keras import ops
 
-from macaron_tf.errors import check_choice, check_divisible
+from macaron_tf.errors import check_choice, check_count, check_divisible
 from macaron_tf.kernels import compiled_by_xla, runs_fused
 from macaron_tf.layers.dense import NarrowColumns
 from macaron_tf.layers.mixer import Context, Mixer, all_of
@@ -21,14 +21,10 @@ def broadcast_mask(mask):
     """
     if mask is None:
         return None
-    rank = len(mask.shape)
-    if rank == 2:
-        return ops.expand_dims(mask, (1, 2))  # (B, 1, 1, S)
-    if rank == 3:
-        return ops.expand_dims(mask, 1)  # (B, 1, T, S)
-    if rank == 4:
-        return mask
-    raise ValueError(f"the attention mask has shape {mask.shape}, but must have rank 2, 3 or 4")
+    if not 2 <= len(mask.shape) <= 4:
+        raise ValueError(f"the attention mask has shape {mask.shape}, but must have rank 2, 3 or 4")
+    # (B, S) -> (B, 1, 1, S), or (B, T, S) -> (B, 1, T, S)
+    return ops.expand_dims(mask, tuple(range(1, 5 - len(mask.shape))))
 
 
 def combine_masks(*masks):
@@ -206,12 +202,9 @@ class MultiHeadAttention(Mixer):
         # The projections cast their own inputs. Autocast would round the attention bias to
         # bfloat16.
         super().__init__(autocast=False, **kwargs)
-        if window < 0:
-            raise ValueError(f"window={window} is negative: give 0 or more")
-        if window and cross:
-            raise ValueError(f"window={window} cannot be combined with cross=True: set window=0")
-        if qk_norm != "none" and cross:
-            raise ValueError(f"qk_norm={qk_norm!r} cannot be combined with cross=True: set 'none'")
+        check_count("window", window, minimum=0)
+        if cross and (window or qk_norm != "none"):
+            raise ValueError("cross=True takes neither window nor qk_norm: leave them out")
         self.num_kv_heads = num_kv_heads or num_heads
         check_divisible("num_heads", num_heads, "num_kv_heads", self.num_kv_heads)
         check_choice("qk_norm", qk_norm, ("none", "head", "heads"))
@@ -248,7 +241,7 @@ class MultiHeadAttention(Mixer):
     def _needs_positions(self) -> bool:
         """Whether the layer needs positions, because a subclass overrides `rotate` or `scores`."""
         cls, base = type(self), MultiHeadAttention
-        return cls.rotate is not base.rotate or cls.scores is not base.scores
+        return (cls.rotate, cls.scores) != (base.rotate, base.scores)
 
     def _with_positions(self, context: Context, query, cache=None) -> Context:
         """Returns the context with the positions of the queries, if the layer needs positions."""
@@ -256,23 +249,19 @@ class MultiHeadAttention(Mixer):
             return context
         positions = context.positions
         if positions is None:
-            positions = ops.arange(ops.shape(query)[-2], dtype="int32")
-            if cache is not None and context.index is not None:
-                positions = positions + context.index
-            elif cache is not None and self.window:
-                raise ValueError("a windowed cache has only the last tokens: set context.positions")
-            elif cache is not None:
-                positions = positions + ops.shape(cache[0])[3]
+            positions, index = ops.arange(ops.shape(query)[-2], dtype="int32"), context.index
+            if cache is not None:
+                if index is None and self.window:
+                    raise ValueError("a windowed cache has few tokens: set context.positions")
+                positions = positions + (ops.shape(cache[0])[3] if index is None else index)
         positions = ops.cast(positions, "int32")
         if len(positions.shape) == 2:
             positions = ops.expand_dims(positions, 1)  # (B, T) -> (B, 1, T)
         return context.replace(positions=positions)
 
     def build(self, x_shape, memory_shape=None):
-        hidden_dim = x_shape[-1]
-        self._head_dim = self.head_dim or check_divisible(
-            "hidden_dim", hidden_dim, "num_heads", self.num_heads
-        )
+        divided = ("hidden_dim", x_shape[-1], "num_heads", self.num_heads)
+        self._head_dim = self.head_dim or check_divisible(*divided)
         width = self.num_heads * self._head_dim
         self.build_projections(x_shape, memory_shape or x_shape, width)
         if self.qk_norm != "none":
@@ -294,14 +283,13 @@ class MultiHeadAttention(Mixer):
             self.query = self._projection("query", x_shape, width, query_initializer)
             self.key_value = self._projection("key_value", memory_shape, 2 * kv_width, parts=2)
         else:
-            self.query_key_value = self._projection(
-                "query_key_value", x_shape, 3 * width, query_initializer, parts=3
-            )
+            arguments = ("query_key_value", x_shape, 3 * width, query_initializer)
+            self.query_key_value = self._projection(*arguments, parts=3)
         self.output_projection = self._output(x_shape, width)
 
     def _scale(self, name: str, heads: int) -> keras.Variable:
         size = self._head_dim * (heads if self.qk_norm == "heads" else 1)
-        return self.add_weight(shape=(size,), initializer="ones", name=name)
+        return self.add_weight((size,), "ones", name=name)
 
     def _normalize(self, query, key):
         """Applies the RMSNorm to queries `(..., H, L, d)` and keys `(..., K, L, d)`."""
@@ -318,10 +306,9 @@ class MultiHeadAttention(Mixer):
         return normalized
 
     def _output(self, x_shape, width: int):
-        *outer, hidden_dim = x_shape
-        units = self.output_dim or hidden_dim
-        shape, axes = (*outer, width), ("heads", "embed")
-        return self._projection("output", shape, units, self.output_initializer, axes=axes)
+        units, options = self.output_dim or x_shape[-1], {"axes": ("heads", "embed")}
+        shape = (*x_shape[:-1], width)
+        return self._projection("output", shape, units, self.output_initializer, **options)
 
     def _projection(self, name: str, shape, units: int, initializer=None, **options):
         initializer = (initializer or self.kernel_initializer).clone()
@@ -375,9 +362,8 @@ class MultiHeadAttention(Mixer):
         In cached decoding, the tokens of a sequence's hypotheses count as several queries of one
         sequence, so that all hypotheses share the memory.
         """
-        leading_shape = (
-            (-1, ops.shape(x)[1]) if len(x.shape) == 3 else (ops.shape(key_value[0])[0], -1)
-        )
+        is_step = len(x.shape) == 2
+        leading_shape = (ops.shape(key_value[0])[0], -1) if is_step else (-1, ops.shape(x)[1])
         # (B, T, H d), or (B K, H d) in decoding -> (B, T, H, d) -> (B, H, T, d)
         query = ops.reshape(self.query(x), (*leading_shape, self.num_heads, self._head_dim))
         query = ops.transpose(query, (0, 2, 1, 3))
@@ -386,11 +372,9 @@ class MultiHeadAttention(Mixer):
         context = self._with_positions(context, query)
         key_positions = self._key_positions(key_value)
         y = self._attend(query, *key_value, mask, bias, context, key_positions)
-        if len(x.shape) == 3:
+        if not is_step:
             return self._merge_heads(y)
-        # (B, H, K, d) -> (B, K, H, d) -> (B K, H d)
-        y = ops.reshape(ops.transpose(y, (0, 2, 1, 3)), (-1, self.num_heads * self._head_dim))
-        return self.output_projection(y)
+        return self._merge_beam_heads(ops.transpose(y, (0, 2, 1, 3)), rank=2)  # (B, K, H, d)
 
     def init_cache(self, batch_size, beams: int, capacity: int | None):
         """Returns an empty cache: a pair of keys and values, each `(B, beams, K, T, d)`.
@@ -477,9 +461,8 @@ class MultiHeadAttention(Mixer):
             y = ops.reshape(y, (-1, self.num_heads * self._head_dim))
             return self.output_projection(y)
         # (B, beams, H, L, d) -> (B beams, H, L, d)
-        return self._merge_heads(
-            ops.reshape(y, (-1, self.num_heads, ops.shape(y)[3], self._head_dim))
-        )
+        y = ops.reshape(y, (-1, self.num_heads, ops.shape(y)[3], self._head_dim))
+        return self._merge_heads(y)
 
     def _attend_with_read_only_cache(self, query, cache, new, context: Context):
         """Attends from new tokens to a read-only cache and causally to the new tokens.
@@ -516,15 +499,11 @@ class MultiHeadAttention(Mixer):
         from macaron_tf.kernels.flash_attention import flash_attention
 
         rate = self.dropout if training else 0.0
-        y = flash_attention(
-            *(ops.swapaxes(part, 1, 2) for part in (query, key, value)),  # (B, L, H, d)
-            None if mask is None else mask[:, 0, 0],
-            self.drop.seed_generator.next() if rate else None,
-            scale=self._head_dim**-0.5 if self.scaled else 1.0,
-            causal=self.causal,
-            window=self.window,
-            rate=rate,
-        )
+        arrays = [ops.swapaxes(part, 1, 2) for part in (query, key, value)]  # (B, L, H, d)
+        arrays.append(None if mask is None else mask[:, 0, 0])
+        seed = self.drop.seed_generator.next() if rate else None
+        options = {"scale": self._head_dim**-0.5 if self.scaled else 1.0, "rate": rate}
+        y = flash_attention(*arrays, seed, causal=self.causal, window=self.window, **options)
         return ops.swapaxes(y, 1, 2)  # (B, H, T, d)
 
     def _scale_query(self, query):
@@ -571,8 +550,7 @@ class MultiHeadAttention(Mixer):
         # (B, L, parts H d) -> (B, L, parts, H, d) -> (parts, B, H, L, d)
         heads = x.shape[-1] // (parts * self._head_dim)
         x = ops.reshape(x, (-1, ops.shape(x)[1], parts, heads, self._head_dim))
-        x = ops.transpose(x, (2, 0, 3, 1, 4))
-        return ops.unstack(x, parts, axis=0)
+        return ops.unstack(ops.transpose(x, (2, 0, 3, 1, 4)), parts, axis=0)
 
     def _merge_heads(self, y, packing=None):
         # (B, H, T, d) -> (B, T, H, d) -> (B, T, H d) -> (B, T, D), or packed -> (N, D)

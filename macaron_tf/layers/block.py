@@ -21,6 +21,8 @@ from macaron_tf.settings import SettingError, hints_of
 
 # Attention layers for the values of the setting `positions`.
 _ATTENTIONS = {"rotary": RotaryAttention, "alibi": AlibiAttention}
+# Names of the sub-layers of an operator, if they are not those of its mixer.
+_NAMES = {"channels": "feed_forward", "memory": "cross_attention"}
 
 
 class Block(Mixer):
@@ -92,29 +94,22 @@ class Block(Mixer):
         for operator, name, mixer, mix, beside in self._mixers():
             if not isinstance(mixer, Mixer):
                 raise SettingError(f"{class_name}'s {operator} are mixed by {mixer!r}, no Mixer")
-            owner = next(
-                (residual for _, residual in self.sublayers if residual.sublayer is mixer), None
-            )
-            if beside and owner is None and config.norm != "output":
-                _, owner = self.steps[-1][0]
+            owners = [residual for _, residual in self.sublayers if residual.sublayer is mixer]
+            if beside and not owners and config.norm != "output":
+                owners = [self.steps[-1][0][1]]
             options = config.options("dropout", "norm", "epsilon", "affine", "norm_type")
             if not first_norm and len(self._steps) == int(beside):
                 options["norm"] = "none"
-            residual = Residual(
-                mixer,
-                step_size=mix.step_size,
-                solver=mix.solver,
-                layer_norm=owner and owner.layer_norm,
-                **options,
-                name=name,
-            )
+            options |= {"step_size": mix.step_size, "solver": mix.solver, "name": name}
+            layer_norm = owners[0].layer_norm if owners else None
+            residual = Residual(mixer, layer_norm=layer_norm, **options)
             # Keras tracks an attribute under its name: `block/feed_forward_0/...`.
             setattr(self, name, residual)
             if not beside:
                 self._steps.append([])
             self._steps[-1].append((operator, name))
         if not any(mixer.keeps_state for mixer in self.mixers("tokens", "channels")):
-            text = scheme_text(self.scheme) if config.scheme is None else config.scheme
+            text = config.scheme or scheme_text(self.scheme)
             raise config.error(f"scheme={text!r} lets no position see another: add tokens")
 
     def token_mixer(self) -> Mixer:
@@ -130,14 +125,10 @@ class Block(Mixer):
             if not issubclass(attention_class, default_class):
                 raise SettingError(f"positions={positions!r} needs a {default_class.__name__}")
             return self._attention(attention_class, **options)
-        return self._attention(
-            RelativeAttention,
-            **options,
-            # Transformer-XL and XLNet have biases in feed-forward layers, but not in attention.
-            use_bias=False,
-            clamp_length=self.config.clamp_length,
-            segments=self.segments,
-        )
+        # Transformer-XL and XLNet have biases in feed-forward layers, but not in attention.
+        options |= {"use_bias": False, "segments": self.segments}
+        options |= self.config.options("clamp_length")
+        return self._attention(RelativeAttention, **options)
 
     def channel_mixer(self, feed_forward_dim: int, **changes) -> Mixer:
         """Creates a channel mixer, by default a feed-forward layer. Subclasses can override this.
@@ -145,23 +136,14 @@ class Block(Mixer):
         A block that overrides this method rejects schemes with `changes` (feed-forward options such
         as the activation), so an override may omit this argument.
         """
-        options = self.config.options(*hints_of(FeedForwardConfig))
-        return FeedForward(
-            **{**options, **changes, "feed_forward_dim": feed_forward_dim},
-            **self._initializers(),
-            name="feed_forward",
-        )
+        options = self.config.options(*hints_of(FeedForwardConfig)) | changes
+        options |= {"feed_forward_dim": feed_forward_dim, "name": "feed_forward"}
+        return FeedForward(**options, **self._initializers())
 
     def _attention(self, attention_class=MultiHeadAttention, **options) -> MultiHeadAttention:
-        return attention_class(
-            self.config.num_heads,
-            self.config.head_dim,
-            dropout=self.config.attention_dropout,
-            scaled=self.config.scaled,
-            **self._initializers(),
-            name="attention",
-            **options,
-        )
+        options |= self.config.options("num_heads", "head_dim", "scaled") | self._initializers()
+        dropout = self.config.attention_dropout
+        return attention_class(dropout=dropout, **options, name="attention")
 
     def _initializers(self) -> dict[str, keras.initializers.Initializer]:
         """Returns new clones of the kernel and output initializers for one sub-layer."""
@@ -176,30 +158,30 @@ class Block(Mixer):
 
         The flag is True for each parallel branch after the first of a step.
         """
-        has_memory = any(mix.operator == "memory" for mix in self.scheme)
-        cross_operator = "memory" if has_memory else "tokens"
+        places_memory = any(mix.operator == "memory" for mix in self.scheme)
         last: dict[str, Mixer] = {}  # the latest mixer of each operator, for `again`
         beside = False
         steps_and_mixes = ((step, mix) for step in steps_of(self.scheme) for mix in step)
         for index, (step, mix) in enumerate(steps_and_mixes):
-            beside, branches = beside and mix.beside, len(step) > 1
-            if mix.operator == "tokens":
-                mixer = last["tokens"] if mix.again else self.token_mixer()
-                yield "tokens", f"{mixer.name}_{index}", mixer, mix, beside
-                last["tokens"], beside = mixer, branches
-            elif mix.operator == "channels":
-                width = round(self.config.feed_forward_dim * mix.width)
-                changes = {"activation": mix.activation} if mix.activation else {}
-                if changes and type(self).channel_mixer is not Block.channel_mixer:
-                    raise SettingError(f"{type(self).__name__} takes no activation: remove 'with'")
-                mixer = last["channels"] if mix.again else self.channel_mixer(width, **changes)
-                yield "channels", f"feed_forward_{index}", mixer, mix, beside
-                last["channels"], beside = mixer, branches
-            if self.cross_attention and mix.operator == cross_operator:
-                options = self.config.options("use_bias", "num_kv_heads")
-                mixer = last["memory"] if mix.again else self._attention(cross=True, **options)
-                yield "memory", f"cross_attention_{index}", mixer, mix, beside
-                last["memory"], beside = mixer, branches
+            beside, operators = beside and mix.beside, [mix.operator]
+            if mix.operator == "tokens" and not places_memory:
+                operators.append("memory")
+            for operator in operators:
+                if operator == "memory" and not self.cross_attention:
+                    continue
+                mixer = last[operator] if mix.again else self._mixer(operator, mix)
+                yield operator, f"{_NAMES.get(operator, mixer.name)}_{index}", mixer, mix, beside
+                last[operator], beside = mixer, len(step) > 1
+
+    def _mixer(self, operator: str, mix: Mix) -> Mixer:
+        if operator == "tokens":
+            return self.token_mixer()
+        if operator == "memory":
+            return self._attention(cross=True, **self.config.options("use_bias", "num_kv_heads"))
+        changes = {"activation": mix.activation} if mix.activation else {}
+        if changes and type(self).channel_mixer is not Block.channel_mixer:
+            raise SettingError(f"{type(self).__name__} takes no activation: remove 'with'")
+        return self.channel_mixer(round(self.config.feed_forward_dim * mix.width), **changes)
 
     @property
     def steps(self) -> list[list[tuple[str, Residual]]]:
@@ -213,11 +195,8 @@ class Block(Mixer):
 
     def mixers(self, *operators: str) -> list[Mixer]:
         """Returns the mixers of the operators, such as `"tokens"`, in order. No name means all."""
-        return [
-            residual.sublayer
-            for operator, residual in self.sublayers
-            if operator in (operators or OPERATORS)
-        ]
+        operators = operators or OPERATORS
+        return [residual.sublayer for name, residual in self.sublayers if name in operators]
 
     @property
     def takes_bias(self) -> bool:

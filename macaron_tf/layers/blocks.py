@@ -52,14 +52,9 @@ class SwishRNNBlock(Block):
     scheme = (Mix("tokens"), Mix("channels"))
 
     def channel_mixer(self, feed_forward_dim: int) -> Mixer:
-        return SwishRNN(
-            -(-2 * feed_forward_dim // (3 * 64)) * 64,
-            step_size=self.rnn_step_size,
-            gate=self.config.rnn_gate,
-            activation_dropout=self.config.activation_dropout,
-            **self._initializers(),
-            name="swish_rnn",
-        )
+        inner_dim, config = -(-2 * feed_forward_dim // (3 * 64)) * 64, self.config
+        options = (self.rnn_step_size, config.rnn_gate, config.activation_dropout)
+        return SwishRNN(inner_dim, *options, **self._initializers(), name="swish_rnn")
 
 
 class GatedMLPBlock(Block):

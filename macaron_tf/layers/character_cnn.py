@@ -21,13 +21,10 @@ class Highway(Recording, keras.layers.Layer):
 
     def build(self, x_shape):
         # The matrix contains W and W' side by side.
-        self.inner = self.dense_part(
-            "inner", x_shape, 2 * x_shape[-1], "glorot_uniform", axes=("embed", "mlp")
-        )
-        carry_initializer = keras.initializers.Constant(2.0)
-        self.carry_bias = self.add_weight(
-            name="carry_bias", shape=x_shape[-1:], initializer=carry_initializer
-        )
+        width, axes = x_shape[-1], ("embed", "mlp")
+        self.inner = self.dense_part("inner", x_shape, 2 * width, "glorot_uniform", axes)
+        initializer = keras.initializers.Constant(2.0)
+        self.carry_bias = self.add_weight((width,), initializer, name="carry_bias")
 
     def call(self, x):
         transform, carry = ops.split(self.inner(x), 2, axis=-1)  # (..., D) each
@@ -69,13 +66,9 @@ class CharacterCNN(Recording, keras.layers.Layer):
         self.filters = tuple(map(tuple, filters))
 
     def build(self, characters_shape):
-        length = characters_shape[-1]
-        self.table = self.add_weight(
-            name="table",
-            shape=(self.vocab_size, self.char_dim),
-            initializer=keras.initializers.RandomUniform(-1.0, 1.0),
-        )
-        embedded_shape = (None, length, self.char_dim)
+        initializer = keras.initializers.RandomUniform(-1.0, 1.0)
+        self.table = self.add_weight((self.vocab_size, self.char_dim), initializer, name="table")
+        embedded_shape = (None, characters_shape[-1], self.char_dim)
         self.convolutions = [
             self.part(keras.layers.Conv1D, embedded_shape, count, width, name=f"width_{width}")
             for width, count in self.filters
@@ -85,9 +78,8 @@ class CharacterCNN(Recording, keras.layers.Layer):
             self.part(Highway, features_shape, name=f"highway_{n}")
             for n in range(self.num_highways)
         ]
-        self.projection = self.part(
-            keras.layers.Dense, features_shape, self.output_dim, name="projection"
-        )
+        dense = keras.layers.Dense
+        self.projection = self.part(dense, features_shape, self.output_dim, name="projection")
 
     def call(self, characters):
         shape = ops.shape(characters)

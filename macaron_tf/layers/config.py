@@ -112,10 +112,7 @@ class BlockConfig(FeedForwardConfig):
         super().check()
         if self.norm_type != "layer" and not self.affine:
             raise self.error(f"norm_type={self.norm_type!r} always has a scale: set affine=True")
-        try:
-            check_scaling(self.rotary_scaling)
-        except ValueError as error:
-            raise self.error(str(error)) from None
+        check_scaling(self.rotary_scaling)
         if self.num_kv_heads is not None:
             check_divisible("num_heads", self.num_heads, "num_kv_heads", self.num_kv_heads)
         for mix in self.splitting():

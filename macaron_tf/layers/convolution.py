@@ -1,5 +1,7 @@
 """Causal convolutions and residual blocks of temporal convolutional networks (TCN)."""
 
+import functools
+
 import keras
 from keras import ops
 
@@ -32,19 +34,12 @@ class CausalConvolution(Recording, keras.layers.Layer):
 
     def build(self, x_shape):
         # Autocast is off so that the norm is float32 under any dtype policy.
-        self.direction = self.add_weight(
-            name="direction",
-            shape=(self.kernel_size, x_shape[-1], self.filters),
-            initializer=self.initializer,
-            autocast=False,
-        )
+        shape, options = (self.kernel_size, x_shape[-1], self.filters), {"autocast": False}
+        self.direction = self.add_weight(shape, self.initializer, name="direction", **options)
         self.length = self.add_weight(
-            name="length",
-            shape=(self.filters,),
-            initializer=lambda shape, dtype=None: self._norm(),
-            autocast=False,
+            shape[-1:], lambda shape, dtype=None: self._norm(), name="length", **options
         )
-        self.bias = self.add_weight(name="bias", shape=(self.filters,), initializer="zeros")
+        self.bias = self.add_weight(shape[-1:], "zeros", name="bias")
 
     def _norm(self):
         return ops.sqrt(ops.sum(ops.square(self.direction), axis=(0, 1)))  # (k, C, F) -> (F,)
@@ -114,9 +109,7 @@ class ConvolutionBlock(Recording, keras.layers.Layer):
         second.build((*x_shape[:-1], self.filters))
 
     def call(self, x, training=None):
-        first, second = self.convolutions
-        h = self._activate(0, first(x), training)
-        return self._add_skip(x, self._activate(1, second(h), training))
+        return self._residual(*self.convolutions, x, x, training)
 
     def call_subsampled(self, x, training=None):
         """Applies the block to a subsampled sequence: `(B, L', C)` to `(B, ceil(L' / 2), filters)`.
@@ -124,15 +117,12 @@ class ConvolutionBlock(Recording, keras.layers.Layer):
         The L' inputs are the values at every d-th position of the sequence, where d is the
         dilation. The outputs are at every second of these positions, the last one included.
         """
-        first, second = self.convolutions
-        subsampled = x[:, (ops.shape(x)[1] - 1) % 2 :: 2]  # (B, ceil(L' / 2), C)
-        h = self._activate(0, first.call_subsampled(x), training)
-        return self._add_skip(
-            subsampled, self._activate(1, second.call_subsampled(h, stride=2), training)
-        )
+        first, second = (convolution.call_subsampled for convolution in self.convolutions)
+        start = x[:, (ops.shape(x)[1] - 1) % 2 :: 2]  # (B, ceil(L' / 2), C)
+        return self._residual(first, functools.partial(second, stride=2), x, start, training)
 
-    def _activate(self, index: int, h, training):
-        return self.drops[index](ops.relu(h), training=training)
-
-    def _add_skip(self, x, h):
-        return ops.relu((self.skip(x) if self.skip else x) + h)
+    def _residual(self, first, second, x, start, training):
+        """Adds `second(first(x))`, each with ReLU and dropout, to `start`."""
+        for convolution, drop in zip((first, second), self.drops, strict=True):
+            x = drop(ops.relu(convolution(x)), training=training)
+        return ops.relu((self.skip(start) if self.skip else start) + x)

@@ -90,19 +90,19 @@ class Dense(keras.layers.Dense):
 
     def call(self, inputs, training=None):
         approximate = {keras.activations.gelu: False, gelu_tanh: True}.get(self.activation)
-        if training and self.use_bias and approximate is not None and runs_native(inputs):
-            from macaron_tf.kernels import native
-
-            product = ops.matmul(inputs, self.kernel)  # (..., D) x (D, units) -> (..., units)
-            return native.bias_gelu(product, self.bias, approximate)
         on_jax = keras.backend.backend() == "jax"
-        if training and self.use_bias and approximate is not None and on_jax:
+        is_faster = training and self.use_bias and approximate is not None
+        if not (is_faster and (on_jax or runs_native(inputs))):
+            return super().call(inputs, training=training)
+        product = ops.matmul(inputs, self.kernel)  # (..., D) x (D, units) -> (..., units)
+        if on_jax:
             import jax
 
-            product = ops.matmul(inputs, self.kernel)  # (..., D) x (D, units) -> (..., units)
             activate = jax.checkpoint(lambda product, bias: self.activation(product + bias))
             return activate(product, ops.cast(self.bias, product.dtype))
-        return super().call(inputs, training=training)
+        from macaron_tf.kernels import native
+
+        return native.bias_gelu(product, self.bias, approximate)
 
     def quantize(self, mode=None, type_check=True, config=None):
         # Keras's type check rejects subclasses. Quantized layers run Keras's own call.

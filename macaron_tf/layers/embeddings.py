@@ -50,8 +50,8 @@ class TiedEmbedding(Recording, keras.layers.Layer):
         if self.quantization_mode:
             self.quantized_build(shape, self.quantization_mode)
         else:
-            options = {"initializer": self.initializer, "axes": ("vocab", "embed")}
-            self.table = self.add_weight(name="table", shape=shape, **options)
+            axes = ("vocab", "embed")
+            self.table = self.add_weight(shape, self.initializer, name="table", axes=axes)
 
     @property
     def input_dim(self) -> int:
@@ -64,8 +64,7 @@ class TiedEmbedding(Recording, keras.layers.Layer):
     def call(self, ids, reverse=False):
         if reverse:
             return self.logits(ids)
-        vectors = ops.take(self.table, ids, axis=0)  # (B, L, D)
-        vectors = ops.cast(vectors, self.compute_dtype)
+        vectors = ops.cast(ops.take(self.table, ids, axis=0), self.compute_dtype)  # (B, L, D)
         if self.quantization_mode:
             scales = ops.take(self.table_scale, ids, axis=0)[..., None]  # (B, L, 1)
             vectors = vectors / ops.cast(scales, vectors.dtype)
@@ -85,13 +84,9 @@ class TiedEmbedding(Recording, keras.layers.Layer):
     def quantized_build(self, input_shape, mode):
         if mode != "int8":
             raise self._not_implemented_error(self.quantize)
-        int8_options = {"dtype": "int8", "trainable": False}
-        self.table = self.add_weight(
-            shape=input_shape, initializer="zeros", name="table", **int8_options
-        )
-        self.table_scale = self.add_weight(
-            shape=input_shape[:1], initializer="ones", trainable=False, name="table_scale"
-        )
+        scale_shape, options = input_shape[:1], {"trainable": False}
+        self.table = self.add_weight(input_shape, "zeros", "int8", name="table", **options)
+        self.table_scale = self.add_weight(scale_shape, "ones", name="table_scale", **options)
         self._is_quantized = True
 
     def quantize(self, mode=None, type_check=True, config=None):
@@ -168,20 +163,13 @@ class AdaptiveEmbedding(Recording, keras.layers.Layer):
         self.clusters, self.projections = [], []
         for index, (start, end) in enumerate(self._bounds):
             width = cluster_width(self.hidden_dim, self.divisor, index)
-            options = {"scale": False, "initializer": self.initializer.clone()}
-            table = self.part(
-                TiedEmbedding, None, end - start, width, **options, name=f"cluster_{index}"
-            )
-            matrix = self.part(
-                Dense,
-                (None, None, width),
-                self.hidden_dim,
-                use_bias=False,
-                kernel_initializer="lecun_normal",
-                name=f"projection_{index}",
-            )
+            options = {"initializer": self.initializer.clone(), "name": f"cluster_{index}"}
+            table = self.part(TiedEmbedding, None, end - start, width, scale=False, **options)
             declare(table.table, ("cluster", "embed"))
             self.clusters.append(table)
+            options = {"kernel_initializer": "lecun_normal", "name": f"projection_{index}"}
+            shape = (None, None, width)
+            matrix = self.part(Dense, shape, self.hidden_dim, use_bias=False, **options)
             self.projections.append(matrix)
 
     def call(self, ids):
@@ -270,26 +258,23 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
         initializer = keras.initializers.TruncatedNormal(stddev=self.initializer_range)
         self.position_layer = self.segments = self.languages = self.layer_norm = None
         if self.tokens is None:
-            self.tokens = TiedEmbedding(
-                self.vocab_size, width, self.scale, initializer=initializer.clone(), name="tokens"
-            )
+            options = {"initializer": initializer.clone(), "name": "tokens"}
+            self.tokens = TiedEmbedding(self.vocab_size, width, self.scale, **options)
         if not self.tokens.built:
             self.tokens.build()
         if self.positions == "learned":
             arguments = (self.max_length, initializer.clone(), self.position_offset)
             self.position_layer = self.part(LearnedPositions, shape, *arguments, name="positions")
         elif self.positions == "sinusoidal":
-            self.position_layer = self.part(
-                SinusoidalPositions, shape, self.position_layout, name="positions"
-            )
+            options = {"layout": self.position_layout, "name": "positions"}
+            self.position_layer = self.part(SinusoidalPositions, shape, **options)
         for name, count in (("segments", self.num_segments), ("languages", self.num_languages)):
             if count:
-                options = {"shape": (count, width), "initializer": initializer.clone()}
-                setattr(self, name, self.add_weight(name=name, **options))
+                table = self.add_weight((count, width), initializer.clone(), name=name)
+                setattr(self, name, table)
         if self.norm:
-            self.layer_norm = self.part(
-                normalization, shape, self.norm_type, self.epsilon, self.affine, name="norm"
-            )
+            arguments = (self.norm_type, self.epsilon, self.affine)
+            self.layer_norm = self.part(normalization, shape, *arguments, name="norm")
         self.drop = Dropout(self.dropout, name="dropout")
 
     def call(
@@ -303,7 +288,7 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
     ):
         x = self.tokens(token_ids) if vectors is None else vectors  # (B, L, E)
         for table, ids in ((self.segments, segment_ids), (self.languages, language_ids)):
-            if table is not None and table is self.segments and self.num_segments == 1:
+            if table is self.segments is not None and self.num_segments == 1:
                 x = x + ops.cast(table, x.dtype)
             elif table is not None:
                 ids = ops.zeros_like(token_ids) if ids is None else ids
@@ -312,8 +297,7 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
                 x = x + ops.matmul(one_hot, ops.cast(table, x.dtype))
         if self.position_layer:
             x = self.position_layer(x, position_ids=position_ids)
-        if self.layer_norm:
-            x = self.layer_norm(x)
+        x = self.layer_norm(x) if self.layer_norm else x
         return self.drop(x, training=training)
 
     def get_config(self):

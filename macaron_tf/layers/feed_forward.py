@@ -45,20 +45,15 @@ class FeedForward(Mixer):
 
     def build(self, input_shape):
         config, (*outer_shape, hidden_dim) = self.config, input_shape
-        self.inner = self.dense_part(
-            "inner",
-            input_shape,
-            config.feed_forward_dim * (2 if config.gated else 1),
-            # In a gated layer, the activation applies to only one half.
-            activation=None if config.gated else self.activation,
-            use_bias=config.use_bias,
-            axes=("embed", "mlp"),
-            parts=2 if config.gated else 1,
-        )
-        inner_shape = (*outer_shape, config.feed_forward_dim)
-        outer_initializer = (self.output_initializer or self.kernel_initializer).clone()
+        inner_dim, parts = config.feed_forward_dim, 2 if config.gated else 1
+        options = {"use_bias": config.use_bias, "axes": ("embed", "mlp"), "parts": parts}
+        # In a gated layer, the activation applies to only one half.
+        options |= {"activation": None if config.gated else self.activation}
+        self.inner = self.dense_part("inner", input_shape, parts * inner_dim, **options)
+        initializer = (self.output_initializer or self.kernel_initializer).clone()
         options = {"use_bias": config.use_bias, "axes": ("mlp", "embed")}
-        self.outer = self.dense_part("outer", inner_shape, hidden_dim, outer_initializer, **options)
+        shape = (*outer_shape, inner_dim)
+        self.outer = self.dense_part("outer", shape, hidden_dim, initializer, **options)
         self.drop = Dropout(config.activation_dropout)
 
     def mix(self, x, context: Context, state=None):

@@ -53,12 +53,10 @@ class SpatialGating(Recording, keras.layers.Layer):
         options = {"epsilon": self.epsilon, "affine": self.affine, "name": "norm"}
         self.norm = self.part(normalization, (*z_shape[:-1], half), **options)
         length, bound = self.max_length, 1e-3 / self.max_length
-        self.kernel = self.add_weight(
-            name="kernel",
-            shape=(2 * length - 1,) if self.toeplitz else (length, length),
-            initializer=keras.initializers.RandomUniform(-bound, bound),
-        )
-        self.bias = self.add_weight(name="bias", shape=(length,), initializer="ones")
+        shape = (2 * length - 1,) if self.toeplitz else (length, length)
+        initializer = keras.initializers.RandomUniform(-bound, bound)
+        self.kernel = self.add_weight(shape, initializer, name="kernel")
+        self.bias = self.add_weight((length,), "ones", name="bias")
 
     def call(self, z, mask=None, addition=None, training=None):
         length = ops.shape(z)[1]
@@ -150,18 +148,17 @@ class GatedMLP(Mixer):
         self.tiny_attention = None
         if self.tiny_attention_dim is not None:
             rotary = {"rotary_base": self.rotary_base} if self.rotary_base else {}
-            self.tiny_attention = self.part(
-                RotaryAttention if rotary else MultiHeadAttention,
-                input_shape,
-                1,
-                **rotary,
+            self.tiny_attention = (RotaryAttention if rotary else MultiHeadAttention)(
+                num_heads=1,
                 head_dim=self.tiny_attention_dim,
-                output_dim=self.feed_forward_dim // 2,
                 dropout=self.attention_dropout,
                 causal=self.causal,
+                output_dim=self.feed_forward_dim // 2,
                 kernel_initializer=self.kernel_initializer.clone(),
                 name="tiny_attention",
+                **rotary,
             )
+            self.tiny_attention.build(input_shape)
         gated_shape = (*outer_shape, self.feed_forward_dim // 2)
         self.outer = self.dense_part("outer", gated_shape, hidden_dim, axes=("mlp", "embed"))
 

@@ -10,6 +10,10 @@ from macaron_tf.layers.norms import Dropout, normalization
 from macaron_tf.layers.recording import Recording
 
 
+def _no_mask(self, x, mask=None):
+    return None  # the output has no positions to mask
+
+
 class Pooling(Recording, keras.layers.Layer):
     """Pooling of a sequence `(B, L, D)` into one vector, `(B, D)`.
 
@@ -56,8 +60,7 @@ class Pooling(Recording, keras.layers.Layer):
         maxima = ops.max(ops.where(real, x, -1e30), axis=1)  # (B, D)
         return ops.where(ops.any(real, axis=1), maxima, 0.0)
 
-    def compute_mask(self, x, mask=None):
-        return None  # the output has no positions to mask
+    compute_mask = _no_mask
 
 
 class LayerMixture(Recording, keras.layers.Layer):
@@ -73,10 +76,9 @@ class LayerMixture(Recording, keras.layers.Layer):
         super().__init__(**kwargs)
 
     def build(self, layers_shape):
-        self.scores = self.add_weight(
-            name="scores", shape=(layers_shape[-2],), initializer="zeros", autocast=False
-        )
-        self.scale = self.add_weight(name="scale", shape=(), initializer="ones")
+        shape = (layers_shape[-2],)
+        self.scores = self.add_weight(shape, "zeros", autocast=False, name="scores")
+        self.scale = self.add_weight((), "ones", name="scale")
         if self.normalize:
             self.norm = self.part(normalization, layers_shape, epsilon=1e-6, affine=False)
 
@@ -103,8 +105,10 @@ class Head(Recording, keras.layers.Layer):
 
     def build_dense(self, x_shape, units: int, name: str = "dense", **options) -> Dense:
         """Builds a `Dense` layer with the head's initializer for inputs of shape `x_shape`."""
-        initializer = keras.initializers.TruncatedNormal(stddev=self.initializer_range)
-        return self.dense_part(name, x_shape, units, initializer, **options)
+        return self.dense_part(name, x_shape, units, self.new_initializer(), **options)
+
+    def new_initializer(self) -> keras.initializers.Initializer:
+        return keras.initializers.TruncatedNormal(stddev=self.initializer_range)
 
 
 class Pooler(Head):
@@ -144,15 +148,14 @@ class Pooler(Head):
         options = {"activation": self.activation, "use_bias": self.norm_type != "unbiased"}
         self.dense, self.layer_norm = self.build_dense(shape, width, **options), None
         if self.norm_type:
-            options = {"norm_type": self.norm_type, "epsilon": self.epsilon}
-            self.layer_norm = self.part(normalization, shape, **options, name="norm")
+            arguments = (self.norm_type, self.epsilon)
+            self.layer_norm = self.part(normalization, shape, *arguments, name="norm")
 
     def call(self, x):
         y = self.dense(x[:, 0])  # (B, D)
         return self.layer_norm(y) if self.layer_norm else y
 
-    def compute_mask(self, x, mask=None):
-        return None  # the output has no positions to mask
+    compute_mask = _no_mask
 
 
 class ClassificationHead(Head):
@@ -195,5 +198,4 @@ class SpanHead(Head):
             scores = ops.where(attention_mask[:, None, :], scores, -1e9)
         return scores
 
-    def compute_mask(self, x, mask=None):
-        return None  # the output has no positions to mask
+    compute_mask = _no_mask

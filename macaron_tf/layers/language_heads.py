@@ -21,9 +21,8 @@ class TableHead(Head):
     def build_bias(self) -> None:
         """Adds the bias `(V,)` if `use_bias`, as the last weight, at the end of `build`."""
         if self.use_bias:
-            self.bias = self.add_weight(
-                name="bias", shape=(self.vocab_size,), initializer="zeros", axes=("vocab",)
-            )
+            shape, axes = (self.vocab_size,), ("vocab",)
+            self.bias = self.add_weight(shape, "zeros", name="bias", axes=axes)
 
     def scores(self, x, table, transposed: bool = False):
         """Computes logits in the dtype of `table`: `(..., E) x (E, V) + (V,) -> (..., V)`.
@@ -60,15 +59,12 @@ class NextTokenHead(TableHead):
 
     def build(self, x_shape, table_shape):
         self.projection = None
-        if x_shape[-1] != table_shape[-1]:
-            self.projection = self.build_dense(
-                x_shape, table_shape[-1], "projection", use_bias=False
-            )
+        if x_shape[-1] != (width := table_shape[-1]):
+            self.projection = self.build_dense(x_shape, width, "projection", use_bias=False)
         self.output_table = None
         if not self.tied:
-            table_initializer = keras.initializers.TruncatedNormal(stddev=self.initializer_range)
-            options = {"scale": False, "initializer": table_initializer, "name": "output_table"}
-            self.output_table = self.part(TiedEmbedding, None, *table_shape, **options)
+            options = {"initializer": self.new_initializer(), "name": "output_table"}
+            self.output_table = self.part(TiedEmbedding, None, *table_shape, False, **options)
         self.build_bias()
 
     def call(self, x, table, transposed=False):
@@ -97,12 +93,10 @@ class TransformingHead(TableHead):
 
     def build_transformation(self, x_shape, units: int, suffix: str = ""):
         """Builds a `Dense` layer with the activation and a LayerNorm, and returns both layers."""
-        shape, options = (*x_shape[:-1], units), {"use_bias": self.norm_type != "unbiased"}
-        dense = self.build_dense(
-            x_shape, units, f"dense{suffix}", activation=self.activation, **options
-        )
-        norm = self.part(normalization, shape, self.norm_type, self.epsilon, name=f"norm{suffix}")
-        return dense, norm
+        options = {"activation": self.activation, "use_bias": self.norm_type != "unbiased"}
+        dense = self.build_dense(x_shape, units, f"dense{suffix}", **options)
+        arguments = ((*x_shape[:-1], units), self.norm_type, self.epsilon)
+        return dense, self.part(normalization, *arguments, name=f"norm{suffix}")
 
 
 class MaskedLanguageHead(TransformingHead):
@@ -154,11 +148,8 @@ class SpanBoundaryHead(TransformingHead):
 
     def build(self, left_shape, right_shape, positions_shape, table_shape):
         *rows, width = left_shape
-        self.positions = self.add_weight(
-            name="positions",
-            shape=(self.max_span, self.position_dim),
-            initializer=keras.initializers.TruncatedNormal(stddev=self.initializer_range),
-        )
+        shape = (self.max_span, self.position_dim)
+        self.positions = self.add_weight(shape, self.new_initializer(), name="positions")
         joined_shape = (*rows, 2 * width + self.position_dim)
         self.dense_0, self.norm_0 = self.build_transformation(joined_shape, width, "_0")
         self.dense_1, self.norm_1 = self.build_transformation(left_shape, table_shape[-1], "_1")
@@ -252,10 +243,8 @@ class AdaptiveSoftmax(TableHead):
         self.head = self.build_dense(x_shape, self.cutoffs[0] + len(clusters), "head")
         self.projections, self.clusters = [], []
         for index, (start, end) in enumerate(clusters, start=1):
-            cluster_dim = cluster_width(width, self.divisor, index)
-            self.projections.append(
-                self.build_dense(x_shape, cluster_dim, f"projection_{index}", use_bias=False)
-            )
+            cluster_dim, name = cluster_width(width, self.divisor, index), f"projection_{index}"
+            self.projections.append(self.build_dense(x_shape, cluster_dim, name, use_bias=False))
             inner_shape = (*x_shape[:-1], cluster_dim)
             self.clusters.append(self.build_dense(inner_shape, end - start, f"cluster_{index}"))
 
@@ -291,9 +280,8 @@ class AdaptiveSoftmax(TableHead):
             bias = ops.cast(ops.convert_to_tensor(self.bias)[start:end], table_rows.dtype)
             cluster_scores = _widen(ops.add(ops.matmul(projected, ops.transpose(table_rows)), bias))
             if not index:
-                cluster_scores = ops.concatenate(
-                    [cluster_scores, _widen(self.entries(projected))], axis=-1
-                )
+                entries = _widen(self.entries(projected))
+                cluster_scores = ops.concatenate([cluster_scores, entries], axis=-1)
             scores.append(cluster_scores)
         return scores
 

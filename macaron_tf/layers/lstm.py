@@ -35,10 +35,9 @@ class ProjectedLSTMCell(Recording, keras.layers.Layer):
 
     def build(self, inputs_shape):
         # The default initializer of `add_weight` is Xavier-uniform.
-        shape = (self.projection_dim, 4 * self.units)
-        self.recurrent_kernel = self.add_weight(name="recurrent_kernel", shape=shape)
-        shape = (self.units, self.projection_dim)
-        self.projection = self.add_weight(name="projection", shape=shape)
+        width, units = self.projection_dim, self.units
+        self.recurrent_kernel = self.add_weight((width, 4 * units), name="recurrent_kernel")
+        self.projection = self.add_weight((units, width), name="projection")
 
     def call(self, inputs, states, training=None):
         h, c = states
@@ -88,18 +87,12 @@ class ProjectedLSTM(Recording, keras.layers.Layer):
 
     def build(self, x_shape):
         # One matrix product computes W x + b for all positions before the loop.
-        self.inner = self.dense_part(
-            "inner", x_shape, 4 * self.units, "glorot_uniform", axes=("embed", "mlp")
-        )
+        width, axes = 4 * self.units, ("embed", "mlp")
+        self.inner = self.dense_part("inner", x_shape, width, "glorot_uniform", axes)
         cell = ProjectedLSTMCell(self.units, self.projection_dim, self.clip, name="cell")
-        self.loop = self.part(
-            keras.layers.RNN,
-            (*x_shape[:-1], 4 * self.units),
-            cell,
-            return_sequences=True,
-            go_backwards=self.backwards != self.go_backwards,
-            name="loop",
-        )
+        options = {"return_sequences": True, "go_backwards": self.backwards != self.go_backwards}
+        shape = (*x_shape[:-1], width)
+        self.loop = self.part(keras.layers.RNN, shape, cell, **options, name="loop")
 
     def call(self, x, initial_state=None, mask=None):
         # (B, L, projection_dim)

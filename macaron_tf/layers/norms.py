@@ -65,9 +65,8 @@ class Dropout(keras.layers.Dropout):
     def call(self, inputs, training=False):
         if not training or not 0 < self.rate < 1 or self.noise_shape is not None:
             return super().call(inputs, training=training)
-        implementation = select_implementation(
-            "auto", keras.backend.standardize_dtype(inputs.dtype)
-        )
+        dtype = keras.backend.standardize_dtype(inputs.dtype)
+        implementation = select_implementation("auto", dtype)
         if implementation == "native":
             from macaron_tf.kernels.native import dropout
         elif implementation == "xla":

@@ -2,17 +2,16 @@
 
 import contextlib
 import contextvars
-from collections.abc import Iterator
 
 from keras import ops
 
 from macaron_tf.kernels import compiled_by_xla
+from macaron_tf.kernels.choice import scoped
 
 _packing: contextvars.ContextVar[bool] = contextvars.ContextVar("packing", default=False)
 
 
-@contextlib.contextmanager
-def packing_scope() -> Iterator[None]:
+def packing_scope() -> contextlib.AbstractContextManager:
     """Lets `Encoder` models skip padding within this context.
 
     Embeddings, norms, feed-forward layers and attention projections then run on real tokens only.
@@ -25,11 +24,7 @@ def packing_scope() -> Iterator[None]:
     memory, and in graphs compiled by XLA (on JAX, always), because packed shapes depend on the
     data.
     """
-    token = _packing.set(True)
-    try:
-        yield
-    finally:
-        _packing.reset(token)
+    return scoped(_packing, True)
 
 
 def packing_enabled() -> bool:

@@ -109,9 +109,8 @@ def relative_buckets(num_buckets: int, max_distance: int, bidirectional: bool) -
     ratio = np.log(np.maximum(magnitudes, 1).astype("float32") / np.float32(num_exact))
     scale = np.float32(np.log(max_distance / num_exact))
     logarithmic = num_exact + (ratio / scale * np.float32(count - num_exact)).astype("int32")
-    return buckets + np.where(
-        magnitudes < num_exact, magnitudes, np.minimum(logarithmic, count - 1)
-    ).astype("int32")
+    logarithmic = np.minimum(logarithmic, count - 1)
+    return buckets + np.where(magnitudes < num_exact, magnitudes, logarithmic).astype("int32")
 
 
 class RelativePositionBias(Recording, keras.layers.Layer):
@@ -154,10 +153,8 @@ class RelativePositionBias(Recording, keras.layers.Layer):
         self._buckets = relative_buckets(num_buckets, max_distance, bidirectional)
 
     def build(self):
-        shape = (self.num_buckets, self.num_heads)
-        self.table = self.add_weight(
-            shape=shape, initializer=self.initializer, autocast=False, name="table", decays=False
-        )
+        shape, options = (self.num_buckets, self.num_heads), {"autocast": False, "decays": False}
+        self.table = self.add_weight(shape, self.initializer, name="table", **options)
 
     def call(self, query_length, key_length, start=None):
         keys = ops.arange(key_length, dtype="int32")  # (S,)

@@ -130,18 +130,11 @@ class Recording:
         return {**super()._trackable_children(*args, **kwargs), **_numbered_parts(self)}
 
     def get_config(self) -> dict[str, Any]:
-        arguments = {
-            name: _serialized(value) for name, value in getattr(self, "_arguments", {}).items()
-        }
-        config = {**super().get_config(), **arguments}
-        policy = policy_of(self)
-        built_layers = [layer for layer in self._flatten_layers() if layer.path]
-        other_policies = {
-            layer.path: policy_of(layer) for layer in built_layers if policy_of(layer) != policy
-        }
-        if other_policies:
-            policy_map = DTypePolicyMap(policy, other_policies)
-            config["dtype"] = keras.dtype_policies.serialize(policy_map)
+        arguments = {name: _serialized(v) for name, v in vars(self).get("_arguments", {}).items()}
+        config, policy = {**super().get_config(), **arguments}, policy_of(self)
+        policies = {layer.path: policy_of(layer) for layer in self._flatten_layers() if layer.path}
+        if others := {path: other for path, other in policies.items() if other != policy}:
+            config["dtype"] = keras.dtype_policies.serialize(DTypePolicyMap(policy, others))
         if flags := part_flags(self):
             config["trainable_parts"] = flags
         return config
@@ -149,10 +142,8 @@ class Recording:
     @classmethod
     def from_config(cls, config: dict[str, Any]):
         # Keras's constructor deserializes a dtype policy.
-        values = {
-            name: value if name == "dtype" else _deserialized(value)
-            for name, value in config.items()
-        }
+        read = keras.saving.deserialize_keras_object
+        values = {name: v if name == "dtype" else read(v) for name, v in config.items()}
         flags = values.pop("trainable_parts", {})
         layer = cls(**values)
         set_part_flags(layer, flags)
@@ -285,18 +276,6 @@ def _default_policy(policy) -> Iterator[None]:
 
 
 def _serialized(value):
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple):  # a loaded layer has lists
         return [_serialized(item) for item in value]
-    if isinstance(value, dict):
-        return {name: _serialized(item) for name, item in value.items()}
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
     return keras.saving.serialize_keras_object(value)
-
-
-def _deserialized(value):
-    if isinstance(value, list):
-        return [_deserialized(item) for item in value]
-    if isinstance(value, dict) and "class_name" not in value:
-        return {name: _deserialized(item) for name, item in value.items()}
-    return keras.saving.deserialize_keras_object(value) if isinstance(value, dict) else value

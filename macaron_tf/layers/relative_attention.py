@@ -7,12 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from macaron_tf.layers.attention import (
-    MultiHeadAttention,
-    broadcast_mask,
-    causal_attention_mask,
-    combine_masks,
-)
+from macaron_tf.layers import attention
+from macaron_tf.layers.attention import MultiHeadAttention, broadcast_mask, combine_masks
 from macaron_tf.layers.mixer import Context
 
 
@@ -104,10 +100,10 @@ class RelativeAttention(MultiHeadAttention):
     """
 
     takes_queries = True
-    reads = (  # no biases
-        *(n for n in MultiHeadAttention.reads if n not in ("use_bias", "num_kv_heads", "qk_norm")),
-        "clamp_length",
-        "shared_position_biases",
+    # no biases
+    reads = (
+        *("head_dim", "scaled", "attention_dropout", "scaled_outputs"),
+        *("clamp_length", "shared_position_biases"),
     )
     takes_packed = False
     takes_cache_mask = False
@@ -148,12 +144,10 @@ class RelativeAttention(MultiHeadAttention):
 
     def _vectors(self, name: str, *rows: int) -> keras.Variable:
         """Adds a weight `(H, 1, d)`, or `(H, rows, d)` for several vectors per head."""
-        return self.add_weight(
-            name=name,
-            shape=(self.num_heads, *(rows or (1,)), self._head_dim),
-            initializer=self.kernel_initializer.clone(),
-            decays=bool(rows),  # a single vector per head is a bias of the queries
-        )
+        shape = (self.num_heads, *(rows or (1,)), self._head_dim)
+        # A single vector per head is a bias of the queries.
+        initializer, decays = self.kernel_initializer.clone(), bool(rows)
+        return self.add_weight(shape, initializer, name=name, decays=decays)
 
     def mix(self, x, context: Context, state=None):
         if isinstance(state, Window):
@@ -230,7 +224,7 @@ class RelativeAttention(MultiHeadAttention):
         key_length = ops.shape(keys.key)[2]
         mask = broadcast_mask(context.attention_mask)
         if self.causal:
-            mask = combine_masks(mask, causal_attention_mask(length))
+            mask = combine_masks(mask, attention.causal_attention_mask(length))
         if mask is not None:
             mask = _prepend_true(mask, key_length - length)
         mask = combine_masks(mask, keys.mask)
@@ -256,10 +250,8 @@ class RelativeAttention(MultiHeadAttention):
             raise ValueError("cached decoding does not support segments: set num_segments=0")
         size = capacity or 0
         shape = (batch_size, beams, self.num_heads, size, self._head_dim)
-        seen = ops.zeros((batch_size, beams, size), "bool")
-        return Window(
-            ops.zeros(shape, self.compute_dtype), ops.zeros(shape, self.compute_dtype), seen
-        )
+        zeros = ops.zeros(shape, self.compute_dtype)
+        return Window(zeros, zeros, ops.zeros((batch_size, beams, size), "bool"))
 
     def _attend_with_window(self, x, context: Context, window: Window):
         """Attends from the next tokens to the window and causally to the next tokens.
@@ -288,15 +280,11 @@ class RelativeAttention(MultiHeadAttention):
         position_query = ops.add(query, ops.cast(self.distance_bias, query.dtype))
         # (B, K, H, 1, d) -> (B, K, H, 1, D)
         position_query = ops.matmul(position_query, ops.transpose(kernel, (1, 2, 0)))
-        if self.scaled:
-            position_query = ops.multiply(
-                position_query, ops.cast(self._head_dim**-0.5, position_query.dtype)
-            )
+        position_query = self._scale_query(position_query)
         encoding = ops.cast(sinusoids(distances, width, self.clamp_length), position_query.dtype)
         distance_scores = ops.matmul(position_query, ops.transpose(encoding))  # (B, K, H, 1, M + 1)
-        scores = ops.add(
-            self._product(query, self.content_bias, key), ops.cast(distance_scores, "float32")
-        )  # (B, K, H, 1, M + 1)
+        scores = self._product(query, self.content_bias, key)  # (B, K, H, 1, M + 1)
+        scores = ops.add(scores, ops.cast(distance_scores, "float32"))
         if context.bias is not None:
             scores = ops.add(scores, context.bias(query_length=1, key_length=ops.shape(key)[3]))
         y = self._weighted_sum(scores, seen[:, :, None, None, :], value, context.training)
@@ -335,9 +323,7 @@ class RelativeAttention(MultiHeadAttention):
 
         `query (..., T, d)` and `key (..., S, d)` are multiplied in the dtype of `query`.
         """
-        query = ops.add(query, ops.cast(bias, query.dtype))
-        if self.scaled:
-            query = ops.multiply(query, ops.cast(self._head_dim**-0.5, query.dtype))
+        query = self._scale_query(ops.add(query, ops.cast(bias, query.dtype)))
         return ops.cast(ops.matmul(query, ops.swapaxes(key, -1, -2)), "float32")
 
     def _segment_scores(self, query, segment_ids, keys: Keys):

@@ -32,9 +32,8 @@ def mix_with_remat(mixer: Mixer, x, context: Context, state=None):
 
     def forward(*arrays):
         inputs = dict(zip(names, arrays, strict=False))
-        recomputed_context = context.replace(
-            memory=inputs.get("memory"), bias=None if bias is None else lambda **_: inputs["bias"]
-        )
+        new_bias = None if bias is None else lambda **_: inputs["bias"]
+        recomputed_context = context.replace(memory=inputs.get("memory"), bias=new_bias)
         values = [*arrays[len(names) :], *old_values]
         old_state = [inputs.get(index, leaf) for index, leaf in enumerate(leaves)]
         old_state = keras.tree.pack_sequence_as(state, old_state)
@@ -43,9 +42,7 @@ def mix_with_remat(mixer: Mixer, x, context: Context, state=None):
             y, new_state = mixer.mix(inputs["x"], recomputed_context, old_state)
             after = [scope.get_current_value(variable) for variable in non_trainable]
         # Frozen weights are not written back, because their values were cast to the compute dtype.
-        changed = [
-            n for n, pair in enumerate(zip(before, after, strict=True)) if pair[0] is not pair[1]
-        ]
+        changed = [n for n, value in enumerate(after) if value is not before[n]]
         structure[:] = [new_state, changed]
         present = [leaf for leaf in keras.tree.flatten(new_state) if leaf is not None]
         return y, *present, *(after[n] for n in changed)

@@ -6,6 +6,7 @@ import numpy as np
 from keras import ops
 
 from macaron_tf.layers.attention import MultiHeadAttention
+from macaron_tf.settings import SettingError
 
 
 class RotaryAttention(MultiHeadAttention):
@@ -90,6 +91,6 @@ def frequencies(dim: int, base: float, scaling: Sequence[float] = ()) -> np.ndar
 
 
 def check_scaling(scaling: Sequence[float]) -> None:
-    """Raises a ValueError if `scaling` is not valid for `frequencies`."""
+    """Raises a SettingError if `scaling` is not valid for `frequencies`."""
     if len(scaling) not in (0, 1, 4) or (len(scaling) == 4 and scaling[2] <= scaling[1]):
-        raise ValueError(f"rotary_scaling={(*scaling,)} must be (factor[, low, high, length])")
+        raise SettingError(f"rotary_scaling={(*scaling,)} must be (factor[, low, high, length])")

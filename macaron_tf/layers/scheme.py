@@ -37,7 +37,7 @@ a decoder, cross-attention is one more branch.
 import functools
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 
 from macaron_tf.errors import check_choice
@@ -97,7 +97,7 @@ class Mix:
             raise ValueError("'channels again' reuses the earlier width: leave width out")
         if self.activation is not None:
             if self.operator != "channels" or self.again:
-                subject = "channels with 'again'" if self.again else self.operator
+                subject = f"{self.operator}{' again' * self.again}"
                 raise ValueError(f"{subject} take no activation: omit 'with {self.activation}'")
             activation(self.activation)
 
@@ -109,14 +109,10 @@ class Mix:
 
 
 _LIMIT = 100  # maximum number of operators in a layer
-_REPEATED_BRANCH = (
-    "& cannot join a repeat such as '2 x (tokens)': write each operator out, such as "
-    "'tokens & tokens & channels'"
-)
-_GROUP = re.compile(r"(\d+)\s*x\s*\(([^()]*)\)")
+_REPEAT = re.compile(r"(\d+)\s*x\s*(\([^()]*\)|[^,&()\s][^,&()]*)")
 _NUMBER = r"(-?[\d./]{1,30}(?:e-?\d{1,2})?)"
 _TERM = re.compile(
-    rf"(?:(\d+)\s*x\s+)?(\w+)(?:\s*/\s*(\d+))?(?:\s+step\s+{_NUMBER})?(?:\s+width\s+{_NUMBER})?"
+    rf"(\w+)(?:\s*/\s*(\d+))?(?:\s+step\s+{_NUMBER})?(?:\s+width\s+{_NUMBER})?"
     r"(?:\s+with\s+(\w+))?(?:\s+by\s+(\w+))?(\s+again)?"
 )
 
@@ -128,13 +124,19 @@ def parse_scheme(text: str) -> tuple[Mix, ...]:
     The message does not contain the scheme, so that the caller can put the name of the setting in
     front.
     """
-    while group := _GROUP.search(text):  # the innermost group first
-        repeated = [group[2]] * _parse_count(group[1], group[2].count(",") + 1)
-        before, after = text[: group.start()], text[group.end() :]
+    while repeat := _REPEAT.search(text):
+        before, after = text[: repeat.start()], text[repeat.end() :]
         if before.rstrip().endswith("&") or after.lstrip().startswith("&"):
-            raise ValueError(_REPEATED_BRANCH)
-        text = before + ", ".join(repeated) + after
-    scheme = tuple(mix for step in text.split(",") for mix in _parse_step(step.split("&")))
+            raise ValueError("& cannot join a repeat such as '2 x tokens': write each operator out")
+        count, part = int(repeat[1]), repeat[2].strip("()")
+        if not 1 <= count * (length := part.count(",") + 1) <= _LIMIT:
+            raise ValueError(f"{count} x {length} operators: give 1 to {_LIMIT} operators in all")
+        text = before + ", ".join([part] * count) + after
+    scheme = tuple(
+        _parse_term(term.strip(), beside=index > 0)
+        for step in text.split(",")
+        for index, term in enumerate(step.split("&"))
+    )
     if len(scheme) > _LIMIT:
         raise ValueError(f"{len(scheme)} operators are too many: give at most {_LIMIT} operators")
     for index, mix in enumerate(scheme):
@@ -147,10 +149,9 @@ def steps_of(scheme: Iterable[Mix]) -> list[list[Mix]]:
     """Groups operators by step. Parallel branches belong to the same step."""
     steps: list[list[Mix]] = []
     for mix in scheme:
-        if steps and mix.beside:
-            steps[-1].append(mix)
-        else:
-            steps.append([mix])
+        if not (steps and mix.beside):
+            steps.append([])
+        steps[-1].append(mix)
     return steps
 
 
@@ -160,31 +161,16 @@ def scheme_text(scheme: Iterable[Mix], without: Collection[str] = ()) -> str:
     return ", ".join(" & ".join(step) for step in steps if step)
 
 
-def _parse_step(terms: list[str]) -> list[Mix]:
-    """Parses one step: either parallel branches, or one term that may be repeated."""
-    mixes = [_parse_term(term.strip()) for term in terms]
-    if len(terms) == 1:
-        return mixes[0]
-    if any(len(repeated) > 1 for repeated in mixes):
-        raise ValueError(_REPEATED_BRANCH)
-    return [replace(mix, beside=index > 0) for index, (mix,) in enumerate(mixes)]
-
-
-def _parse_term(term: str) -> list[Mix]:
-    match = _TERM.fullmatch(term)
-    if not match:
-        raise ValueError(
-            f"{term!r} is not a valid operator: write terms such as 'channels/2, tokens', "
-            "'channels step 1/2 width 1, tokens by heun', 'tokens & channels' or '2 x (tokens, "
-            "channels)'"
-        )
-    count, operator, divisor, step, width, activation_name, solver, again = match.groups()
+def _parse_term(term: str, beside: bool) -> Mix:
+    if not (match := _TERM.fullmatch(term)):
+        raise ValueError(f"{term!r} is not a valid operator: write terms such as 'tokens by heun'")
+    operator, divisor, step, width, activation_name, solver, again = match.groups()
     share = _parse_number(f"1/{divisor or 1}")
     step_size = _parse_number(step) if step else share
     default = share if operator == "channels" and not again else 1.0
     width = _parse_number(width) if width else default
-    mix = Mix(operator, step_size, width, solver or "euler", bool(again), activation_name)
-    return [mix] * _parse_count(count or "1", 1)
+    options = (solver or "euler", bool(again), activation_name, beside)
+    return Mix(operator, step_size, width, *options)
 
 
 def _parse_number(text: str) -> float:
@@ -192,10 +178,3 @@ def _parse_number(text: str) -> float:
         return float(Fraction(text))
     except (ZeroDivisionError, ValueError):
         raise ValueError(f"{text} is not a number: give a number such as 1/2 or 0.5") from None
-
-
-def _parse_count(text: str, length: int) -> int:
-    count = int(text)
-    if not 1 <= count * length <= _LIMIT:
-        raise ValueError(f"{count} x {length} operators: give 1 to {_LIMIT} operators in all")
-    return count

@@ -68,13 +68,12 @@ class SwishRNN(Mixer):
         initializer = (self.output_initializer or self.kernel_initializer).clone()
         axes = ("mlp", "embed")
         self.outer = self.dense_part("outer", inner_shape, input_shape[-1], initializer, axes=axes)
-        vector_options = {"shape": (self.inner_dim,), "axes": ("mlp",)}
+        shape, options = (self.inner_dim,), {"axes": ("mlp",)}
         # Autocast is off because the recurrence is computed in float32.
-        float32_options = {**vector_options, "autocast": False}
-        self.alpha = self.add_weight(name="alpha", initializer="ones", **float32_options)
-        self.beta = self.add_weight(name="beta", initializer="zeros", **float32_options)
-        self.state_bias = self.add_weight(name="state_bias", initializer="zeros", **vector_options)
-        self.gate_bias = self.add_weight(name="gate_bias", initializer="zeros", **vector_options)
+        self.alpha = self.add_weight(shape, "ones", autocast=False, name="alpha", **options)
+        self.beta = self.add_weight(shape, "zeros", autocast=False, name="beta", **options)
+        self.state_bias = self.add_weight(shape, "zeros", name="state_bias", **options)
+        self.gate_bias = self.add_weight(shape, "zeros", name="gate_bias", **options)
         self.drop = Dropout(self.activation_dropout)
 
     def mix(self, x, context: Context, state=None):
@@ -90,16 +89,9 @@ class SwishRNN(Mixer):
             return self._mix_under_xla(x, context), None
         inner = self.inner(x)
         note(self, inner)
-        y = swish_gate(
-            inner,
-            self.alpha,
-            self.beta,
-            *self._biases(),
-            self.step_size,
-            self.gate,
-            self._mask(context),
-            _implementation(context),
-        )
+        vectors, options = (self.alpha, self.beta, *self._biases()), (self.step_size, self.gate)
+        mask, implementation = self._mask(context), _implementation(context)
+        y = swish_gate(inner, *vectors, *options, mask, implementation)
         return self._output(y, context), None  # (B, L, R) -> (B, L, D)
 
     def _mask(self, context: Context):
@@ -159,10 +151,8 @@ class SwishRNN(Mixer):
             alpha, beta = (ops.convert_to_tensor(vector) for vector in (self.alpha, self.beta))
             c = one_step(start, alpha, beta, new)
         else:
-            implementation = _implementation(context)
-            c = swish_recurrence(
-                new, self.alpha, self.beta, step_size, context.mask, start, implementation
-            )
+            options = (step_size, context.mask, start, _implementation(context))
+            c = swish_recurrence(new, self.alpha, self.beta, *options)
         states = ops.concatenate([past, ops.cast(c, "float32")], axis=1)  # (B K, k + L, R)
         state = ops.reshape(states[:, -self.step_size :], ops.shape(state))
         y = gated(ops.reshape(c, ops.shape(x1)), x2, *self._biases(), self.gate)

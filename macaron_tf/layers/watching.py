@@ -2,14 +2,14 @@
 
 import contextlib
 import contextvars
-from collections.abc import Iterator
 from typing import Any
+
+from macaron_tf.kernels.choice import scoped
 
 _records: contextvars.ContextVar[list | None] = contextvars.ContextVar("records", default=None)
 
 
-@contextlib.contextmanager
-def watching() -> Iterator[list[tuple[Any, Any]]]:
+def watching() -> contextlib.AbstractContextManager[list[tuple[Any, Any]]]:
     """Records the intermediate results of layers within this context.
 
     Yields a list, to which each call of an attention layer or a `SwishRNN` appends a pair of the
@@ -25,12 +25,7 @@ def watching() -> Iterator[list[tuple[Any, Any]]]:
         for layer, weights in records:
             print(layer.path, weights.shape)
     """
-    records: list[tuple[Any, Any]] = []
-    token = _records.set(records)
-    try:
-        yield records
-    finally:
-        _records.reset(token)
+    return scoped(_records, [])
 
 
 def is_watching() -> bool:

@@ -11,7 +11,7 @@ from keras import ops
 
 from macaron_tf.io.plug_ins import is_import_path
 from macaron_tf.layers.attention import broadcast_mask
-from macaron_tf.layers.mixer import all_of
+from macaron_tf.layers.mixer import Context, all_of
 from macaron_tf.layers.recording import Recording
 from macaron_tf.models.config import READ_BY_SOME, StackConfig
 from macaron_tf.models.onnx_file import onnx_file
@@ -135,11 +135,8 @@ class Model(Recording, keras.Model):
         export (see `macaron_tf.models.onnx_file`), which needs onnx and tf2onnx.
         """
         if input_signature is None and (self.input_names or self._first_inputs):
-            input_signature = [
-                self._signature(lambda s, dtype, name: keras.InputSpec(dtype, s, name=name))
-            ]
-        onnx_check = onnx_file(filepath) if format == "onnx" else contextlib.nullcontext()
-        with onnx_check:
+            input_signature = [self._signature(keras.InputSpec)]
+        with onnx_file(filepath) if format == "onnx" else contextlib.nullcontext():
             super().export(filepath, format, verbose, input_signature, **kwargs)
 
     @property
@@ -152,11 +149,11 @@ class Model(Recording, keras.Model):
         return tf.function(self, input_signature=[self._signature(tf.TensorSpec)], autograph=False)
 
     def _signature(self, make_spec) -> Any:
-        inputs = self._first_inputs
-        if not inputs:
-            required = self._required_inputs()
-            inputs = tuple((name, (None,) * rank, "int32") for name, rank in required)
-        specs = {name: make_spec(shape, dtype, name) for name, shape, dtype in inputs}
+        required = [(name, (None,) * rank, "int32") for name, rank in self._required_inputs()]
+        specs = {
+            name: make_spec(shape=shape, dtype=dtype, name=name)
+            for name, shape, dtype in self._first_inputs or required
+        }
         return next(iter(specs.values())) if self._first_is_tensor else specs
 
     def _required_inputs(self) -> list[tuple[str, int]]:
@@ -202,7 +199,7 @@ class Model(Recording, keras.Model):
     def _input_name(self, alias: str) -> str:
         """Returns the key of `input_names` for a name or an alternative name of an input."""
         for name, alternatives in self.input_names.items():
-            if alias == name or alias in alternatives:
+            if alias in (name, *alternatives):
                 return name
         names = ", ".join(self.input_names or ())
         raise ValueError(f"{type(self).__name__} has no input {alias!r}: use one of {names}")
@@ -215,6 +212,13 @@ def _filled(value, fill: int):
     import tensorflow as tf
 
     return value.to_tensor(fill) if isinstance(value, tf.RaggedTensor) else value
+
+
+def step_context(context, kind: str, positions, index) -> Context:
+    """Returns the context of a decoding step with a cache of the kind `"fixed"` or `"growing"`."""
+    index, cache_mask = index if kind == "fixed" else None, context.get("cache_mask")
+    options = {"positions": positions, "index": index, "cache_mask": cache_mask}
+    return Context(**context.get("rows", {}), **options, training=False)
 
 
 def encoder_inputs(inputs) -> dict[str, Any]:

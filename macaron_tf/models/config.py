@@ -11,7 +11,6 @@ from macaron_tf.io.plug_ins import is_import_path
 from macaron_tf.layers.block import Block
 from macaron_tf.layers.blocks import BLOCKS, block_class
 from macaron_tf.layers.config import BlockConfig
-from macaron_tf.layers.embeddings import cluster_width
 from macaron_tf.layers.scheme import Mix
 from macaron_tf.settings import Count, Depth, Dropout, Natural, OneOf, Settings, hints_of
 from macaron_tf.special import Special
@@ -100,12 +99,9 @@ class StackConfig(BlockConfig, Sizes):
             raise self.error("first_norm=False needs norm='pre': set norm='pre' or first_norm=True")
         if self.positions == "rotary":
             head_dim = self.head_dim or self.hidden_dim // self.num_heads
-            rotated = self.rotary_dim or head_dim
-            if rotated % 2:
-                name = "rotary_dim" if self.rotary_dim else "head_dim"
-                raise self.error(f"{name}={rotated} must be even for rotary positions")
-            if rotated > head_dim:
-                raise self.error(f"rotary_dim={rotated} must be at most head_dim={head_dim}")
+            rotated, name = self.rotary_dim or head_dim, "rotary" if self.rotary_dim else "head"
+            if rotated % 2 or rotated > head_dim:
+                raise self.error(f"{name}_dim={rotated} must be even and at most {head_dim}")
         if self.positions in (*BY_ATTENTION, "transformer_xl") and self.relative_bias != "none":
             raise self.error(f"positions={self.positions!r} needs relative_bias='none'")
         for name in ("rnn_step_sizes", "attention_windows", "block"):
@@ -146,6 +142,12 @@ class StackConfig(BlockConfig, Sizes):
     def added_positions(self) -> str:
         """Position encoding added to the embeddings: `"sinusoidal"`, `"learned"` or `"none"`."""
         return self.positions if self.positions in ("sinusoidal", "learned") else "none"
+
+    def embedding_options(self) -> dict[str, Any]:
+        """Returns the arguments that all models pass to `EncoderEmbeddings`."""
+        names = ("vocab_size", "max_length", "position_offset", "dropout", "epsilon", "affine")
+        options = {"positions": self.added_positions, "norm": self.embedding_norm}
+        return {**options, "norm_type": self.outer_norm_type, **self.options(*names)}
 
     @property
     def longest(self) -> int | None:
@@ -261,19 +263,16 @@ class EncoderConfig(StackConfig):
             # The layers check the size of the vocabulary, which may not be known here.
             if any(b <= a for a, b in itertools.pairwise(self.adaptive_cutoffs)):
                 raise self.error(f"adaptive_cutoffs={self.adaptive_cutoffs} must ascend: sort them")
-            try:
-                cluster_width(self.hidden_dim, self.adaptive_divisor, len(self.adaptive_cutoffs))
-            except ValueError as error:
-                raise self.error(f"adaptive_{error}") from None
+            if self.adaptive_divisor ** len(self.adaptive_cutoffs) > self.hidden_dim:
+                raise self.error(f"adaptive_divisor={self.adaptive_divisor} is too large: lower it")
             if self.tied and self.embedding_width != self.hidden_dim:
                 raise self.error("embedding_dim with adaptive_cutoffs needs tied=False")
         setting = "positions='transformer_xl'" if self.relative else ""
         if any(self.attention_windows):
-            setting = f"attention_windows={self.attention_windows}"
-            if self.relative:
-                raise self.error(f"{setting} excludes positions='transformer_xl': remove one")
-            if self.relative_bias != "none":
-                raise self.error(f"{setting} excludes relative_bias={self.relative_bias!r}")
+            if setting or self.relative_bias != "none":
+                other = setting or f"relative_bias={self.relative_bias!r}"
+                raise self.error(f"attention_windows excludes {other}: remove one")
+            setting = "attention_windows"
         if setting and self.without_attention:
             raise self.error(f"{setting} excludes block={self.without_attention[0]!r}: remove one")
 

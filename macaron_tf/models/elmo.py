@@ -80,21 +80,13 @@ class Elmo(Model):
 
     def __init__(self, config: ElmoConfig, **kwargs):
         super().__init__(config, **kwargs)
-        self.words = CharacterCNN(
-            output_dim=config.projection_dim,
-            vocab_size=CHARACTERS,
-            **config.options("filters", "char_dim", "num_highways"),
-            name="words",
-        )
-        self.forwards, self.backwards = (
-            ProjectedLSTMStack(
-                units=config.lstm_dim,
-                backwards=name == "backwards",
-                **config.options("num_layers", "projection_dim", "clip", "dropout"),
-                name=name,
-            )
-            for name in ("forwards", "backwards")
-        )
+        options = config.options("filters", "char_dim", "num_highways")
+        options |= {"output_dim": config.projection_dim, "vocab_size": CHARACTERS}
+        self.words = CharacterCNN(**options, name="words")
+        options = config.options("num_layers", "projection_dim", "clip", "dropout")
+        options |= {"units": config.lstm_dim}
+        self.forwards = ProjectedLSTMStack(**options, name="forwards")
+        self.backwards = ProjectedLSTMStack(**options, backwards=True, name="backwards")
         self.drop = Dropout(config.dropout)
         self.output_layer = keras.layers.Dense(config.vocab_size, name="output")
 
@@ -111,11 +103,9 @@ class Elmo(Model):
         The result is the word vectors, the list of forward outputs and the list of backward
         outputs, all `(B, L, P)`.
         """
-        mask = padding_mask({"token_ids": characters})  # (B, L)
-        x = self.words(characters)
-        forward = self.forwards(x, mask=mask, training=training)
-        backward = self.backwards(x, mask=mask, training=training)
-        return x, forward, backward
+        x, options = self.words(characters), {"mask": self.compute_mask(characters)}
+        options["training"] = training
+        return x, self.forwards(x, **options), self.backwards(x, **options)
 
     def compute_mask(self, characters, previous_mask=None):
         return padding_mask({"token_ids": characters})
@@ -213,14 +203,8 @@ class WordEncoder(Model):
 
     def __init__(self, config: WordEncoderConfig, **kwargs):
         super().__init__(config, **kwargs)
-        self.words = CharacterCNN(
-            config.filters,
-            config.word_dim,
-            CHARACTERS,
-            config.char_dim,
-            num_highways=0,
-            name="words",
-        )
+        arguments = (config.filters, config.word_dim, CHARACTERS, config.char_dim)
+        self.words = CharacterCNN(*arguments, num_highways=0, name="words")
         # The vocabulary has only one word, because the encoder does not need ELMo's scores.
         self.elmo = None
         if config.elmo is not None and config.elmo_places:
@@ -232,9 +216,8 @@ class WordEncoder(Model):
             for elmo_place, name in (("input", "mixture"), ("output", "output_mixture"))
             if elmo_place in config.elmo_places
         }
-        self.lstm = keras.layers.Bidirectional(
-            keras.layers.LSTM(config.lstm_dim, return_sequences=True), name="lstm"
-        )
+        lstm = keras.layers.LSTM(config.lstm_dim, return_sequences=True)
+        self.lstm = keras.layers.Bidirectional(lstm, name="lstm")
         self.drops = [Dropout(config.dropout) for _ in range(2)]
 
     def build(self, input_shape=None):
@@ -265,8 +248,7 @@ class WordEncoder(Model):
         return self.hidden_states(characters, training=training)
 
     def hidden_states(self, characters, training=None):
-        mask = padding_mask({"token_ids": characters})  # (B, L)
-        layers = None
+        mask, layers = self.compute_mask(characters), None  # (B, L)
         if self.elmo and self.config.elmo_frozen:
             # A frozen ELMo runs without dropout and returns the same vectors each time.
             layers = ops.stop_gradient(self.elmo(characters, training=False))  # (B, L, J, 2 P)
@@ -307,8 +289,7 @@ class WordTagger(WordEncoder):
         super().build()
         self.output_layer.build((None, self.config.hidden_dim))
 
-    def call(self, characters, training=None):
-        return self.logits(self.hidden_states(characters, training=training))
+    call = Model.call
 
     def logits(self, hidden):
         """Computes the logits of the tags: `(..., D) -> (..., T)`."""

@@ -54,26 +54,16 @@ class Encoder(Model):
         initializer = keras.initializers.TruncatedNormal(stddev=config.initializer_range)
         tokens = None
         if config.adaptive_embeddings and embeddings is None:
-            tokens = AdaptiveEmbedding(
-                config.vocab_size,
-                width,
-                config.adaptive_cutoffs,
-                config.adaptive_divisor,
-                config.embedding_scale,
-                initializer=initializer.clone(),
-                name="tokens",
-            )
+            cutoffs = (config.adaptive_cutoffs, config.adaptive_divisor, config.embedding_scale)
+            options = {"initializer": initializer.clone(), "name": "tokens"}
+            tokens = AdaptiveEmbedding(config.vocab_size, width, *cutoffs, **options)
         self.embeddings = embeddings or EncoderEmbeddings(
-            config.vocab_size,
-            width,
-            positions=config.added_positions,
+            embedding_dim=width,
             # Relative attention compares segments instead of adding embeddings.
             num_segments=0 if config.relative else config.num_segments,
-            norm=config.embedding_norm,
-            norm_type=config.outer_norm_type,
             scale=config.embedding_scale,
-            **config.options("max_length", "position_offset", "num_languages", "initializer_range"),
-            **config.options("dropout", "epsilon", "affine"),
+            **config.embedding_options(),
+            **config.options("num_languages", "initializer_range"),
             tokens=tokens,
             name="embeddings",
         )
@@ -81,14 +71,11 @@ class Encoder(Model):
             raise ValueError(f"embedding_dim={width} must be {self.embeddings.embedding_dim}")
         self.projection = None
         if width != config.hidden_dim:
-            self.projection = Dense(
-                config.hidden_dim, kernel_initializer=initializer.clone(), name="projection"
-            )
+            options = {"kernel_initializer": initializer.clone(), "name": "projection"}
+            self.projection = Dense(config.hidden_dim, **options)
         self.stack = Stack(
             config,
-            config.num_layers,
-            causal=config.causal,
-            sharing=config.sharing,
+            **config.options("num_layers", "causal", "sharing"),
             segments=config.relative and config.num_segments > 0,
             shared_biases=config.relative and config.shared_position_biases,
             kernel_initializer=initializer,
@@ -147,22 +134,15 @@ class Encoder(Model):
         positions = ops.arange(ops.shape(inputs["token_ids"])[1], dtype="int32")
         positions = ops.broadcast_to(positions, ops.shape(inputs["token_ids"]))  # (B, L)
         unpacked = {"position_ids": positions, **inputs}
-        packed = {
-            name: packing.pack(ids) for name, ids in unpacked.items() if name in _TOKEN_INPUTS
-        }
-        x = self.embed(packed)
+        names = [name for name in _TOKEN_INPUTS if name in unpacked]
+        x = self.embed({name: packing.pack(unpacked[name]) for name in names})
         x, memory = self.stack.mix(x, context.replace(packing=packing))  # (N, D)
         return packing.pad(x), memory
 
     def embed(self, inputs, training=None):
         """Computes the input of the first block, `(B, L, D)`, from the inputs of `call`."""
-        x = self.embeddings(
-            inputs["token_ids"],
-            segment_ids=inputs.get("segment_ids"),
-            language_ids=inputs.get("language_ids"),
-            position_ids=inputs.get("position_ids"),
-            training=training,
-        )  # (B, L, E)
+        ids = {name: inputs.get(name) for name in _TOKEN_INPUTS}
+        x = self.embeddings(ids.pop("token_ids"), **ids, training=training)  # (B, L, E)
         return self.projection(x) if self.projection else x  # (B, L, D)
 
 

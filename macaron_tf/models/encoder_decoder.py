@@ -11,14 +11,9 @@ from macaron_tf.layers.dense import Dense
 from macaron_tf.layers.embeddings import EncoderEmbeddings, TiedEmbedding
 from macaron_tf.layers.mixer import Context
 from macaron_tf.layers.scheme import scheme_text
-from macaron_tf.models.base import Model, attention_mask, padding_mask
-from macaron_tf.models.config import (
-    BY_ATTENTION,
-    DROPOUTS,
-    EncoderConfig,
-    EncoderDecoderConfig,
-    architecture_of,
-)
+from macaron_tf.models import config as configs
+from macaron_tf.models.base import Model, attention_mask, padding_mask, step_context
+from macaron_tf.models.config import DROPOUTS, EncoderConfig, EncoderDecoderConfig
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.stack import Stack
 from macaron_tf.variables import declare, spec_of
@@ -78,24 +73,14 @@ class EncoderDecoder(Model):
         if config.initializer_range is not None:
             embedding_initializer = initializer.clone()
         options = {"scale": config.embedding_scale, "initializer": embedding_initializer}
-        self.embedding = TiedEmbedding(
-            config.vocab_size, config.hidden_dim, **options, name="embedding"
-        )
+        options |= config.options("vocab_size", "hidden_dim")
+        self.embedding = TiedEmbedding(**options, name="embedding")
+        options = config.embedding_options() | config.options("position_layout")
+        options |= {"embedding_dim": config.hidden_dim, "num_segments": 0}
+        options |= {"num_languages": 2 if config.two_way else int(config.language_embeddings)}
+        options |= {"initializer_range": config.initializer_range or 0.02}
         self.source_embeddings, self.target_embeddings = (
-            EncoderEmbeddings(
-                config.vocab_size,
-                config.hidden_dim,
-                num_segments=0,
-                num_languages=2 if config.two_way else int(config.language_embeddings),
-                positions=config.added_positions,
-                **config.options("position_layout", "max_length", "position_offset"),
-                **config.options("dropout", "epsilon", "affine"),
-                initializer_range=config.initializer_range or 0.02,
-                norm=config.embedding_norm,
-                norm_type=config.outer_norm_type,
-                tokens=self.embedding,
-                name=name,
-            )
+            EncoderEmbeddings(**options, tokens=self.embedding, name=name)
             for name in ("source_embeddings", "target_embeddings")
         )
         # T5's code initializes relative biases with standard deviation D^-1/2.
@@ -106,12 +91,8 @@ class EncoderDecoder(Model):
         self.decoder = Stack(config, config.num_decoder_layers, **options, name="decoder")
         self.output_projection = None
         if not config.tied:
-            self.output_projection = Dense(
-                config.vocab_size,
-                use_bias=False,
-                kernel_initializer=initializer.clone(),
-                name="output_projection",
-            )
+            options = {"use_bias": False, "kernel_initializer": initializer.clone()}
+            self.output_projection = Dense(config.vocab_size, **options, name="output_projection")
         self.source_encoder = None
         if config.num_source_layers:
             self.source_encoder = Encoder(source_encoder_config(config), name="source_encoder")
@@ -120,7 +101,7 @@ class EncoderDecoder(Model):
     def reads(self) -> tuple[str, ...]:
         config = self.config
         names: tuple[str, ...] = ("position_layout",) if config.positions == "sinusoidal" else ()
-        names += () if config.positions in BY_ATTENTION else ("positions",)
+        names += () if config.positions in configs.BY_ATTENTION else ("positions",)
         return ("tied", *names, *(() if config.initializer_range else ("initializer",)))
 
     def build(self, input_shape=None):
@@ -135,12 +116,8 @@ class EncoderDecoder(Model):
             declare(self.output_projection.kernel, ("embed", "vocab"))
         self.logits_bias = None
         if self.config.logits_bias:
-            self.logits_bias = self.add_weight(
-                name="logits_bias",
-                shape=(self.config.vocab_size,),
-                initializer="zeros",
-                axes=("vocab",),
-            )
+            shape, options = (self.config.vocab_size,), {"name": "logits_bias", "axes": ("vocab",)}
+            self.logits_bias = self.add_weight(shape, "zeros", **options)
 
     def encode(self, source, training=None, languages=None, masks=None):
         """Encodes the source ids `(B, S)` to the memory `(B, S, D)`.
@@ -152,9 +129,8 @@ class EncoderDecoder(Model):
         vectors, inputs = None, {"token_ids": source, **(masks or {})}
         if self.source_encoder:
             vectors = self.source_encoder(inputs, training=training)  # (B, S, D)
-        x = self.source_embeddings(
-            source, language_ids=languages, vectors=vectors, training=training
-        )
+        options = {"language_ids": languages, "vectors": vectors}
+        x = self.source_embeddings(source, **options, training=training)
         mask = padding_mask(inputs, self.config.pad_id)
         context = Context(mask=mask, attention_mask=attention_mask(inputs), training=training)
         return self.encoder.mix(x, context)[0]
@@ -162,9 +138,8 @@ class EncoderDecoder(Model):
     def hidden_states(self, inputs, training=None):
         """Returns the decoder's output `(B, T, D)`, the input of the method `logits`."""
         source, target = inputs["source"], inputs["target"]
-        masks = {
-            name: inputs[name] for name in ("padding_mask", "attention_mask") if name in inputs
-        }
+        names = ("padding_mask", "attention_mask")
+        masks = {name: inputs[name] for name in names if name in inputs}
         memory = self.encode(source, training, inputs.get("source_languages"), masks)
         languages = inputs.get("target_languages")
         x = self.target_embeddings(target, language_ids=languages, training=training)
@@ -245,19 +220,11 @@ class EncoderDecoder(Model):
         positions = ops.reshape(ops.cast(index, "int32"), (1, 1))
         tokens, beams = ops.reshape(tokens, (-1, 1)), tokens.shape[1]
         languages = ops.ones_like(tokens) if context["backward"] else None
-        x = self.target_embeddings(
-            tokens, language_ids=languages, position_ids=positions, training=False
-        )
+        options = {"language_ids": languages, "position_ids": positions}
+        x = self.target_embeddings(tokens, **options, training=False)
         x = ops.reshape(x, (-1, self.config.hidden_dim))  # (B K, 1, D) -> (B K, D)
         [(kind, state)] = cache.items()
-        step_context = Context(
-            **context["rows"],
-            positions=positions,
-            index=index if kind == "fixed" else None,
-            cache_mask=context.get("cache_mask"),
-            training=False,
-        )
-        x, state = self.decoder.mix(x, step_context, state)
+        x, state = self.decoder.mix(x, step_context(context, kind, positions, index), state)
         # Scores are float32 under any dtype policy. In bfloat16, numbers near 10 have steps of
         # 1/16, so scores would tie.
         logits = self.logits(ops.cast(x, "float32"), context["kernel"])
@@ -291,7 +258,7 @@ def source_encoder_config(config: EncoderDecoderConfig) -> EncoderConfig:
         num_layers=config.num_source_layers,
         num_segments=0,
         initializer_range=config.initializer_range or config.hidden_dim**-0.5,
-        **{**architecture_of(config), "scheme": scheme or None, "embedding_scale": False},
+        **{**configs.architecture_of(config), "scheme": scheme or None, "embedding_scale": False},
         **config.options(*DROPOUTS),
     )
 

@@ -4,8 +4,7 @@ from keras import ops
 
 from macaron_tf.layers.heads import Head
 from macaron_tf.layers.language_heads import AdaptiveSoftmax, NextTokenHead
-from macaron_tf.layers.mixer import Context
-from macaron_tf.models.base import Model
+from macaron_tf.models.base import Model, step_context
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.encoder import Encoder
 
@@ -25,24 +24,16 @@ class TokenModel(Model):
     def make_language_head(self) -> Head:
         """Creates the head that predicts tokens. Subclasses can override this method."""
         config = self.config
-        options = config.options("vocab_size", "initializer_range")
+        options = config.options("vocab_size", "initializer_range", "tied")
         if config.adaptive_cutoffs:
-            return AdaptiveSoftmax(
-                **options,
-                cutoffs=config.adaptive_cutoffs,
-                divisor=config.adaptive_divisor,
-                tied=config.tied,
-                name="adaptive_softmax",
-            )
-        options |= {"use_bias": self.use_bias, "tied": config.tied}
-        return NextTokenHead(**options, name="language_head")
+            options |= {"cutoffs": config.adaptive_cutoffs, "divisor": config.adaptive_divisor}
+            return AdaptiveSoftmax(**options, name="adaptive_softmax")
+        return NextTokenHead(**options, use_bias=self.use_bias, name="language_head")
 
     def build(self, input_shape=None):
-        config = self.config
+        vectors = (None, None, self.config.hidden_dim)
         self.encoder.build()
-        self.language_head.build(
-            (None, None, config.hidden_dim), (config.vocab_size, config.embedding_width)
-        )
+        self.language_head.build(vectors, (self.config.vocab_size, self.config.embedding_width))
 
     def logits(self, hidden):
         """Computes the logits over the vocabulary: `(..., D) -> (..., V)`."""
@@ -103,9 +94,9 @@ class LanguageModel(TokenModel):
         """
         [(kind, state)] = cache.items()
         # (B, K) -> (B K, 1) -> (B K, D): each text is a row.
-        x, step_context = self._embedded(ops.reshape(tokens, (-1, 1)), index, context, kind)
+        x, mix_context = self._embedded(ops.reshape(tokens, (-1, 1)), index, context, kind)
         x = ops.reshape(x, (-1, self.config.hidden_dim))
-        x, state = self.encoder.stack.mix(x, step_context, state)
+        x, state = self.encoder.stack.mix(x, mix_context, state)
         # Scores are float32 under any dtype policy, as in `EncoderDecoder.decode_step`.
         transposed = "table" in context
         table = context["table"] if transposed else self.table("float32")
@@ -128,18 +119,12 @@ class LanguageModel(TokenModel):
                 1, ...)`.
         """
         [(kind, state)] = cache.items()
-        x, step_context = self._embedded(tokens, index, context, kind)
-        _, state = self.encoder.stack.mix(x, step_context, state)
+        _, state = self.encoder.stack.mix(*self._embedded(tokens, index, context, kind), state)
         return {kind: state}
 
     def _embedded(self, ids, index, context, kind: str):
         """Returns the first block's input and `Context` for ids `(B, L)` from `index` on."""
         positions = ops.arange(ops.shape(ids)[1], dtype="int32") + ops.cast(index, "int32")
         inputs = {"token_ids": ids, "position_ids": positions[None]}
-        step_context = Context(
-            positions=positions,
-            index=index if kind == "fixed" else None,
-            cache_mask=context.get("cache_mask"),
-            training=False,
-        )
-        return self.encoder.embed(inputs, training=False), step_context
+        x = self.encoder.embed(inputs, training=False)
+        return x, step_context(context, kind, positions, index)

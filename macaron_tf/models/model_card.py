@@ -94,14 +94,9 @@ def model_card(
             for field in dataclasses.fields(config)
             if getattr(config, field.name) != field.default and field.name not in network.unread()
         ]
-    return facts.card(
-        "keras",
-        facts.pipeline,
-        f"Network: `{class_name}`, {network.count_params():,} weights, with {vocabulary}.\n",
-        f"## Use\n\n{use}",
-        _table("Model", "setting value", rows),
-        tags=(class_name,),
-    )
+    about = f"Network: `{class_name}`, {network.count_params():,} weights, with {vocabulary}.\n"
+    sections = (about, f"## Use\n\n{use}", _table("Model", "setting value", rows))
+    return facts.card("keras", facts.pipeline, *sections, tags=(class_name,))
 
 
 def use_of_folder(location: str, texts: Iterable[str], code: Iterable[str] = ()) -> str:
@@ -119,9 +114,8 @@ def use_of_folder(location: str, texts: Iterable[str], code: Iterable[str] = ())
     load = f'model = macaron_tf.load("{location}"{trust_argument})'
     files = ", ".join(f"`{file}`" for file in code)
     note = f"The network needs {files}. `trust_code=True` runs this code, so read the code first.\n"
-    return (
-        python_block("import macaron_tf", load, call) + (f"\n{note}" if files else "") + _COMMANDS
-    )
+    block = python_block("import macaron_tf", load, call)
+    return block + (f"\n{note}" if files else "") + _COMMANDS
 
 
 def python_block(imports: str, *lines: str) -> str:

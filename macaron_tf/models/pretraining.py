@@ -7,13 +7,9 @@ from typing import Any, ClassVar
 
 from keras import ops
 
+from macaron_tf.layers import language_heads
 from macaron_tf.layers.embeddings import EncoderEmbeddings
 from macaron_tf.layers.heads import ClassificationHead, Pooler
-from macaron_tf.layers.language_heads import (
-    MaskedLanguageHead,
-    ReplacedTokenHead,
-    SpanBoundaryHead,
-)
 from macaron_tf.models.base import ENCODER_INPUTS, Model, encoder_inputs
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.encoder import Encoder
@@ -48,9 +44,8 @@ class PretrainingEncoder(Model):
 
     input_names: ClassVar = {
         **ENCODER_INPUTS,
-        **dict.fromkeys(
-            ("masked_positions", "left_boundaries", "right_boundaries", "span_positions"), ()
-        ),
+        **dict.fromkeys(("masked_positions", "span_positions"), ()),
+        **dict.fromkeys(("left_boundaries", "right_boundaries"), ()),
     }
 
     def __init__(
@@ -65,25 +60,18 @@ class PretrainingEncoder(Model):
         super().__init__(config, **kwargs)
         self.head_options = dict(head_options or {})
         self.encoder = Encoder(config, embeddings)
-        encoder_options: dict[str, Any] = {
-            "activation": config.activation,
-            "epsilon": config.epsilon,
-            "initializer_range": config.initializer_range,
-            "norm_type": config.outer_norm_type,
-        }
-        self.masked_language = MaskedLanguageHead(
-            config.vocab_size, **{**encoder_options, **self.head_options}, name="masked_language"
+        options = config.options("vocab_size", "activation", "epsilon", "initializer_range")
+        options["norm_type"] = config.outer_norm_type
+        self.masked_language = language_heads.MaskedLanguageHead(
+            **{**options, **self.head_options}, name="masked_language"
         )
         self.pooler = self.sentence_pair = self.span_boundary = None
         if sentence_pair:
-            self.pooler = Pooler(config.initializer_range, name="pooler")
-            self.sentence_pair = ClassificationHead(
-                2, initializer_range=config.initializer_range, name="sentence_pair"
-            )
+            pair_options = config.options("initializer_range")
+            self.pooler = Pooler(**pair_options, name="pooler")
+            self.sentence_pair = ClassificationHead(2, **pair_options, name="sentence_pair")
         if span_boundary:
-            self.span_boundary = SpanBoundaryHead(
-                config.vocab_size, **encoder_options, name="span_boundary"
-            )
+            self.span_boundary = language_heads.SpanBoundaryHead(**options, name="span_boundary")
 
     def build(self, input_shape=None):
         vector_shape = (None, self.config.hidden_dim)
@@ -108,11 +96,8 @@ class PretrainingEncoder(Model):
         if self.sentence_pair:
             outputs["sentence_pair"] = self.pair_logits(hidden, training=training)
         if self.span_boundary and "span_positions" in inputs:
-            outputs["span_boundary"] = self.span_boundary_logits(
-                hidden_at("left_boundaries"),
-                hidden_at("right_boundaries"),
-                inputs["span_positions"],
-            )
+            sides = hidden_at("left_boundaries"), hidden_at("right_boundaries")
+            outputs["span_boundary"] = self.span_boundary_logits(*sides, inputs["span_positions"])
         return outputs
 
     def masked_logits(self, hidden):
@@ -136,12 +121,8 @@ class PretrainingEncoder(Model):
 
 
 _SHARED_FIELDS = (
-    "vocab_size",
-    "embedding_dim",
-    "positions",
-    "max_length",
-    "num_segments",
-    "num_languages",
+    *("vocab_size", "embedding_dim", "positions"),
+    *("max_length", "num_segments", "num_languages"),
 )
 
 
@@ -197,9 +178,8 @@ class GeneratorDiscriminator(Model):
         self.generator = PretrainingEncoder(
             generator_config, embeddings=self.encoder.embeddings, name="generator"
         )
-        self.replaced_token = ReplacedTokenHead(
-            **config.options("activation", "initializer_range"), name="replaced_token"
-        )
+        options = config.options("activation", "initializer_range")
+        self.replaced_token = language_heads.ReplacedTokenHead(**options, name="replaced_token")
 
     def call(self, inputs, training=None):
         return {

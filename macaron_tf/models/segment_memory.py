@@ -1,5 +1,6 @@
 """Models with a memory of earlier segments: Transformer-XL and XLNet."""
 
+import functools
 from typing import Any
 
 import keras
@@ -30,9 +31,8 @@ class SegmentMemory:
     """
 
     def __init__(self, empty: Any, micro_batches: int = 1):
-        self._variable_tree = keras.tree.map_structure(
-            lambda value: _variable(value, micro_batches), empty
-        )
+        variable = functools.partial(_variable, micro_batches=micro_batches)
+        self._variable_tree = keras.tree.map_structure(variable, empty)
         self.variables: list[keras.Variable] = keras.tree.flatten(self._variable_tree)
 
     def read(self, starts=None):
@@ -80,10 +80,8 @@ class KeepsMemory:
     def create_memory(self, rows: int, micro_batches: int = 1) -> None:
         """Creates the memory variables for the batches of one replica, with B = `rows`."""
         empty = self.init_memory(rows)
-        self.memories = {
-            "training": SegmentMemory(empty, micro_batches),
-            "evaluation": SegmentMemory(empty),
-        }
+        training, evaluation = SegmentMemory(empty, micro_batches), SegmentMemory(empty)
+        self.memories = {"training": training, "evaluation": evaluation}
 
 
 def _variable(value, micro_batches: int) -> keras.Variable:
@@ -177,23 +175,17 @@ class TwoStreamModel(KeepsMemory, TokenModel):
     def build(self, input_shape=None):
         super().build(input_shape)
         config = self.config
-        self.query_vector = self.add_weight(
-            name="query_vector",
-            shape=(config.hidden_dim,),
-            initializer=keras.initializers.TruncatedNormal(stddev=config.initializer_range),
-        )
+        initializer = keras.initializers.TruncatedNormal(stddev=config.initializer_range)
+        shape = (config.hidden_dim,)
+        self.query_vector = self.add_weight(shape, initializer, name="query_vector")
 
     def call(self, inputs, training=None):
         memory = inputs.get("memory")
         if memory is None:
             memory = self.init_memory(ops.shape(inputs["token_ids"])[0])
         content, query, memory = self.two_streams(inputs, memory, training=training)
-        return {
-            "masked_language": self.logits(query),
-            "content": content,
-            "query": query,
-            "memory": memory,
-        }
+        streams = {"content": content, "query": query, "memory": memory}
+        return {"masked_language": self.logits(query), **streams}
 
     def two_streams(self, inputs, memory, training=None):
         """Computes the next segment: content `(B, L, D)`, queries `(B, P, D)` and the new memory.
@@ -218,8 +210,7 @@ class TwoStreamModel(KeepsMemory, TokenModel):
         content, states = self.encoder.stack.mix(content, context, memory)
         # In the second pass, queries attend to the keys of the content stream in each layer.
         memory, keys = ([[pair[i] for pair in block] for block in states] for i in (0, 1))
-        context = context.replace(
-            attention_mask=order[:, None, :] < order[:, :, None], query_positions=positions
-        )
+        lower_order = order[:, None, :] < order[:, :, None]
+        context = context.replace(attention_mask=lower_order, query_positions=positions)
         query, _ = self.encoder.stack.mix(query, context, keys)
         return content, query, memory

@@ -85,21 +85,17 @@ class Stack(Mixer):
         tables = {"none": 0, "shared": min(attending, 1), "per_layer": attending}
         self.biases = []
         for index in range(tables[config.relative_bias]):
-            initializer = (
-                keras.initializers.RandomNormal(stddev=bias_range) if bias_range else "zeros"
-            )
-            bias = RelativePositionBias(
-                config.num_heads,
-                bidirectional=not causal,
-                initializer=initializer,
-                name=f"relative_bias_{index}",
-            )
-            self.biases.append(bias)
+            options: dict[str, Any] = {
+                "bidirectional": not causal,
+                "name": f"relative_bias_{index}",
+            }
+            if bias_range:
+                options["initializer"] = keras.initializers.RandomNormal(stddev=bias_range)
+            self.biases.append(RelativePositionBias(config.num_heads, **options))
         self.final_norm = None
         if config.norm != "post":
-            self.final_norm = normalization(
-                config.norm_type, config.epsilon, config.affine, name="final_norm"
-            )
+            options = config.options("norm_type", "epsilon", "affine")
+            self.final_norm = normalization(**options, name="final_norm")
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -129,10 +125,8 @@ class Stack(Mixer):
 
         All mixers must accept such a cache, and the stack must have no relative position biases.
         """
-        mixers = [mixer for block in self.blocks for mixer in block.mixers()]
-        return not self.biases and all(
-            mixer.takes_cache_mask or not mixer.keeps_state for mixer in mixers
-        )
+        mixers = [mixer for block in self.blocks for mixer in block.mixers() if mixer.keeps_state]
+        return not self.biases and all(mixer.takes_cache_mask for mixer in mixers)
 
     def check_documents(self) -> None:
         """Raises a SettingError if a mixer cannot separate the documents within a sequence."""
@@ -150,10 +144,9 @@ class Stack(Mixer):
         biases = itertools.cycle(biases)
         new_states = []
         for index, block in enumerate(self.blocks):
-            block_context = context.replace(
-                bias=next(biases) if block.takes_bias else None,
-                memory_keys=context.memory_keys and context.memory_keys[index],
-            )
+            memory_keys = context.memory_keys and context.memory_keys[index]
+            bias = next(biases) if block.takes_bias else None
+            block_context = context.replace(bias=bias, memory_keys=memory_keys)
             recomputes = self.config.remat and context.training
             mix = functools.partial(mix_with_remat, block) if recomputes else block.mix
             x, new_state = mix(x, block_context, state and state[index])

@@ -1,7 +1,8 @@
 """Task models: classifiers, taggers, span readers, multiple-choice models and sentence encoders."""
 
 import abc
-from typing import Any, ClassVar
+from operator import attrgetter
+from typing import ClassVar
 
 from keras import ops
 
@@ -30,9 +31,8 @@ class TaskModel(Model):
 
     def classification_head(self, num_outputs: int, dropout: float = 0.0) -> ClassificationHead:
         """Creates a head that consists of dropout and a linear layer with `num_outputs` outputs."""
-        return ClassificationHead(
-            num_outputs, dropout, initializer_range=self.head_range, name="head"
-        )
+        options = {"initializer_range": self.head_range, "name": "head"}
+        return ClassificationHead(num_outputs, dropout, **options)
 
 
 class TokenLevelModel(TaskModel):
@@ -110,10 +110,8 @@ class EncoderClassifier(TokenLevelModel):
         self.pool = Pooling(_POOLINGS[config.summary], name="pool")
         is_modern_bert = isinstance(config, EncoderConfig) and config.norm_type == "unbiased"
         self.pooler_activation = pooler_activation or ("gelu" if is_modern_bert else "tanh")
-        norm: dict[str, Any] = {}
-        if is_modern_bert:
-            norm = {"norm_type": "unbiased", "epsilon": config.epsilon}
-        self.pooler = Pooler(self.head_range, self.pooler_activation, **norm, name="pooler")
+        norm = ("unbiased", config.epsilon) if is_modern_bert else ()
+        self.pooler = Pooler(self.head_range, self.pooler_activation, *norm, name="pooler")
         self.head = self.classification_head(num_classes, head_dropout)
 
     def call(self, inputs, training=None):
@@ -146,24 +144,15 @@ class EncoderMultipleChoice(TaskModel):
         super().__init__(config, **kwargs)
         self.classifier = EncoderClassifier(config, 1, head_dropout, pooler_activation)
 
-    @property
-    def encoder(self):
-        return self.classifier.encoder
-
-    @property
-    def encoder_decoder(self):
-        return self.classifier.encoder_decoder
-
-    @property
-    def pooler(self):
-        return self.classifier.pooler
+    encoder = property(attrgetter("classifier.encoder"))
+    encoder_decoder = property(attrgetter("classifier.encoder_decoder"))
+    pooler = property(attrgetter("classifier.pooler"))
 
     def call(self, inputs, training=None):
         rows = _flattened(inputs)
         scores = self.classifier(rows, training=training)  # (B R, 1)
         real = padding_mask(rows, self.config.pad_id)
-        real = ops.reshape(real, ops.shape(inputs["token_ids"]))  # (B, R, L)
-        return choice_logits(scores, real)
+        return choice_logits(scores, ops.reshape(real, ops.shape(inputs["token_ids"])))
 
 
 def _flattened(inputs):
@@ -225,8 +214,8 @@ def answer_mask(real, segment_ids, cls_last: bool = False):
     `real (B, L)` is False at padding, and `cls_last` says that rows end with [CLS]. See
     `EncoderQuestionAnswering` for `segment_ids`.
     """
-    inside = ops.equal(segment_ids, 0 if cls_last else 1)
-    inside = ops.logical_and(ops.cast(real, "bool"), inside)  # in `context [SEP]`
+    segment = 0 if cls_last else 1  # of `context [SEP]`
+    inside = ops.logical_and(ops.cast(real, "bool"), ops.equal(segment_ids, segment))
     context = ops.logical_and(inside, ops.pad(inside[:, 1:], ((0, 0), (0, 1))))
     if cls_last:
         return ops.logical_or(context, ops.equal(segment_ids, CLS_SEGMENT))
@@ -278,13 +267,8 @@ class CausalReader(TaskModel, abc.ABC):
         self.pool = Pooling("last", name="last")
         self.head = self.classification_head(num_outputs, head_dropout)
 
-    @property
-    def encoder(self):
-        return self.language_model.encoder
-
-    @property
-    def language_head(self):
-        return self.language_model.language_head
+    encoder = property(attrgetter("language_model.encoder"))
+    language_head = property(attrgetter("language_model.language_head"))
 
     def call(self, inputs, training=None):
         return self.answers_and_hidden(inputs, training=training)[0]
@@ -381,11 +365,8 @@ def swapped(token_ids, segment_ids, pad_id: int = 0):
     end = ops.sum(real, axis=1, keepdims=True) - 1  # (B, 1)
     second = end + 1 - ops.sum(segment_ids * real, axis=1, keepdims=True)  # the start of b
     delimiter = end - second + 1  # column of the delimiter in the result, after start and b
-    source_columns = ops.where(
-        columns < delimiter,
-        columns + second - 1,
-        ops.where(columns == delimiter, second - 1, columns - delimiter),
-    )
+    source_columns = ops.where(columns == delimiter, second - 1, columns - delimiter)
+    source_columns = ops.where(columns < delimiter, columns + second - 1, source_columns)
     inside = ops.logical_and(columns > 0, columns < end)
     return ops.take_along_axis(token_ids, ops.where(inside, source_columns, columns), axis=1)
 

@@ -75,12 +75,10 @@ class TemporalConfig(Settings):
     @property
     def parameters(self) -> int:
         """Number of trainable parameters."""
-        input_width = self.embedding_dim if self.vocab_size else self.input_dim
-        layers = itertools.pairwise((input_width, *self.widths))
-        body = sum(self._layer_parameters(*pair) for pair in layers)
-        table = self.vocab_size * self.embedding_dim
+        widths = (self.embedding_dim if self.vocab_size else self.input_dim, *self.widths)
+        body = sum(self._layer_parameters(*pair) for pair in itertools.pairwise(widths))
         output = self.output_dim * (1 if self.tied else self.widths[-1] + 1)
-        return table + body + output
+        return self.vocab_size * self.embedding_dim + body + output
 
     def _layer_parameters(self, input_width: int, width: int) -> int:
         if self.mixer == "tcn":
@@ -145,9 +143,9 @@ class TemporalConvolution(Recording, keras.layers.Layer):
         self.supports_masking = not last_only
         if not filters:
             raise ValueError("filters is empty: give the number of channels for at least one block")
-        dropout_options = (dropout, spatial_dropout)
+        drops = (dropout, spatial_dropout)
         self.blocks = [
-            ConvolutionBlock(width, kernel_size, 2**index, *dropout_options, name=f"block_{index}")
+            ConvolutionBlock(width, kernel_size, 2**index, *drops, name=f"block_{index}")
             for index, width in enumerate(filters)
         ]
 
@@ -188,37 +186,27 @@ class TemporalModel(Model):
         self.input_spec = keras.layers.InputSpec(ndim=2 if self.takes_ids else 3)
         self.embedding = None
         if config.vocab_size:
-            self.embedding = TiedEmbedding(
-                config.vocab_size,
-                config.embedding_dim,
-                scale=False,
-                # A small standard deviation keeps the initial scores small, because the scores use
-                # the same table.
-                initializer=keras.initializers.RandomNormal(stddev=0.1),
-                name="embedding",
-            )
+            # A small standard deviation keeps the initial scores small, because the scores use the
+            # same table.
+            options = {"initializer": keras.initializers.RandomNormal(stddev=0.1), "scale": False}
+            sizes = (config.vocab_size, config.embedding_dim)
+            self.embedding = TiedEmbedding(*sizes, **options, name="embedding")
             self.embedding_drop = Dropout(config.embedding_dropout)
         self.drops = []
         if config.mixer == "tcn":
             options = config.options("kernel_size", "dropout", "spatial_dropout", "last_only")
-            tcn = TemporalConvolution(config.widths, **options, name="tcn")
-            self.mixers = [tcn]
+            self.mixers = [TemporalConvolution(config.widths, **options, name="tcn")]
         else:
-            last = len(config.widths) - 1
             recurrent, *_ = _RECURRENT[config.mixer]
+            returns = [True] * (len(config.widths) - 1) + [not config.last_only]
             self.mixers = [
-                recurrent(
-                    width,
-                    return_sequences=index < last or not config.last_only,
-                    name=f"{config.mixer}_{index}",
-                )
+                recurrent(width, return_sequences=returns[index], name=f"{config.mixer}_{index}")
                 for index, width in enumerate(config.widths)
             ]
             self.drops = [Dropout(config.dropout) for _ in config.widths]
         if config.tied:
-            self.output_bias = self.add_weight(
-                name="output_bias", shape=(config.output_dim,), initializer="zeros"
-            )
+            shape = (config.output_dim,)
+            self.output_bias = self.add_weight(shape, "zeros", name="output_bias")
         else:
             self.output_layer = keras.layers.Dense(config.output_dim, name="output")
 
@@ -238,10 +226,9 @@ class TemporalModel(Model):
         x = inputs
         if self.embedding:
             x = self.embedding_drop(self.embedding(inputs), training=training)  # (B, L, E)
-        for index, layer in enumerate(self.mixers):
+        for layer, drop in itertools.zip_longest(self.mixers, self.drops):
             x = layer(x, training=training)
-            if self.drops:
-                x = self.drops[index](x, training=training)
+            x = drop(x, training=training) if drop else x
         return x
 
     def logits(self, hidden):

@@ -7,11 +7,7 @@ from macaron_tf.objectives.causal_language import (
     CausalLanguageObjective,
     SegmentLanguageObjective,
 )
-from macaron_tf.objectives.corruption import (
-    CorruptionObjective,
-    SpanCorruptionConfig,
-    SpanCorruptionObjective,
-)
+from macaron_tf.objectives.corruption import CorruptionObjective, SpanCorruptionObjective
 from macaron_tf.objectives.denoising import DenoisingConfig, DenoisingObjective
 from macaron_tf.objectives.masked_language import MaskedLanguageObjective, SpanBoundaryObjective
 from macaron_tf.objectives.masking.masking import MaskingConfig, mask_tokens

@@ -115,11 +115,7 @@ class PretrainingObjective(Objective):
         """
 
     def dataset(
-        self,
-        rows: tf.data.Dataset,
-        vocabulary: PieceVocabulary,
-        seed: int,
-        start_step: int = 0,
+        self, rows: tf.data.Dataset, vocabulary: PieceVocabulary, seed: int, start_step: int = 0
     ) -> tf.data.Dataset:
         """Converts batches of token rows to training batches, for example by masking tokens.
 
@@ -233,12 +229,7 @@ def count_tokens(token_ids: Tensor, pad_id: int) -> Tensor:
 
 
 def token_sums(
-    logits: Tensor,
-    labels: Tensor,
-    weights: Tensor,
-    token_ids: Tensor,
-    training: bool,
-    pad_id: int = 0,
+    logits: Tensor, labels: Tensor, weights: Tensor, token_ids: Tensor, training: bool, pad_id: int
 ) -> Sums:
     """Computes the weighted sum of the cross-entropies of N predicted tokens.
 
@@ -256,18 +247,19 @@ def token_sums(
 
 def flat_rows(
     hidden: Tensor, labels: Tensor, skip_padding: bool, pad_id: int = 0
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Flattens hidden states `(B, T, D)` and labels `(B, T)` to `(N, D)` and `(N,)`.
 
     T is the number of labels in a row. With `skip_padding`, positions whose label is `pad_id` are
-    left out, and N is dynamic. Otherwise N = B T.
+    left out, and N is dynamic. Otherwise N = B T. The third result is the weight of each label,
+    `(N,)` float32, 0 at padding.
     """
     hidden = ops.reshape(hidden, (-1, hidden.shape[-1]))
     labels = ops.reshape(labels, (-1,))
     if skip_padding:
         used = tf.where(labels != pad_id)[:, 0]
         hidden, labels = tf.gather(hidden, used), tf.gather(labels, used)
-    return hidden, labels
+    return hidden, labels, ops.cast(ops.not_equal(labels, pad_id), "float32")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -313,9 +305,8 @@ class MaskedPositions:
 
     def sums(self, logits: Tensor, batch: Batch, training: bool) -> Sums:
         """Computes `token_sums` from logits `(N, V)` and the batch's `masked_labels (B, P)`."""
-        labels = self.flat(batch["masked_labels"])
-        token_ids = batch["token_ids"]
-        return token_sums(logits, labels, self.weights, token_ids, training, self.pad_id)
+        labels, ids = self.flat(batch["masked_labels"]), batch["token_ids"]
+        return token_sums(logits, labels, self.weights, ids, training, self.pad_id)
 
     def vectors(self, hidden: Tensor, columns: Tensor) -> Tensor:
         """Gathers hidden states `(B, L, D)` at positions `columns (B, P)`, as `(N, D)`."""

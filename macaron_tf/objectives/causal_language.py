@@ -12,19 +12,8 @@ from keras import ops
 from macaron_tf.models.base import encoder_inputs
 from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.models.segment_memory import SegmentLanguageModel
-from macaron_tf.objectives.base import (
-    Batch,
-    Objective,
-    PretrainingObjective,
-    Sums,
-    Tensor,
-    correct,
-    cross_entropy,
-    flat_rows,
-    token_sums,
-    weighted_sums,
-    with_weights,
-)
+from macaron_tf.objectives import base
+from macaron_tf.objectives.base import Batch, Objective, PretrainingObjective, Sums, Tensor
 from macaron_tf.objectives.masking import choice as draws
 from macaron_tf.objectives.tasks import ClassificationObjective
 from macaron_tf.settings import Count, Natural, NonNegative
@@ -62,11 +51,10 @@ class CausalLanguageObjective(PretrainingObjective):
 
         def separate_documents(batch: Batch, seed) -> Batch:
             ids = batch["token_ids"]
-            special = vocabulary.special
-            ends = ids == special.end
+            ends = ids == vocabulary.special.end
             return {
                 **batch,
-                "token_ids": tf.where(ends, special.begin, ids),
+                "token_ids": tf.where(ends, vocabulary.special.begin, ids),
                 "document_ids": batch["document_ids"] + tf.cast(ends, tf.int32),
                 "labels": ids[:, 1:],
             }
@@ -88,9 +76,8 @@ class CausalLanguageObjective(PretrainingObjective):
         `hidden (B, T, D)` predicts `labels (B, T)`, by the network's `logits`.
         """
         pad_id = network.config.pad_id
-        hidden, labels = flat_rows(hidden, labels, self.skip_padding, pad_id)
-        weights = ops.cast(ops.not_equal(labels, pad_id), "float32")
-        return token_sums(network.logits(hidden), labels, weights, token_ids, training, pad_id)
+        hidden, labels, weights = base.flat_rows(hidden, labels, self.skip_padding, pad_id)
+        return base.token_sums(network.logits(hidden), labels, weights, token_ids, training, pad_id)
 
 
 @dataclass(frozen=True)
@@ -171,16 +158,13 @@ class AuxiliaryLanguageObjective(ClassificationObjective):
     language_weight: NonNegative = 0.5
 
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
-        logits, token_ids, hidden = network.answers_and_hidden(
-            encoder_inputs(batch), training=training
-        )
-        batch = with_weights(batch)
+        inputs, batch = encoder_inputs(batch), base.with_weights(batch)
+        logits, token_ids, hidden = network.answers_and_hidden(inputs, training=training)
         sums = self.sums(logits, batch, training, network.config.pad_id)
         if self.language_weight:
             nll = _language_loss(network.language_model, token_ids, hidden)  # (B,)
-            language_loss = ops.sum(nll * batch["weight"])
-            sums["loss_sum"] += self.language_weight * language_loss
-            sums["language_loss_sum"] = language_loss
+            sums["language_loss_sum"] = ops.sum(nll * batch["weight"])
+            sums["loss_sum"] += self.language_weight * sums["language_loss_sum"]
         return sums
 
 
@@ -192,7 +176,7 @@ def _language_loss(language_model, token_ids: Tensor, hidden: Tensor) -> Tensor:
     labels = token_ids[:, :, 1:]  # (B, R, L - 1)
     # (B, R, L - 1, D) -> (N, D) and (B, R, L - 1) -> (N,), N = B R (L - 1)
     rows = ops.reshape(hidden[:, :, :-1], (-1, hidden.shape[-1]))
-    nll = cross_entropy(ops.reshape(labels, (-1,)), language_model.logits(rows))  # (N,)
+    nll = base.cross_entropy(ops.reshape(labels, (-1,)), language_model.logits(rows))  # (N,)
     nll = ops.reshape(nll, ops.shape(labels))  # (N,) -> (B, R, L - 1)
     # A row's last token is not predicted, so only labels that precede another label count.
     used = ops.cast(ops.not_equal(labels[:, :, 1:], language_model.config.pad_id), "float32")
@@ -245,7 +229,7 @@ class BidirectionalLanguageObjective(Objective):
             targets = tf.maximum(targets, 0)
             samples = self.samples if training else 0
             losses, correctness = _losses(network, hidden, targets, samples, seed)
-            direction_sums = weighted_sums(losses, weights, None if training else correctness)
+            direction_sums = base.weighted_sums(losses, weights, None if training else correctness)
             sums |= {key: sums.get(key, 0.0) + value for key, value in direction_sums.items()}
             sums[f"{name}_sum"] = direction_sums["loss_sum"]
             sums[f"{name}_weight"] = direction_sums["weight"]
@@ -262,12 +246,11 @@ def _losses(network, hidden, targets, samples: int, seed) -> tuple[tf.Tensor, tf
         output = network.output_layer
         kernel, bias = tf.convert_to_tensor(output.kernel), tf.convert_to_tensor(output.bias)
         sampled_ids = log_uniform(seed, samples, bias.shape[0])
-        losses = sampled_cross_entropy(
-            tf.cast(hidden, tf.float32), kernel, bias, targets, sampled_ids
-        )
+        hidden = tf.cast(hidden, tf.float32)
+        losses = sampled_cross_entropy(hidden, kernel, bias, targets, sampled_ids)
         return losses, tf.zeros_like(losses)
     scores = network.logits(hidden)  # (N, V)
-    return cross_entropy(targets, scores), correct(scores, targets)
+    return base.cross_entropy(targets, scores), base.correct(scores, targets)
 
 
 def log_uniform(seed: tf.Tensor, count: int, num_classes: int) -> tf.Tensor:
@@ -313,8 +296,7 @@ def sampled_cross_entropy(
     sampled_scores = hidden @ tf.gather(kernel, sampled_ids, axis=1)  # (N, S)
     sampled_scores += tf.gather(bias, sampled_ids)
     sampled_scores -= log_probability(sampled_ids, bias.shape[0]) + math.log(sampled_ids.shape[0])
-    sampled_scores = tf.where(
-        labels[:, None] == sampled_ids, sampled_scores.dtype.min, sampled_scores
-    )
+    is_label = labels[:, None] == sampled_ids
+    sampled_scores = tf.where(is_label, sampled_scores.dtype.min, sampled_scores)
     scores = tf.concat([label_scores[:, None], sampled_scores], axis=1)
     return tf.reduce_logsumexp(scores, axis=1) - label_scores

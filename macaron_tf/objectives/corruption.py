@@ -16,10 +16,8 @@ from macaron_tf.errors import UserError
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.objectives.base import Batch, PretrainingObjective, Sums
 from macaron_tf.objectives.masking import choice as draws
-from macaron_tf.objectives.masking.choice import choose_tokens, lookup_by_count, reduced_by_row
 from macaron_tf.objectives.masking.masking import multiple_of_8
 from macaron_tf.objectives.translation import TranslationObjective
-from macaron_tf.settings import Settings
 from macaron_tf.special import Special
 from macaron_tf.text.base import PieceVocabulary
 
@@ -62,8 +60,7 @@ class CorruptionObjective(PretrainingObjective):
         def make_pair(batch: Batch, seed: tf.Tensor) -> Batch:
             ids = batch["token_ids"]
             text = tf.where(ids[:, 2:] != pad, ids[:, 1:-1], pad)  # (B, L) -> (B, L - 2)
-            source, target = corrupt(text, seed)
-            return {"source": source, "target": target}
+            return dict(zip(("source", "target"), corrupt(text, seed), strict=True))
 
         return make_pair
 
@@ -85,7 +82,7 @@ def pack_left(ids: tf.Tensor, keep: tf.Tensor, new_length: int, pad: int) -> tf.
     """
     columns = tf.cumsum(tf.cast(keep, tf.int32), axis=-1, exclusive=True)
     ids = tf.where(keep, ids - pad, 0)
-    return pad + reduced_by_row(ids, tf.where(keep, columns, 0), new_length)
+    return pad + draws.reduced_by_row(ids, tf.where(keep, columns, 0), new_length)
 
 
 def add_eos(ids: tf.Tensor, real: tf.Tensor, new_length: int, special: Special) -> tf.Tensor:
@@ -105,15 +102,40 @@ def add_eos(ids: tf.Tensor, real: tf.Tensor, new_length: int, special: Special) 
 SENTINELS = 100
 # Number of embedding rows for the sentinels, a multiple of 8.
 SENTINEL_ROWS = multiple_of_8(SENTINELS)
-
-
 # Fraction of the tokens hidden by "bert_style" that become a random token instead of the mask.
 _RANDOM = 0.1
 
 
+def with_sentinels(
+    text: tf.Tensor, hidden: tf.Tensor, sentinels: np.ndarray, new_length: int, special: Special
+) -> tf.Tensor:
+    """Replaces each span of hidden tokens by a sentinel and adds EOS, to rows `(B, new_length)`.
+
+    The result for a row without hidden tokens is all padding.
+
+    Args:
+        text: `(B, R)` int, with padding at the end.
+        hidden: `(B, R)` bool, False at padding.
+        sentinels: `(N,)` int, id of the first span's sentinel, of the second span's, and so on.
+    """
+    before = tf.pad(hidden[:, :-1], [[0, 0], [1, 0]])
+    starts = hidden & ~before
+    sentinel_indices = tf.cumsum(tf.cast(starts, text.dtype), axis=-1) - 1
+    ids = tf.where(starts, tf.gather(sentinels, tf.maximum(sentinel_indices, 0)), text)
+    has_hidden = tf.reduce_any(hidden, axis=-1)  # (B,)
+    keep = (text != special.pad) & (starts | ~hidden) & has_hidden[:, None]
+    return add_eos(pack_left(ids, keep, new_length, special.pad), has_hidden, new_length, special)
+
+
 @dataclasses.dataclass(frozen=True)
-class SpanCorruptionConfig(Settings):
-    """Settings of the objectives that T5's paper compares. The defaults are T5's.
+class SpanCorruptionObjective(CorruptionObjective):
+    """T5's span corruption objective, or another objective from the comparison in T5's paper.
+
+    In span corruption, a sentinel replaces each hidden span in the source and precedes the span in
+    the target. Sentinel ids follow the ids of the vocabulary, and the network has `SENTINEL_ROWS`
+    additional embedding rows for the sentinels. The first sentinel also serves as the mask. As in
+    T5's code, the target of a text that ends with a hidden span does not end with a sentinel. The
+    defaults are T5's.
 
     Attributes:
         kind: name of the objective. `"random_spans"` (T5) replaces each hidden span by a sentinel,
@@ -129,9 +151,10 @@ class SpanCorruptionConfig(Settings):
             `rate`.
         mean_span: mean span length of `"random_spans"`, in tokens.
 
-    References: Raffel et al. 2020 (T5), section 3.3, table 3 and the released code.
+    References: Raffel et al. 2020 (T5), sections 3.1.4 and 3.3, table 3 and the released code.
     """
 
+    name: str = "span_corruption"
     kind: Literal[
         "random_spans",
         "iid_spans",
@@ -174,16 +197,14 @@ class SpanCorruptionConfig(Settings):
             return tokens + 1, tokens + 1
         if self.kind == "prefix_lm":
             return max(tokens, 1), max(tokens, 1)
-        all_counts = [(n, *self.counts(n)) for n in range(tokens + 1)]
-        if self.kind == "drop_tokens":
-            max_visible = max(n - hidden for n, hidden, _ in all_counts)
-            return max_visible + 1, max(hidden for _, hidden, _ in all_counts) + 1
         # The target of "iid_spans" may have a sentinel after its last hidden span.
-        last = self.kind == "iid_spans"
-        return (
-            max(n - hidden + spans + 1 for n, hidden, spans in all_counts),
-            max(hidden + spans + last + 1 for _, hidden, spans in all_counts),
-        )
+        sides, last = [], self.kind == "iid_spans"
+        for n in range(tokens + 1):
+            hidden, spans = self.counts(n)
+            sentinels = 0 if self.kind == "drop_tokens" else spans
+            sides.append((n - hidden + sentinels + 1, hidden + sentinels + last + 1))
+        sources, targets = zip(*sides, strict=True)
+        return max(sources), max(targets)
 
     def text_length(self, source_length: int) -> int:
         """Computes the maximum number of tokens in a text whose source fits into `source_length`.
@@ -197,117 +218,66 @@ class SpanCorruptionConfig(Settings):
             tokens += 1
         return tokens
 
+    def hidden_spans(self, text: tf.Tensor, seed: tf.Tensor, pad: int) -> tf.Tensor:
+        """Draws random spans to hide in each text: `(B, R)` bool, True at hidden tokens.
 
-def hidden_spans(
-    text: tf.Tensor,
-    seed: tf.Tensor,
-    config: SpanCorruptionConfig,
-    pad: int,
-) -> tf.Tensor:
-    """Draws random spans to hide in each text: `(B, R)` bool, True at hidden tokens.
+        The settings and the number of tokens determine the number of hidden tokens and the number n
+        of spans. The hidden tokens are divided at random into n non-empty parts, and so are the
+        visible tokens. All divisions are equally likely. Visible and hidden parts alternate,
+        beginning with a visible part.
 
-    `config` and the number of tokens determine the number of hidden tokens and the number n of
-    spans. The hidden tokens are divided at random into n non-empty parts, and so are the
-    visible tokens. All divisions are equally likely. Visible and hidden parts alternate, beginning
-    with a visible part.
+        References: Raffel et al. 2020 (T5), function `random_spans_noise_mask` of the released
+        code.
+        """
+        length = text.shape[1]
+        tokens = lengths_of(text, pad)
+        table = np.array([self.counts(n) for n in range(length + 1)], np.int32)  # (R + 1, 2)
+        hidden, spans = tf.unstack(draws.lookup_by_count(table, text != pad), axis=-1)  # (B,) each
+        max_spans = max(int(table[:, 1].max()), 1)
+        hidden_seed, visible_seed = draws.split(seed, 2)
+        parts = [
+            _random_parts(items, spans, part_seed, length, max_spans)
+            for items, part_seed in ((tokens - hidden, visible_seed), (hidden, hidden_seed))
+        ]
+        # 2 of (B, P) -> (B, P, 2) -> (B, 2 P)
+        sizes = tf.reshape(tf.stack(parts, axis=-1), [-1, 2 * max_spans])
+        columns = tf.broadcast_to(tf.range(length), tf.shape(text))
+        part = tf.searchsorted(tf.cumsum(sizes, axis=-1), columns, side="right")  # (B, R)
+        return (part % 2 == 1) & (columns < tokens[:, None])
 
-    References: Raffel et al. 2020 (T5), function `random_spans_noise_mask` of the released code.
-    """
-    length = text.shape[1]
-    tokens = lengths_of(text, pad)
-    table = np.array([config.counts(n) for n in range(length + 1)], np.int32)  # (R + 1, 2)
-    hidden, spans = tf.unstack(lookup_by_count(table, text != pad), axis=-1)  # (B,) each
-    max_spans = max(int(table[:, 1].max()), 1)
-    hidden_seed, visible_seed = draws.split(seed, 2)
-    parts = [
-        _random_parts(tokens - hidden, spans, visible_seed, length, max_spans),
-        _random_parts(hidden, spans, hidden_seed, length, max_spans),
-    ]
-    # 2 of (B, P) -> (B, P, 2) -> (B, 2 P)
-    sizes = tf.reshape(tf.stack(parts, axis=-1), [-1, 2 * max_spans])
-    columns = tf.broadcast_to(tf.range(length), tf.shape(text))
-    part = tf.searchsorted(tf.cumsum(sizes, axis=-1), columns, side="right")  # (B, R)
-    return (part % 2 == 1) & (columns < tokens[:, None])
+    def hidden_tokens(self, text: tf.Tensor, seed: tf.Tensor, pad: int) -> tf.Tensor:
+        """Draws the hidden tokens of each text, as `kind` specifies: `(B, R)` bool.
 
-
-def hidden_tokens(
-    text: tf.Tensor, seed: tf.Tensor, config: SpanCorruptionConfig, pad: int
-) -> tf.Tensor:
-    """Draws the hidden tokens of each text, as `config.kind` specifies: `(B, R)` bool.
-
-    "random_spans" hides the spans of `hidden_spans`. "deshuffling" hides all tokens. "prefix_lm"
-    hides the tokens after a prefix, whose length is drawn uniformly from 1 to n - 1 for a text of n
-    tokens. Every other kind chooses a fixed number of tokens uniformly (see
-    `SpanCorruptionConfig.counts`). T5's released code instead hides each token independently, so
-    the number of hidden tokens varies. In a text of fewer than two tokens, no token is hidden.
-    """
-    tokens, real = lengths_of(text, pad), text != pad
-    has_hidden = (tokens > 1)[:, None]  # (B, 1)
-    if config.kind == "random_spans":
-        return hidden_spans(text, seed, config, pad)
-    if config.kind == "deshuffling":
-        return real & has_hidden
-    if config.kind == "prefix_lm":
-        between = tf.cast(tokens - 1, tf.float32)[:, None]
-        uniform = draws.uniform(seed, tf.shape(text)[0], 1)
-        prefix = 1 + tf.cast(uniform * between, tf.int32)  # (B, 1)
-        return real & has_hidden & (tf.range(text.shape[1]) >= prefix)
-    table = np.array([config.counts(n)[0] for n in range(text.shape[1] + 1)], np.int32)
-    return choose_tokens(real, lookup_by_count(table, real), seed) > 0
-
-
-def with_sentinels(
-    text: tf.Tensor,
-    hidden: tf.Tensor,
-    sentinels: np.ndarray,
-    new_length: int,
-    special: Special,
-) -> tf.Tensor:
-    """Replaces each span of hidden tokens by a sentinel and adds EOS, to rows `(B, new_length)`.
-
-    The result for a row without hidden tokens is all padding.
-
-    Args:
-        text: `(B, R)` int, with padding at the end.
-        hidden: `(B, R)` bool, False at padding.
-        sentinels: `(N,)` int, id of the first span's sentinel, of the second span's, and so on.
-    """
-    before = tf.pad(hidden[:, :-1], [[0, 0], [1, 0]])
-    starts = hidden & ~before
-    sentinel_indices = tf.cumsum(tf.cast(starts, text.dtype), axis=-1) - 1
-    ids = tf.where(starts, tf.gather(sentinels, tf.maximum(sentinel_indices, 0)), text)
-    has_hidden = tf.reduce_any(hidden, axis=-1)  # (B,)
-    keep = (text != special.pad) & (starts | ~hidden) & has_hidden[:, None]
-    return add_eos(pack_left(ids, keep, new_length, special.pad), has_hidden, new_length, special)
-
-
-@dataclasses.dataclass(frozen=True)
-class SpanCorruptionObjective(SpanCorruptionConfig, CorruptionObjective):
-    """T5's span corruption objective, or another objective from the comparison in T5's paper.
-
-    In span corruption, a sentinel replaces each hidden span in the source and precedes the span in
-    the target. Sentinel ids follow the ids of the vocabulary, and the network has `SENTINEL_ROWS`
-    additional embedding rows for the sentinels. The first sentinel also serves as the mask. As in
-    T5's code, the target of a text that ends with a hidden span does not end with a sentinel.
-
-    References: Raffel et al. 2020 (T5), section 3.1.4.
-    """
-
-    section = "objective"
-
-    name: str = "span_corruption"
+        "random_spans" hides the spans of `hidden_spans`. "deshuffling" hides all tokens.
+        "prefix_lm" hides the tokens after a prefix, whose length is drawn uniformly from 1 to n - 1
+        for a text of n tokens. Every other kind chooses a fixed number of tokens uniformly (see
+        `counts`). T5's released code instead hides each token independently, so the number of
+        hidden tokens varies. In a text of fewer than two tokens, no token is hidden.
+        """
+        tokens, real = lengths_of(text, pad), text != pad
+        has_hidden = (tokens > 1)[:, None]  # (B, 1)
+        if self.kind == "random_spans":
+            return self.hidden_spans(text, seed, pad)
+        if self.kind == "deshuffling":
+            return real & has_hidden
+        if self.kind == "prefix_lm":
+            between = tf.cast(tokens - 1, tf.float32)[:, None]
+            uniform = draws.uniform(seed, tf.shape(text)[0], 1)
+            prefix = 1 + tf.cast(uniform * between, tf.int32)  # (B, 1)
+            return real & has_hidden & (tf.range(text.shape[1]) >= prefix)
+        table = np.array([self.counts(n)[0] for n in range(text.shape[1] + 1)], np.int32)
+        return draws.choose_tokens(real, draws.lookup_by_count(table, real), seed) > 0
 
     def corruption(self, vocabulary: PieceVocabulary, length: int) -> Corruption:
-        """Returns the corruption function, with shapes from `SpanCorruptionConfig.lengths`."""
-        kind, special = self.kind, vocabulary.special
-        size = vocabulary.size
+        """Returns the corruption function, with shapes from `lengths`."""
+        kind, special, size = self.kind, vocabulary.special, vocabulary.size
         sentinels = np.array(special.sentinels or range(size, size + SENTINELS), np.int32)
         spans = max(self.counts(n)[1] for n in range(length + 1))
         if spans > SENTINELS and kind in ("random_spans", "iid_spans"):
             mend = "raise objective.mean_span" if kind == "random_spans" else "lower objective.rate"
             raise UserError(f"{length + 2} tokens need {spans} of {SENTINELS} sentinels: {mend}")
         source_length, target_length = self.lengths(length)
-        piece_ids = np.setdiff1d(np.arange(vocabulary.pieces), vocabulary.special.ids)
+        piece_ids = np.setdiff1d(np.arange(vocabulary.pieces), special.ids)
 
         def add_noise(text, hidden, seed):
             """Returns the sources for `"bert_style"`, `"mass_style"` and `"deshuffling"`."""
@@ -327,7 +297,7 @@ class SpanCorruptionObjective(SpanCorruptionConfig, CorruptionObjective):
         def corrupt(text, seed):
             seeds = (seed, seed) if kind == "random_spans" else draws.split(seed, 2)
             hidden_seed, noise_seed = seeds
-            hidden = hidden_tokens(text, hidden_seed, self, special.pad)
+            hidden = self.hidden_tokens(text, hidden_seed, special.pad)
             # A row without hidden tokens gets an empty source and an empty target.
             has_hidden = tf.reduce_any(hidden, axis=-1)  # (B,)
             visible = ~hidden & (text != special.pad) & has_hidden[:, None]
@@ -364,6 +334,6 @@ def _random_parts(
     """
     columns = tf.range(max_items)
     between = columns < items[:, None] - 1  # (B, max_items)
-    cuts = tf.cast(choose_tokens(between, tf.maximum(parts - 1, 0), seed) > 0, tf.int32)
+    cuts = tf.cast(draws.choose_tokens(between, tf.maximum(parts - 1, 0), seed) > 0, tf.int32)
     part = tf.cumsum(cuts, axis=-1, exclusive=True)
-    return reduced_by_row(tf.cast(columns < items[:, None], tf.int32), part, max_parts)
+    return draws.reduced_by_row(tf.cast(columns < items[:, None], tf.int32), part, max_parts)

@@ -11,17 +11,12 @@ import numpy as np
 import tensorflow as tf
 from annotated_types import Gt, Le
 
-from macaron_tf.objectives.corruption import (
-    Corruption,
-    CorruptionObjective,
-    add_eos,
-    lengths_of,
-    pack_left,
-)
+from macaron_tf.objectives import corruption
+from macaron_tf.objectives.corruption import Corruption, CorruptionObjective, lengths_of
 from macaron_tf.objectives.masking import choice as draws
-from macaron_tf.objectives.masking.choice import choose_tokens, lookup_by_count, words_of
 from macaron_tf.objectives.masking.masking import rounded_up
 from macaron_tf.settings import Fraction, NonNegative, Settings
+from macaron_tf.special import Special
 from macaron_tf.text.base import PieceVocabulary
 
 # Number of draws in addition to the budget, because spans of 0 words do not reduce the budget. With
@@ -62,29 +57,23 @@ def draw_spans(
     num_draws = max_budget + _SPARE
     uniform = draws.uniform(seed, tf.shape(budget)[0], num_draws)  # (B, M)
     limits = tf.constant(poisson_limits(mean))
-    lengths = tf.reshape(
-        tf.searchsorted(limits, tf.reshape(uniform, [-1]), side="right"), tf.shape(uniform)
-    )
+    lengths = tf.searchsorted(limits, tf.reshape(uniform, [-1]), side="right")
+    lengths = tf.reshape(lengths, tf.shape(uniform))
     remaining = budget[:, None] - tf.cumsum(lengths, axis=-1, exclusive=True)
     drawn = remaining > 0
     return tf.where(drawn, tf.minimum(lengths, remaining), 0), drawn
 
 
 def infill(
-    text: tf.Tensor,
-    starts: tf.Tensor,
-    seed: tf.Tensor,
-    rate: float,
-    mean: float,
-    mask_id: int,
-    pad: int,
+    text: tf.Tensor, starts: tf.Tensor, seed: tf.Tensor, noise: "DenoisingConfig", special: Special
 ) -> tf.Tensor:
     """Applies text infilling, which replaces each of several spans of words by one mask token.
 
-    Of W words in a text, ceil(rate * W) words are hidden. The span lengths are drawn from a Poisson
-    distribution until their sum reaches this number. A span of 0 words inserts a mask token. All
-    arrangements of the spans among the remaining words are equally likely. Spans do not overlap. In
-    the released code, overlapping spans share one mask token, and fewer words are hidden.
+    Of W words in a text, ceil(infilling * W) words are hidden. The span lengths are drawn from a
+    Poisson distribution until their sum reaches this number. A span of 0 words inserts a mask
+    token. All arrangements of the spans among the remaining words are equally likely. Spans do not
+    overlap. In the released code, overlapping spans share one mask token, and fewer words are
+    hidden.
 
     The result `(B, R)`, with padding at the end, has at most R tokens. Spans of 0 words that could
     make it longer are left out. This case occurs only in texts of a few words.
@@ -92,18 +81,18 @@ def infill(
     Args:
         text: `(B, R)` int, R static, with padding at the end.
         starts: `(B, R)` bool, True where a token begins a word.
-        mean: mean span length, in words.
 
     References: Lewis et al. 2020 (BART), section 2.2.
     """
-    rows, length = tf.shape(text)[0], text.shape[1]
+    rows, length, pad = tf.shape(text)[0], text.shape[1], special.pad
     length_seed, order_seed, position_seed = draws.split(seed, 3)
     columns = tf.range(length)
-    _, sizes = words_of(text != pad, starts)  # (B, R), tokens of word 0, 1, ...
+    _, sizes = draws.words_of(text != pad, starts)  # (B, R), tokens of word 0, 1, ...
     words = tf.reduce_sum(tf.cast(sizes > 0, tf.int32), axis=-1)  # (B,)
-    budgets = rounded_up(rate, np.arange(length + 1))
+    budgets = rounded_up(noise.infilling, np.arange(length + 1))
     budget = tf.gather(tf.constant(budgets), words)
-    lengths, drawn = draw_spans(budget, length_seed, mean, int(budgets[-1]))  # (B, M) each
+    max_budget = int(budgets[-1])
+    lengths, drawn = draw_spans(budget, length_seed, noise.mean_span, max_budget)  # (B, M) each
     hidden = tf.reduce_sum(lengths, axis=-1)  # (B,), words
     inserts = tf.cast(drawn & (lengths == 0), tf.int32)
     spans = tf.reduce_sum(tf.cast(lengths > 0, tf.int32), axis=-1)
@@ -117,7 +106,7 @@ def infill(
 
     # The infilled text is a sequence of slots. Each slot is a word or a mask token.
     slots = words - hidden + masks  # (B,)
-    masked = choose_tokens(columns < slots[:, None], masks, position_seed) > 0  # (B, R)
+    masked = draws.choose_tokens(columns < slots[:, None], masks, position_seed) > 0  # (B, R)
     before = tf.cumsum(tf.cast(masked, tf.int32), axis=-1, exclusive=True)  # masks before a slot
     index = tf.minimum(before, lengths.shape[1] - 1)
     span_length = tf.where(masked, tf.gather(lengths, index, batch_dims=1), 0)
@@ -138,7 +127,7 @@ def infill(
     first = tf.gather(tf.cumsum(sizes, axis=-1, exclusive=True), gather_slots(word), batch_dims=1)
     token = tf.clip_by_value(first + columns - gather_slots(ends - size), 0, length - 1)
     ids = tf.gather(text, token, batch_dims=1)
-    ids = tf.where(gather_slots(masked), tf.constant(mask_id, text.dtype), ids)
+    ids = tf.where(gather_slots(masked), tf.constant(special.mask, text.dtype), ids)
     return tf.where(columns < ends[:, -1:], ids, pad)
 
 
@@ -166,8 +155,7 @@ def shuffle_near(text: tf.Tensor, seed: tf.Tensor, reach: float, pad: int) -> tf
     Only", section 2.3.
     """
     keys = draws.uniform(seed, tf.shape(text)[0], text.shape[1]) * reach
-    keys += tf.range(text.shape[1], dtype=tf.float32)
-    keys = tf.where(text != pad, keys, tf.float32.max)
+    keys = tf.where(text != pad, keys + tf.range(text.shape[1], dtype=tf.float32), tf.float32.max)
     return tf.gather(text, tf.argsort(keys, axis=-1, stable=True), batch_dims=1)
 
 
@@ -194,7 +182,7 @@ def choose_fraction(
     """
     lengths = np.arange(text.shape[1] + 1, dtype=np.int32)
     counts = np.minimum(rounded_up(rate, lengths), np.maximum(lengths - min_unchosen, 0))
-    return choose_tokens(text != pad, lookup_by_count(counts, text != pad), seed) > 0
+    return draws.choose_tokens(text != pad, draws.lookup_by_count(counts, text != pad), seed) > 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,8 +239,7 @@ class DenoisingObjective(DenoisingConfig, CorruptionObjective):
 
         Sources and targets have the shape `(B, length + 1)`, with room for EOS.
         """
-        noise, special = self, vocabulary.special
-        mask_id, pad = special.mask, special.pad
+        noise, special, pad = self, vocabulary.special, vocabulary.special.pad
         if noise.infilling:
             starts_word = np.array(vocabulary.word_starts(), bool)  # (V,)
         ends = [row[-1] for row in vocabulary.encode_lines([".", "a."]) if row]
@@ -276,16 +263,15 @@ class DenoisingObjective(DenoisingConfig, CorruptionObjective):
                 noised = shuffle_near(noised, draws.fold_in(seed, 1), noise.reach, pad)
             if noise.masking:
                 hidden = choose_fraction(noised, mask_seed, noise.masking, pad)
-                noised = tf.where(hidden, tf.constant(mask_id, text.dtype), noised)
+                noised = tf.where(hidden, tf.constant(special.mask, text.dtype), noised)
             if noise.deletion:
                 deleted = choose_fraction(noised, deletion_seed, noise.deletion, pad, 1)
-                noised = pack_left(noised, (noised != pad) & ~deleted, length, pad)
+                noised = corruption.pack_left(noised, (noised != pad) & ~deleted, length, pad)
             if noise.infilling:
                 starts = tf.gather(starts_word, noised)
-                noised = infill(
-                    noised, starts, infill_seed, noise.infilling, noise.mean_span, mask_id, pad
-                )
+                noised = infill(noised, starts, infill_seed, noise, special)
             real = tf.reduce_any(text != pad, axis=-1)  # (B,)
-            return tuple(add_eos(ids, real, length + 1, special) for ids in (noised, text))
+            ends_at = (real, length + 1, special)
+            return tuple(corruption.add_eos(ids, *ends_at) for ids in (noised, text))
 
         return corrupt

@@ -9,15 +9,8 @@ from keras import ops
 
 from macaron_tf.models.base import encoder_inputs
 from macaron_tf.models.pretraining import PretrainingEncoder
-from macaron_tf.objectives.base import (
-    Batch,
-    MaskedObjective,
-    MaskedPositions,
-    PretrainingObjective,
-    Sums,
-    correct,
-    cross_entropy,
-)
+from macaron_tf.objectives import base
+from macaron_tf.objectives.base import Batch, MaskedObjective, MaskedPositions, Sums
 from macaron_tf.objectives.masking.masking import MaskingConfig
 
 
@@ -62,7 +55,7 @@ class MaskedLanguageObjective(MaskedObjective):
     def metric_names(self) -> tuple[str, ...]:
         """Names of the token metrics, followed by the pair metrics with `sentence_pair`."""
         pair = ("pair_loss", "pair_accuracy") if self.sentence_pair else ()
-        return (*PretrainingObjective.metric_names, *pair)
+        return (*MaskedObjective.metric_names, *pair)
 
     def network(self, config, dtype=None) -> PretrainingEncoder:
         head = None if self.head_transform else {"transform": False}
@@ -75,12 +68,11 @@ class MaskedLanguageObjective(MaskedObjective):
         sums = masked.sums(network.masked_logits(masked_hidden), batch, training)
         if self.sentence_pair:
             logits = network.pair_logits(hidden)  # (B, 2)
-            labels = batch["pair_label"]
-            weights = batch["pair_weights"]  # (B,)
+            labels, weights = batch["pair_label"], batch["pair_weights"]  # (B,) each
             real_rows = ops.cast(weights > 0, "float32")
-            nll = cross_entropy(labels, logits)  # (B,)
+            nll = base.cross_entropy(labels, logits)  # (B,)
             sums["pair_loss_sum"] = ops.sum(nll * real_rows)
-            sums["pair_accuracy_sum"] = ops.sum(correct(logits, labels) * real_rows)
+            sums["pair_accuracy_sum"] = ops.sum(base.correct(logits, labels) * real_rows)
             sums["pair_loss_weight"] = sums["pair_accuracy_weight"] = ops.sum(real_rows)
             # `weights` adds up to the number of masked tokens, by which `loss_sum` is divided. The
             # division therefore gives the mean over rows.
@@ -112,17 +104,13 @@ class SpanBoundaryObjective(MaskedObjective):
     masking: MaskingConfig = MaskingConfig(choice="spans", fate="span", round_up=True)
     head_transform: bool = True
     metric_names = (
-        *PretrainingObjective.metric_names,
-        "span_boundary_loss",
-        "span_boundary_accuracy",
+        *MaskedObjective.metric_names,
+        *("span_boundary_loss", "span_boundary_accuracy"),
     )
 
     def check(self) -> None:
         if self.masking.choice != "spans":
-            raise self.error(
-                f"masking.choice is {self.masking.choice!r}, but {self.name} needs masked spans: "
-                "set objective.masking.choice=spans"
-            )
+            raise self.error("masking.choice is not 'spans': set objective.masking.choice=spans")
 
     def network(self, config, dtype=None) -> PretrainingEncoder:
         head = None if self.head_transform else {"transform": False}

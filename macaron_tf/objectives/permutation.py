@@ -13,20 +13,9 @@ from annotated_types import Gt
 
 from macaron_tf.models.base import encoder_inputs
 from macaron_tf.models.segment_memory import TwoStreamModel
-from macaron_tf.objectives.base import (
-    Batch,
-    MaskedPositions,
-    PretrainingObjective,
-    Sums,
-)
+from macaron_tf.objectives.base import Batch, MaskedPositions, PretrainingObjective, Sums
 from macaron_tf.objectives.masking import choice as draws
-from macaron_tf.objectives.masking.choice import choose_spans, lookup_by_count, ngram_lengths
-from macaron_tf.objectives.masking.masking import (
-    flat_positions,
-    maskable_tokens,
-    masked_features,
-    multiple_of_8,
-)
+from macaron_tf.objectives.masking import masking
 from macaron_tf.settings import Count
 from macaron_tf.text.base import PieceVocabulary
 
@@ -53,19 +42,20 @@ def permute_tokens(
     """
     token_ids = batch["token_ids"]
     length = token_ids.shape[1]
-    maskable = maskable_tokens(token_ids, vocabulary)  # (B, L)
+    maskable = masking.maskable_tokens(token_ids, vocabulary)  # (B, L)
     num_predicted = np.maximum(1, np.rint(np.arange(1, length + 1) / partial))
-    counts = lookup_by_count(np.array([0, *num_predicted], np.int32), maskable)  # (B,)
+    counts = draws.lookup_by_count(np.array([0, *num_predicted], np.int32), maskable)  # (B,)
     span_seed, order_seed = draws.split(seed, 2)
-    lengths = ngram_lengths(MAX_SPAN)
-    predicted = choose_spans(maskable, tf.ones_like(maskable), counts, span_seed, lengths) > 0
+    lengths = draws.ngram_lengths(MAX_SPAN)
+    predicted = draws.choose_spans(maskable, tf.ones_like(maskable), counts, span_seed, lengths) > 0
     drawn = draws.uniform(order_seed, tf.shape(token_ids)[0], length)
     # Ranks of the draws within a row. Context tokens get 2.0, which is above all draws, so context
     # ranks last.
     ranks = tf.argsort(tf.argsort(tf.where(predicted, drawn, 2.0), stable=True), stable=True)
-    flat, real = flat_positions(predicted, multiple_of_8(math.ceil(length / partial)))  # (B, P)
+    count = masking.multiple_of_8(math.ceil(length / partial))
+    flat, real = masking.flat_positions(predicted, count)  # (B, P)
     order = tf.where(predicted, ranks, -1)  # (B, L)
-    features = masked_features(token_ids, flat, real)
+    features = masking.masked_features(token_ids, flat, real)
     features["masked_positions"] = tf.where(real, features["masked_positions"], -1)
     return {**batch, "order": order, **features}
 
@@ -112,10 +102,9 @@ class PermutationObjective(PretrainingObjective):
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
         memory = network.memories["training" if training else "evaluation"]
         past = memory.read(batch["starts"])
-        inputs = {n: batch[n] for n in ("order", "masked_positions", "backward") if n in batch}
-        _, query, past = network.two_streams(
-            {**encoder_inputs(batch), **inputs}, past, training=training
-        )  # query: (B, P, D)
+        names = ("order", "masked_positions", "backward")
+        inputs = {**encoder_inputs(batch), **{n: batch[n] for n in names if n in batch}}
+        _, query, past = network.two_streams(inputs, past, training=training)  # query: (B, P, D)
         memory.write(past)
         masked = MaskedPositions.of(batch, self.skip_padding, network.config.pad_id)
         logits = network.logits(masked.flat(query))  # (B, P, D) -> (N, D) -> (N, V)

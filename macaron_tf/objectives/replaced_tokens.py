@@ -13,14 +13,7 @@ from keras import ops
 
 from macaron_tf.models.base import encoder_inputs
 from macaron_tf.models.pretraining import GeneratorDiscriminator, generator_config
-from macaron_tf.objectives.base import (
-    Batch,
-    MaskedObjective,
-    MaskedPositions,
-    PretrainingObjective,
-    Sums,
-    Tensor,
-)
+from macaron_tf.objectives.base import Batch, MaskedObjective, MaskedPositions, Sums, Tensor
 from macaron_tf.objectives.masking import choice as draws
 from macaron_tf.objectives.masking.masking import MaskingConfig
 from macaron_tf.settings import NonNegative
@@ -63,12 +56,9 @@ class ReplacedTokenObjective(MaskedObjective):
     discriminator_weight: NonNegative = 50.0
     generator_width: Annotated[float, Gt(0), Le(1)] = 0.25
     metric_names = (
-        *PretrainingObjective.metric_names,
-        "replaced_loss",
-        "replaced_accuracy",
-        "replaced_rate",
-        "replaced_recall",
-        "replaced_precision",
+        *MaskedObjective.metric_names,
+        *("replaced_loss", "replaced_accuracy", "replaced_rate"),
+        *("replaced_recall", "replaced_precision"),
     )
 
     def network(self, config, dtype=None) -> GeneratorDiscriminator:
@@ -123,8 +113,7 @@ class ReplacedTokenObjective(MaskedObjective):
         scores = network.replaced_logits({**inputs, "token_ids": corrupt}, training=training)
         scores = ops.cast(scores, "float32")  # (B, L)
         targets = ops.cast(replaced, "float32")
-        loss = ops.binary_crossentropy(targets, scores, from_logits=True)
-        loss = ops.where(real, loss, 0.0)
+        loss = ops.where(real, ops.binary_crossentropy(targets, scores, from_logits=True), 0.0)
         loss_sum = ops.sum(loss * batch["token_weights"][:, None])
         sums["loss_sum"] += self.discriminator_weight * loss_sum
 
@@ -166,15 +155,11 @@ def sample(logits: Tensor, uniform: Tensor, pad_id: int = 0) -> Tensor:
     logits = ops.stop_gradient(logits)
     size = logits.shape[1]
     probabilities = ops.where(ops.arange(size) == pad_id, 0.0, ops.softmax(logits, axis=-1))
-    # (N, V) -> (N, K, 128)
-    blocks = ops.reshape(
-        ops.pad(probabilities, [[0, 0], [0, -size % _BLOCK]]), (-1, -(-size // _BLOCK), _BLOCK)
-    )
+    probabilities = ops.pad(probabilities, [[0, 0], [0, -size % _BLOCK]])
+    blocks = ops.reshape(probabilities, (-1, -(-size // _BLOCK), _BLOCK))  # (N, V) -> (N, K, 128)
     block, uniform_in_block = _draw_indices(ops.sum(blocks, axis=-1), uniform)
-    # (N, 128)
-    column, _ = _draw_indices(
-        ops.take_along_axis(blocks, block[:, None, None], axis=1)[:, 0], uniform_in_block
-    )
+    drawn_blocks = ops.take_along_axis(blocks, block[:, None, None], axis=1)[:, 0]  # (N, 128)
+    column, _ = _draw_indices(drawn_blocks, uniform_in_block)
     return block * _BLOCK + column
 
 

@@ -15,17 +15,8 @@ from keras import ops
 
 from macaron_tf.models.base import Model, encoder_inputs
 from macaron_tf.models.tasks import SiameseEncoder, unit_length
-from macaron_tf.objectives.base import (
-    Batch,
-    Objective,
-    Sums,
-    Tensor,
-    correct,
-    count_tokens,
-    cross_entropy,
-    weighted_sums,
-    with_weights,
-)
+from macaron_tf.objectives import base
+from macaron_tf.objectives.base import Batch, Objective, Sums, Tensor
 from macaron_tf.settings import INT32, Count, Positive
 
 
@@ -53,7 +44,7 @@ class TaskObjective(Objective):
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
         logits = network(encoder_inputs(batch), training=training)
         pad_id = network.config.pad_id if isinstance(network, Model) else 0
-        return self.sums(logits, with_weights(batch), training, pad_id)
+        return self.sums(logits, base.with_weights(batch), training, pad_id)
 
     def sums(self, logits: Tensor, batch: Batch, training: bool, pad_id: int = 0) -> Sums:
         """Computes the sums that `__call__` returns, from the network's logits.
@@ -62,10 +53,10 @@ class TaskObjective(Objective):
         from `token_ids`.
         """
         losses, weights, correctness = self.losses(ops.cast(logits, "float32"), batch)
-        sums = weighted_sums(losses, weights, None if training else correctness)
+        sums = base.weighted_sums(losses, weights, None if training else correctness)
         mask = batch.get("padding_mask")
-        tokens = count_tokens(batch["token_ids"], pad_id) if mask is None else count_tokens(mask, 0)
-        return {**sums, "input_tokens": tokens}
+        counted = (batch["token_ids"], pad_id) if mask is None else (mask, 0)
+        return {**sums, "input_tokens": base.count_tokens(*counted)}
 
     @abc.abstractmethod
     def losses(self, logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -95,7 +86,7 @@ class ClassificationObjective(TaskObjective):
         labels = _labels_where(weights > 0, batch["label"])
         if self.num_classes == 1:
             return ops.square(logits[:, 0] - labels), weights, None
-        return cross_entropy(labels, logits), weights, correct(logits, labels)
+        return base.cross_entropy(labels, logits), weights, base.correct(logits, labels)
 
 
 class SpanObjective(TaskObjective):
@@ -111,8 +102,8 @@ class SpanObjective(TaskObjective):
     def losses(self, logits, batch):
         weights = batch["weight"]
         labels = _labels_where(weights[:, None] > 0, batch["label"])
-        losses = ops.mean(cross_entropy(labels, logits), axis=1)  # (B, 2) -> (B,)
-        return losses, weights, ops.prod(correct(logits, labels), axis=1)
+        losses = ops.mean(base.cross_entropy(labels, logits), axis=1)  # (B, 2) -> (B,)
+        return losses, weights, ops.prod(base.correct(logits, labels), axis=1)
 
 
 @dataclass(frozen=True)
@@ -134,7 +125,8 @@ class TaggingObjective(TaskObjective):
         _check_outputs("num_tags", self.num_tags, logits.shape[-1])
         words = (batch["label"] > 0) & (batch["weight"][:, None] > 0)  # (B, L)
         tags = _labels_where(words, batch["label"] - 1)  # (B, L)
-        return cross_entropy(tags, logits), ops.cast(words, "float32"), correct(logits, tags)
+        losses = base.cross_entropy(tags, logits)
+        return losses, ops.cast(words, "float32"), base.correct(logits, tags)
 
 
 @dataclass(frozen=True)
@@ -181,14 +173,14 @@ class SequenceObjective(Objective):
             hidden, weights, targets = (tf.gather(x, used) for x in (hidden, weights, targets))
         logits = network.logits(hidden)  # (N, O)
         if self.loss == "classes":
-            correctness = None if training else correct(logits, targets)
-            sums = weighted_sums(cross_entropy(targets, logits), weights, correctness)
+            correctness = None if training else base.correct(logits, targets)
+            sums = base.weighted_sums(base.cross_entropy(targets, logits), weights, correctness)
             return {**sums, "nll_sum": sums["loss_sum"]}
         scores = ops.cast(logits, "float32")
         if self.loss == "squared_error":
-            return weighted_sums(ops.mean(ops.square(scores - targets), axis=-1), weights)
+            return base.weighted_sums(ops.mean(ops.square(scores - targets), axis=-1), weights)
         losses = ops.binary_crossentropy(targets, scores, from_logits=True)
-        return weighted_sums(ops.sum(losses, axis=-1), weights)
+        return base.weighted_sums(ops.sum(losses, axis=-1), weights)
 
 
 class SimilarityObjective(Objective):
@@ -207,12 +199,11 @@ class SimilarityObjective(Objective):
 
     def __call__(self, network: SiameseEncoder, batch: Batch, training: bool) -> Sums:
         vectors = network(encoder_inputs(batch), training=training)  # (B, S, D)
-        weights, labels = with_weights(batch)["weight"], batch.get("label")
+        weights, labels = base.with_weights(batch)["weight"], batch.get("label")
         if labels is not None:
             labels = _labels_where(weights > 0, labels)
-        loss = self.loss(network, vectors, labels, training)  # (B,)
-        sums = weighted_sums(loss, weights)
-        tokens = count_tokens(batch["token_ids"], network.config.pad_id)
+        sums = base.weighted_sums(self.loss(network, vectors, labels, training), weights)
+        tokens = base.count_tokens(batch["token_ids"], network.config.pad_id)
         return {**sums, "input_tokens": tokens}
 
     @abc.abstractmethod
@@ -245,7 +236,7 @@ class PairClassificationObjective(SimilarityObjective):
     def loss(self, network, vectors, labels, training=False):
         _check_outputs("num_classes", self.num_classes, network.num_classes)
         logits = network.pair_logits(vectors[:, 0], vectors[:, 1], training=training)  # (B, C)
-        return cross_entropy(labels, logits)
+        return base.cross_entropy(labels, logits)
 
 
 @dataclass(frozen=True)

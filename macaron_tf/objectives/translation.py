@@ -10,17 +10,8 @@ import tensorflow as tf
 from keras import ops
 
 from macaron_tf.kernels import native, runs_native
-from macaron_tf.objectives.base import (
-    Batch,
-    Objective,
-    Sums,
-    Tensor,
-    correct,
-    count_tokens,
-    cross_entropy,
-    flat_rows,
-    weighted_sums,
-)
+from macaron_tf.objectives import base
+from macaron_tf.objectives.base import Batch, Objective, Sums, Tensor
 from macaron_tf.settings import Fraction
 from macaron_tf.special import Special
 
@@ -60,14 +51,14 @@ class TranslationObjective(Objective):
         first = special.end if self.starts else special.begin
         inputs = {**batch, "target": shift_right(target, first)}
         hidden = network.hidden_states(inputs, training=training)  # (B, T, D)
-        hidden, labels = flat_rows(hidden, target, self.skip_padding, special.pad)  # (N, D), (N,)
-        weights = ops.cast(ops.not_equal(labels, special.pad), "float32")
+        # (N, D), (N,), (N,)
+        hidden, labels, weights = base.flat_rows(hidden, target, self.skip_padding, special.pad)
         logits = network.logits(hidden)  # (N, V)
         loss, nll = label_smoothed_cross_entropy(logits, labels, self.label_smoothing)
         return {
-            **weighted_sums(loss, weights, None if training else correct(logits, labels)),
+            **base.weighted_sums(loss, weights, None if training else base.correct(logits, labels)),
             "nll_sum": ops.sum(nll * weights),
-            "source_tokens": count_tokens(batch["source"], special.pad),
+            "source_tokens": base.count_tokens(batch["source"], special.pad),
         }
 
 
@@ -91,7 +82,7 @@ def label_smoothed_cross_entropy(
         return native.cross_entropy(logits, labels, label_smoothing)
     if keras.backend.backend() != "tensorflow":
         scores = ops.cast(logits, "float32")
-        nll = cross_entropy(labels, scores)
+        nll = base.cross_entropy(labels, scores)
         loss = nll
         if label_smoothing:  # because 0 times the infinite mean of logits with -inf is NaN
             label_score = ops.take_along_axis(scores, labels[:, None], axis=-1)[:, 0]

@@ -96,7 +96,7 @@ class Continuation(Decoding):
         # The corpora of models that are trained here have no line ends.
         ends = {**model.ends, "line_ends": model.trained_length is None}
         if learns.encoder_decoder:
-            return cls(SequenceGenerator(*arguments, model.sentinels, **ends), window)
+            return cls(SequenceGenerator(*arguments, sentinels=model.sentinels, **ends), window)
         return cls(TextGenerator(*arguments, model.starts, **ends), window)
 
     @classmethod

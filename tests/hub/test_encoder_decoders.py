@@ -203,7 +203,7 @@ def test_greedy_answers_are_theirs(system, tmp_path):
     theirs, tokenizer = {"t5": peers.t5_directory, "bart": peers.bart_directory}[system](tmp_path)
     read = read_hugging_face(tmp_path)
     generator = SequenceGenerator(
-        read.network, read.vocabulary, read.config.longest, read.sentinels, **read.ends
+        read.network, read.vocabulary, read.config.longest, sentinels=read.sentinels, **read.ends
     )
     gaps = their_gaps = "the quick [MASK] fox jumped [MASK] dog."
     for name in ("<extra_id_0>", "<extra_id_1>") if system == "t5" else ("<mask>",) * 2:

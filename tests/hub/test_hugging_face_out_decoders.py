@@ -319,7 +319,7 @@ def test_pytorch_s_encoder_decoder_writes_the_same(kind, tmp_path):
     answer = theirs.generate(**given, max_new_tokens=8, do_sample=False)[:, 1:]
     if made.objective:
         generator = SequenceGenerator(
-            made.network, made.vocabulary, made.config.longest, made.sentinels
+            made.network, made.vocabulary, made.config.longest, sentinels=made.sentinels
         )
         config = GenerationConfig(temperature=0.0, max_tokens=8)
         best = [[*ours.ids] for [ours] in generator.complete(HARD, config)]

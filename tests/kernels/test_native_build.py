@@ -119,8 +119,8 @@ def test_no_kernel_is_compiled_with_float16_arithmetic():
     ("variable", "value", "words"),
     [
         ("CXX", "/no/such/compiler", "CXX=/no/such/compiler is not on the path"),
-        ("CXX", "g++ 'x", "CXX=g++ 'x has an unclosed quote"),
-        ("CXX", "g++ \\", "CXX=g++ \\ has an unclosed quote or a final backslash"),
+        ("CXX", "g++ 'x", "CXX=g++ 'x is no command (No closing quotation)"),
+        ("CXX", "g++ \\", "CXX=g++ \\ is no command (No escaped character)"),
         ("PATH", "/nowhere", "none of g++, clang++, c++ is on the path"),
     ],
 )

@@ -42,7 +42,7 @@ def joined(source, target) -> list[int]:
 
 
 def test_lengths_are_those_of_the_paper():
-    config = corruption.SpanCorruptionConfig()
+    config = corruption.SpanCorruptionObjective()
     assert config.text_length(512) == 568
     assert config.lengths(568) == (512, 114)
     assert config.counts(568) == (85, 28)
@@ -60,7 +60,7 @@ def test_full_rows_fit_exactly_and_nothing_is_lost():
     sources, targets = pair_of(corruption.SpanCorruptionObjective(), toy.rows_of(small))
     for source, target, text, length in zip(sources, targets, small, [60, 23, 2], strict=False):
         assert joined(source, target) == text[:length].tolist()
-        hidden, spans = corruption.SpanCorruptionConfig().counts(length)
+        hidden, spans = corruption.SpanCorruptionObjective().counts(length)
         assert (source != 0).sum() == length - hidden + spans + 1
         assert (target != 0).sum() == hidden + spans + 1
         for ids in (target, source):
@@ -70,10 +70,10 @@ def test_full_rows_fit_exactly_and_nothing_is_lost():
 
 def test_every_partition_is_as_likely_on_100_000_draws():
     """With 4 masked and 8 visible tokens in 3 spans, all 63 partitions are equally likely."""
-    config = corruption.SpanCorruptionConfig(rate=1 / 3, mean_span=4 / 3)
+    config = corruption.SpanCorruptionObjective(rate=1 / 3, mean_span=4 / 3)
     assert config.counts(12) == (4, 3)
     text = tf.constant(toy.texts([12] * 100_000, 12))
-    hidden = corruption.hidden_spans(text, tf.constant([3, 4]), config, 0).numpy()
+    hidden = config.hidden_spans(text, tf.constant([3, 4]), 0).numpy()
     assert not hidden[:, 0].any() and hidden[:, -1].all()  # a visible span comes first
 
     def cuts(items):
@@ -105,8 +105,9 @@ PAPER = [
 @pytest.mark.parametrize("kind, at, source, target", PAPER)
 def test_sources_and_targets_are_those_of_the_papers_table(kind, at, source, target, monkeypatch):
     hidden = np.isin(np.arange(11), at)[None]
-    monkeypatch.setattr(corruption, "hidden_tokens", lambda *_: tf.constant(hidden))
-    objective = corruption.SpanCorruptionObjective(kind=kind, rate=len(at) / 11)
+    objective_class = corruption.SpanCorruptionObjective
+    monkeypatch.setattr(objective_class, "hidden_tokens", lambda *_: tf.constant(hidden))
+    objective = objective_class(kind=kind, rate=len(at) / 11)
     found = pair_of(objective, toy.rows_of(toy.texts([11], 11)))
     for [ids], wanted in zip(found, (source, target), strict=True):
         np.testing.assert_array_equal(ids[ids != 0], [*wanted, EOS])
@@ -189,9 +190,9 @@ def test_every_order_of_spans_and_words_is_as_likely():
     """With 7 words and masked spans of 1 and 2 words, all 20 placements are equally likely."""
     text = toy.texts([7] * 100_000, 8)
     starts = tf.ones(text.shape, tf.bool)
-    out = denoising.infill(
-        tf.constant(text), starts, tf.constant([5, 6]), 3 / 7, 3.0, toy.MASK, 0
-    ).numpy()
+    noise = denoising.DenoisingConfig(infilling=3 / 7)
+    special = toy.VOCABULARY.special
+    out = denoising.infill(tf.constant(text), starts, tf.constant([5, 6]), noise, special).numpy()
     found = collections.Counter()
     for row in out:
         slots = np.flatnonzero(row == toy.MASK)

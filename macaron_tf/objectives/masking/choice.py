@@ -285,16 +285,14 @@ def outer_boundaries(
         `right_boundaries` are the positions before and after the span, clipped to [0, L - 1].
         `span_positions` are positions within the span, from 0.
     """
-    ends = (
-        (tf.math.unsorted_segment_min, tf.where(real, columns, length)),
-        (tf.math.unsorted_segment_max, tf.where(real, columns, -1)),
-    )
-    first, last = (  # (B, P) each
-        tf.gather(
-            reduced_by_row(values, span_ids, span_ids.shape[1], reduce), span_ids, batch_dims=1
-        )
-        for reduce, values in ends
-    )
+
+    def end_of(outside, reduce):
+        values = tf.where(real, columns, outside)
+        ends = reduced_by_row(values, span_ids, span_ids.shape[1], reduce)
+        return tf.gather(ends, span_ids, batch_dims=1)  # (B, P)
+
+    first = end_of(length, tf.math.unsorted_segment_min)
+    last = end_of(-1, tf.math.unsorted_segment_max)
     boundaries = {
         "left_boundaries": tf.maximum(first - 1, 0),
         "right_boundaries": tf.minimum(last + 1, length - 1),

@@ -12,15 +12,6 @@ import tensorflow as tf
 from annotated_types import Gt, Le
 
 from macaron_tf.objectives.masking import choice as draws
-from macaron_tf.objectives.masking.choice import (
-    choose_spans,
-    choose_tokens,
-    choose_words,
-    lookup_by_count,
-    ngram_lengths,
-    outer_boundaries,
-    span_lengths,
-)
 from macaron_tf.settings import Count, Fraction, Settings
 from macaron_tf.text.base import PieceVocabulary
 
@@ -70,9 +61,8 @@ class MaskingConfig(Settings):
 
     def check(self):
         if self.mask + self.random > 1:
-            raise self.error(
-                f"mask={self.mask} + {self.section}.random={self.random} must be at most 1"
-            )
+            total = f"mask={self.mask} + {self.section}.random={self.random}"
+            raise self.error(f"{total} must be at most 1")
 
     def positions(self, length: int) -> int:
         """Returns P, the maximum number of masked tokens in a row, as a multiple of 8."""
@@ -137,8 +127,7 @@ def mask_tokens(
     choice_seed, fate_seed, piece_seed = draws.split(seed, 3)
 
     maskable = maskable_tokens(token_ids, vocabulary)  # (B, L)
-    counts = lookup_by_count(config.counts(length), maskable)  # (B,)
-    chosen = _chosen(config, vocabulary, token_ids, maskable, counts, choice_seed)  # (B, L)
+    chosen = _chosen(config, vocabulary, token_ids, maskable, choice_seed)  # (B, L)
 
     flat, real = flat_positions(chosen > 0, config.positions(length))  # (B, P)
     masked = masked_features(token_ids, flat, real)
@@ -152,27 +141,21 @@ def mask_tokens(
     if config.fate == "span":
         drawn = tf.gather(drawn, span_ids, batch_dims=1)
     ordinary_ids = np.setdiff1d(np.arange(vocabulary.pieces), vocabulary.special.ids)
-    random_pieces = tf.gather(
-        tf.constant(ordinary_ids, token_ids.dtype),
-        draws.uniform(piece_seed, rows, columns, len(ordinary_ids)),
-    )
+    indices = draws.uniform(piece_seed, rows, columns, len(ordinary_ids))
+    random_pieces = tf.gather(tf.constant(ordinary_ids, token_ids.dtype), indices)
     replaced = tf.where(drawn < config.mask + config.random, random_pieces, labels)
     replaced = tf.where(drawn < config.mask, vocabulary.special.mask, replaced)
 
     extra = {}
     if config.choice == "spans":
-        extra = outer_boundaries(span_ids, masked["masked_positions"], real, length)
+        extra = draws.outer_boundaries(span_ids, masked["masked_positions"], real, length)
     if "pair_label" in batch:
         is_real = token_ids != vocabulary.special.pad
         rows = tf.cast(tf.reduce_any(is_real, axis=-1), tf.float32)  # (B,)
         tokens = tf.reduce_sum(tf.cast(real, tf.float32))
         extra["pair_weights"] = rows * tokens / tf.maximum(tf.reduce_sum(rows), 1.0)
-    return {
-        **batch,
-        **masked,
-        **extra,
-        "token_ids": put_tokens(token_ids, flat, replaced, real),
-    }
+    masked_ids = put_tokens(token_ids, flat, replaced, real)
+    return {**batch, **masked, **extra, "token_ids": masked_ids}
 
 
 def maskable_tokens(token_ids: tf.Tensor, vocabulary: PieceVocabulary) -> tf.Tensor:
@@ -181,26 +164,20 @@ def maskable_tokens(token_ids: tf.Tensor, vocabulary: PieceVocabulary) -> tf.Ten
     return functools.reduce(tf.logical_and, different)
 
 
-def _chosen(
-    config: MaskingConfig,
-    vocabulary: PieceVocabulary,
-    token_ids: tf.Tensor,
-    maskable: tf.Tensor,
-    counts: tf.Tensor,
-    seed: tf.Tensor,
-) -> tf.Tensor:
+def _chosen(config: MaskingConfig, vocabulary, token_ids, maskable, seed) -> tf.Tensor:
     """Chooses the tokens to mask, as `config.choice` specifies: `(B, L)` int32.
 
     A positive number identifies the token, word or span at chosen tokens. Elsewhere, it is 0.
     """
+    counts = draws.lookup_by_count(config.counts(token_ids.shape[1]), maskable)  # (B,)
     if config.choice == "tokens":
-        return choose_tokens(maskable, counts, seed)
+        return draws.choose_tokens(maskable, counts, seed)
     starts = tf.gather(tf.constant(vocabulary.word_starts()), token_ids)  # (B, L)
     if config.choice == "whole_words":
-        return choose_words(maskable, starts, counts, seed)
+        return draws.choose_words(maskable, starts, counts, seed)
     if config.choice == "ngrams":
-        return choose_spans(maskable, starts, counts, seed, ngram_lengths())
-    return choose_spans(maskable, starts, counts, seed, span_lengths(), apart=True)
+        return draws.choose_spans(maskable, starts, counts, seed, draws.ngram_lengths())
+    return draws.choose_spans(maskable, starts, counts, seed, draws.span_lengths(), apart=True)
 
 
 def flat_positions(masked: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor]:
