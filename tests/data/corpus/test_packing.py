@@ -2,7 +2,6 @@
 
 import collections
 import itertools
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -31,16 +30,12 @@ def in_sentences(*documents: list[int]) -> list[TokenRows]:
     ]
 
 
-class Rows(NamedTuple):
-    token_ids: np.ndarray
-    boundaries: np.ndarray
-    pair_label: np.ndarray
-    owners: np.ndarray
+Rows = collections.namedtuple("Rows", "token_ids boundaries pair_label owners")
 
 
 def filled(rows: list[Row], length: int) -> Rows:
-    fields = (np.array([getattr(row, n) for row in rows]) for n in ("boundary", "label", "owner"))
-    return Rows(token_ids_of(rows, length, Special()), *fields)
+    columns = (np.array([row[i] for row in rows], int) for i in (2, 3, 1))
+    return Rows(token_ids_of(rows, length, Special()), *columns)
 
 
 SENTENCES = ([2, 3], [1, 4, 1], [3])

@@ -11,13 +11,7 @@ import tensorflow as tf
 
 from macaron_tf.data.corpus import reading
 from macaron_tf.data.corpus.config import CorpusConfig
-from macaron_tf.data.corpus.reading import (
-    PretrainingCorpus,
-    RowOrder,
-    language_batches,
-    process_seed,
-    stream_dataset,
-)
+from macaron_tf.data.corpus.reading import PretrainingCorpus, RowOrder, stream_dataset
 from macaron_tf.data.corpus.shards import Shard
 from macaron_tf.data.corpus.writing import prepare
 from macaron_tf.io.paths import as_path
@@ -113,7 +107,7 @@ def test_the_files_of_several_processes(corpus, monkeypatch):
 
 
 def test_each_process_draws_from_a_seed_of_its_own():
-    seeds = [process_seed(7, process) for process in range(4)]
+    seeds = [reading.process_seed(7, process) for process in range(4)]
     assert seeds[0] == 7 and len(set(seeds)) == 4
     assert all(0 <= seed < 1 << 63 for seed in seeds)
 
@@ -352,7 +346,8 @@ def test_each_batch_is_of_one_language_drawn_by_its_share(languages, monkeypatch
     returns the same batches.
     """
     monkeypatch.setattr(reading, "_DRAWS_PER_CHUNK", 64)
-    whole = batches(language_batches(languages, 4, seed=3, per_update=2, numbered=True), 600)
+    made = reading.language_batches(languages, 4, seed=3, per_update=2, numbered=True)
+    whole = batches(made, 600)
     drawn = [language_of(batch) for batch in whole]
     assert all((len(one) == 2) == bool(number // 2 % 2) for number, one in enumerate(drawn))
     rows = {(0,): 0, (1,): 0, (1, 0): 0}
@@ -367,15 +362,15 @@ def test_each_batch_is_of_one_language_drawn_by_its_share(languages, monkeypatch
         numbers = np.concatenate([batch["row_number"] for batch in mine])
         assert len(set(numbers[:count])) == count and set(numbers) == set(numbers[:count])
     for start in (1, 63, 64, 131):
-        later = batches(language_batches(languages, 4, 3, start, 2, numbered=True), 5)
+        later = batches(reading.language_batches(languages, 4, 3, start, 2, numbered=True), 5)
         np.testing.assert_equal(later, whole[start : start + 5])
-    another = batches(language_batches(languages, 4, seed=4), 60)
+    another = batches(reading.language_batches(languages, 4, seed=4), 60)
     assert [language_of(batch) for batch in another] != drawn[:60]
 
 
 def test_an_alpha_of_0_draws_all_languages_alike(make, sources):
     corpus = make(sources=sources[:2], batch_alpha=0.0)
-    drawn = [language_of(batch) for batch in batches(language_batches(corpus, 2), 300)]
+    drawn = [language_of(batch) for batch in batches(reading.language_batches(corpus, 2), 300)]
     assert 120 < drawn.count((0,)) < 180 and drawn.count((0,)) + drawn.count((1,)) == 300
 
 
