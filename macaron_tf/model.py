@@ -15,7 +15,8 @@ from macaron_tf.engines.certificate import Certificate
 from macaron_tf.engines.graph import TaskGraph, columns_of
 from macaron_tf.engines.lite_decoding import LiteDecoder, convert_decoder
 from macaron_tf.engines.lite_writer import PRECISIONS, convert_to_lite
-from macaron_tf.engines.saved_model import WRITERS, write_version
+from macaron_tf.engines.networks import FORMATS
+from macaron_tf.engines.saved_model import write_version
 from macaron_tf.errors import UserError, check_choice
 from macaron_tf.hub.hugging_face import writer
 from macaron_tf.hub.loading import read_model
@@ -178,7 +179,7 @@ class Pretrained(ModelParts):
             options: options of the task, such as `n_best`.
         """
         for name in formats:
-            check_choice("formats", name, [*WRITERS])
+            check_choice("formats", name, [*FORMATS])
         task = self.task.with_options(**options) if options else self.task
         graph = TaskGraph(task)
         record = {"run": self.name, "checkpoint": self.checkpoint, **task.facts()}

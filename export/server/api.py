@@ -14,7 +14,6 @@ from typing import Any
 import prometheus_client
 from google.protobuf import json_format
 from starlette.applications import Starlette
-from starlette.convertors import IntegerConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
@@ -41,15 +40,6 @@ _FIELDS = {"preserving_proto_field_name": True, "always_print_fields_with_no_pre
 prometheus_client.disable_created_metrics()
 
 
-class _VersionNumber(IntegerConvertor):
-    """Version number in a URL. Python refuses to read integers of more than 4,300 digits."""
-
-    regex = "[0-9]{1,19}"
-
-
-register_url_convertor("version", _VersionNumber())
-
-
 class Api:
     """REST API of a model."""
 
@@ -71,7 +61,7 @@ class Api:
             Route("/monitoring/prometheus/metrics", self._metrics),
         ]
         model = f"/v1/models/{config.name}"
-        for path in (model, f"{model}/versions/{{version:version}}"):
+        for path in (model, f"{model}/versions/{{version}}"):
             routes += [
                 Route(path, self._status),
                 Route(f"{path}/metadata", self._metadata),

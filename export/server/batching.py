@@ -146,9 +146,9 @@ def run_joined(requests: Sequence[_Request]) -> list[Arrays | Exception]:
 def _run_merged(requests: Sequence[_Request]) -> list[Arrays]:
     servable, signature, names = requests[0].servable, requests[0].signature, requests[0].inputs
     if len(requests) == 1:
-        return [servable.run(signature, requests[0].inputs)]
+        return [servable.run(signature.name, requests[0].inputs)]
     joined = {name: np.concatenate([one.inputs[name] for one in requests]) for name in names}
-    outputs = servable.run(signature, joined)
+    outputs = servable.run(signature.name, joined)
     ends = [0, *itertools.accumulate(one.rows for one in requests)]
     if any(array.shape[:1] != (ends[-1],) for array in outputs.values()):
         signature.batchable = False  # from now on, each request runs alone

@@ -69,26 +69,25 @@ class Signature:
         return count
 
 
-class Servable:
+class Servable(ExportedModel):
     """Loaded model version.
 
     The constructor raises an exception of any class if the SavedModel is missing or damaged.
     """
 
-    def __init__(self, path: str, version: int):
+    def __init__(self, path: pathlib.Path, version: int):
+        super().__init__(path)
         self.version = version
-        self._model = ExportedModel(path)
-        self.signature_defs = self._model.signature_defs
         self._signatures = {
             name: Signature(name, definition)
             for name, definition in self.signature_defs.items()
             if definition.method_name  # "__saved_model_init_op" has no method name
         }
-        if self._model.small_engine is not None:
+        if self.small_engine is not None:
             self._signatures[DEFAULT_SIGNATURE].waits = False
-        if self._model.warning is not None:
-            _LOG.warning("LiteRT is not used for small requests: %s", self._model.warning)
-        record = pathlib.Path(path, EXTRA, RECORD)
+        if self.warning is not None:
+            _LOG.warning("LiteRT is not used for small requests: %s", self.warning)
+        record = path / EXTRA / RECORD
         facts = read_json(record, mend="export the model again") if record.is_file() else {}
         self._texts = facts.get("examples", [EXAMPLE])
 
@@ -99,15 +98,11 @@ class Servable:
             raise ServingError(400, f"signature_name is not a signature: choose one of {names}")
         return self._signatures[name or DEFAULT_SIGNATURE]
 
-    def run(self, signature: Signature, inputs: Arrays) -> Arrays:
-        """Runs a signature, and returns a dict mapping output name to array. It is thread-safe."""
-        return self._model.run(signature.name, inputs)
-
     def stream(self, inputs: Arrays) -> Iterator[str]:
         """Yields the text of `serving_default` for a request with one row, in parts."""
-        if self._model.texts is None:
+        if self.texts is None:
             raise ServingError(501, "this version has no streams: export with --lite fp32")
-        return self._model.texts.stream(inputs)
+        return self.texts.stream(inputs)
 
     def warm_up(self) -> None:
         """Runs each signature on typical texts, because graph optimization delays the first run.
@@ -116,7 +111,7 @@ class Servable:
         """
         for signature, text in itertools.product(self._signatures.values(), self._texts):
             try:
-                self.run(signature, typical_inputs(signature.inputs, text))
+                self.run(signature.name, typical_inputs(signature.inputs, text))
             except tf.errors.OpError as error:
                 _LOG.info("warm-up of %r: %s", signature.name, first_line(error))
 

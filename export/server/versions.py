@@ -7,30 +7,15 @@ import pathlib
 import threading
 import time
 import weakref
-from collections.abc import Callable
 
 from export.server.errors import ServingError, from_exception
 from export.server.servable import Servable
+from macaron_tf.engines.exported import find_versions
 from macaron_tf.errors import UserError
-from macaron_tf.io.serving import MODEL_FILE, version_of
+from macaron_tf.io.serving import MODEL_FILE
 
 _RETRY_SECONDS = 30.0  # time after which the server loads the same broken files again
 _LOG = logging.getLogger(__name__)
-
-
-def find_versions(base_path: str) -> dict[int, str]:
-    """Returns a dict mapping version to folder for a model's folder.
-
-    A version is a subfolder that has a number as its name and contains `saved_model.pb`. All other
-    files and folders are ignored.
-    """
-    folders = {}
-    for name in os.listdir(base_path):
-        path = os.path.join(base_path, name)
-        version = version_of(name)
-        if version is not None and os.path.isfile(os.path.join(path, MODEL_FILE)):
-            folders[version] = path
-    return folders
 
 
 def check_base_path(base_path: str) -> None:
@@ -52,37 +37,34 @@ class Versions:
     the old version continues to answer requests. Once a version is loaded, one stays loaded.
     """
 
-    def __init__(
-        self, base_path: str, poll_seconds: float, load: Callable[[str, int], Servable] = Servable
-    ):
+    def __init__(self, base_path: str, poll_seconds: float):
         self.current: Servable | None = None
         self._base_path = base_path
         self._poll_seconds = poll_seconds
-        self._load_version = load
         self._states: dict[int, tuple[str, str]] = {}  # TensorFlow Serving's state, error message
         self._fingerprints: dict[int, list] = {}
         # Files of a version that did not load, and the time of the next attempt.
         self._failures: dict[int, tuple[list, float]] = {}
         self._stopped = threading.Event()
 
-    def get(self, version: int | None = None) -> Servable:
+    def get(self, version: str | None = None) -> Servable:
         """Returns a version, by default the newest, which stays loaded while a request uses it."""
         current = self.current  # the thread that watches may replace it
         if current is None:
             raise ServingError(503, "the model is not loaded yet: try again later")
-        if version not in (None, current.version):
+        if version not in (None, str(current.version)):
             raise ServingError(
                 404, f"version {version} is not served, only version {current.version}"
             )
         return current
 
-    def states(self, version: int | None = None) -> list[tuple[int, str, str]]:
+    def states(self, version: str | None = None) -> list[tuple[int, str, str]]:
         """Returns number, state and error message of the versions, newest first.
 
         A `version` limits the result to this version.
         """
         states = sorted(self._states.copy().items(), reverse=True)
-        found = [(number, *state) for number, state in states if version in (None, number)]
+        found = [(number, *state) for number, state in states if version in (None, str(number))]
         if version is not None and not found:
             raise ServingError(404, f"the model has no version {version}: choose another version")
         return found
@@ -109,13 +91,9 @@ class Versions:
     def poll(self) -> None:
         """Scans the folder once, and switches to the newest version that loads.
 
-        If no version loads, or if the folder cannot be read, the loaded version is kept.
+        If no version loads, the loaded version is kept.
         """
-        try:
-            folders = find_versions(self._base_path)
-        except OSError as error:
-            _LOG.warning("cannot read %s: %s; the loaded version is kept", self._base_path, error)
-            folders = {}
+        folders = find_versions(self._base_path)
         self._fingerprints = {v: value for v, value in self._fingerprints.items() if v in folders}
         for version in self._failures.keys() - folders.keys():
             del self._failures[version], self._states[version]
@@ -125,7 +103,7 @@ class Versions:
             if self._is_due(version, folders[version]) and self._load(version, folders[version]):
                 break
 
-    def _is_due(self, version: int, path: str) -> bool:
+    def _is_due(self, version: int, path: pathlib.Path) -> bool:
         """Returns whether to load a version now.
 
         Its files must not have changed since the last scan, unless no version is loaded yet. After
@@ -139,11 +117,11 @@ class Versions:
         files, retry_at = self._failures.get(version, ([], 0.0))
         return files != fingerprint or time.monotonic() >= retry_at
 
-    def _load(self, version: int, path: str) -> bool:
+    def _load(self, version: int, path: pathlib.Path) -> bool:
         start, fingerprint = time.monotonic(), self._fingerprints[version]
         self._states[version] = ("LOADING", "")
         try:
-            servable = self._load_version(path, version)
+            servable = Servable(path, version)
             servable.warm_up()  # only logs errors
         except Exception as error:  # TensorFlow's exception can have any class
             message = " ".join(str(from_exception(error)).split())
@@ -166,13 +144,13 @@ class Versions:
             self._states[version] = ("END", "")
 
 
-def _fingerprint(path: str) -> list[tuple[str, int, int]]:
+def _fingerprint(path: pathlib.Path) -> list[tuple[str, int, int]]:
     """Returns paths, sizes and modification times of all files and subfolders of a folder.
 
     The value changes while files are being copied into the folder.
     """
     files = []
     with contextlib.suppress(OSError):  # a file was deleted meanwhile, so the next value differs
-        for file in sorted(pathlib.Path(path).rglob("*")):
+        for file in sorted(path.rglob("*")):
             files.append((str(file), file.stat().st_size, file.stat().st_mtime_ns))
     return files

@@ -1,6 +1,5 @@
 """Scores of a network and its exported files on labelled examples."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -8,7 +7,6 @@ import numpy as np
 from macaron_tf.data.batches import ExampleBatches
 from macaron_tf.data.sources.names import Source
 from macaron_tf.data.sources.tfds import Tfds
-from macaron_tf.engines.lite import LiteNetwork
 from macaron_tf.engines.networks import OpenedNetwork
 from macaron_tf.errors import UserError
 from macaron_tf.io.plug_ins import find_sources
@@ -59,19 +57,12 @@ class Accuracy:
         this method uses the outputs that `network_metrics` computed.
         """
         logits = self._network_outputs.copy()
-        for indices, rows in self._rows(engine):
-            outputs = engine.compute(rows)
-            logits[(indices, *map(slice, outputs.shape[1:]))] = outputs
-        return self._compute_metrics(logits)
-
-    def _rows(self, engine: OpenedNetwork) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-        """Yields batches of the examples that fit `engine`: indices `(B,)`, and input arrays."""
         for indices, batch in SetOutputs(self._task, _BATCH_SIZE).batches(self._data):
-            selected = indices >= 0
-            if isinstance(engine, LiteNetwork):
-                selected &= engine.fits(batch)
+            selected = (indices >= 0) & engine.fits(batch)
             if selected.any():
-                yield indices[selected], {name: ids[selected] for name, ids in batch.items()}
+                outputs = engine.compute({name: ids[selected] for name, ids in batch.items()})
+                logits[(indices[selected], *map(slice, outputs.shape[1:]))] = outputs
+        return self._compute_metrics(logits)
 
     def _compute_metrics(self, logits: np.ndarray) -> dict[str, float]:
         task, examples = self._task, self._examples

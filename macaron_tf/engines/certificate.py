@@ -18,9 +18,7 @@ from macaron_tf.engines.exported import LiteTexts
 from macaron_tf.engines.graph import SmallEngine, TaskGraph, under_policy
 from macaron_tf.engines.lite import DECODER, NETWORK, LiteModel, LiteNetwork
 from macaron_tf.engines.lite_decoding import LiteDecoder
-from macaron_tf.engines.networks import OpenedNetwork
-from macaron_tf.engines.onnx import OnnxNetwork
-from macaron_tf.engines.openvino import OpenVinoNetwork
+from macaron_tf.engines.networks import OnnxNetwork, OpenedNetwork, OpenVinoNetwork
 from macaron_tf.engines.session import SessionModel
 from macaron_tf.engines.warm_up import typical
 from macaron_tf.errors import UserError, first_line
@@ -54,6 +52,18 @@ _MAX_SECONDS = 0.25  # seconds of timing per request size, after which no furthe
 _MAX_PROMPT, _NUM_TOKENS = 64, 12
 _PADDING_BOUND = -1e8  # outputs below this value belong to padding
 _SIGNATURE = "serving_default"
+# Networks beside the SavedModel: the format, which is the folder in the version, the name in the
+# table, the precision, and the function that opens the network in a version's folder.
+NETWORKS = (
+    ("onnx", "ONNX", "fp32", OnnxNetwork),
+    ("openvino", "OpenVINO", "fp32", OpenVinoNetwork),
+    (
+        "openvino",
+        "OpenVINO with its default settings",
+        "default",
+        functools.partial(OpenVinoNetwork, settings={}),
+    ),
+)
 
 
 class Certificate:
@@ -126,26 +136,18 @@ class Certificate:
                 engine = LiteTexts(self.task.with_decoder(lite))
                 rows.append(self._decoder_row(lite, engine, accepted, folder / EXTRA / DECODER))
             elif lite:
-                engine, files = LiteModel(lite, model), [folder / EXTRA / NETWORK]
-                rows.append(
-                    self._network_row(
-                        f"LiteRT {lite.precision}", lite.precision, lambda: lite, files
-                    )
-                )
+                engine, target = LiteModel(lite, model), f"LiteRT {lite.precision}"
+                files = [folder / EXTRA / NETWORK]
+                rows.append(self._network_row(target, lite.precision, lambda: lite, files))
             if lite and engine:
-                make_request = lambda count: self._request(accepted[0], count)  # noqa: E731
-                measured = break_even(model, lite, engine, make_request) if accepted else []
+                request = functools.partial(self._request, *accepted[:1])
+                measured = break_even(model, lite, engine, request) if accepted else []
                 facts["lite"] = {"measured": measured}
-        if "onnx" in formats:
-            files = [*(folder / "onnx").iterdir()]
-            rows.append(self._network_row("ONNX", "fp32", lambda: OnnxNetwork(folder), files))
-        if "openvino" in formats:
-            files = [*(folder / "openvino").iterdir()]
-            opening = {"OpenVINO": "fp32", "OpenVINO with its default settings": "default"}
-            for target, precision in opening.items():
-                settings = ({},) if precision == "default" else ()
-                open_network = lambda args=settings: OpenVinoNetwork(folder, *args)  # noqa: E731
-                rows.append(self._network_row(target, precision, open_network, files))
+        for name, target, precision, open_network in NETWORKS:
+            if name in formats:
+                files = [*(folder / name).iterdir()]
+                open_here = functools.partial(open_network, folder)
+                rows.append(self._network_row(target, precision, open_here, files))
         if self._accuracy:
             facts["check"] = {**self._accuracy.facts(), "metrics": self._expected}
         return {"certificate": rows, **facts}
@@ -167,29 +169,32 @@ class Certificate:
     ) -> tuple[dict[str, Any], list[tuple[str, ...]]]:
         """Compares, times and scores the SavedModel. Also returns the examples that it accepts."""
         precision = "bfloat16" if self.task.network.compute_dtype == "bfloat16" else "fp32"
-        pairs, accepted, metrics = [], [], {}
-        if isinstance(self.task, OnePass):
-            precision = "int8" if self._quantized else precision
-            for texts, _, _, answers in self._references:
-                pairs += _float_pairs(model.run(_SIGNATURE, self._request(texts, 1)), answers)
-                accepted.append(texts)
-            if self._accuracy:
-                metrics = {"metrics": self._expected}
-                # Only bfloat16 can change the scores that the constructor computed.
-                if precision == "bfloat16":
-                    metrics = {"metrics": self._accuracy.network_metrics()}
-        else:  # for a model that generates text, the reference is the graph before the export
-            for texts in self._examples:
-                with _skip_rejected():
-                    inputs = self._request(texts, 1)
-                    answers = graph.signatures[_SIGNATURE](**_to_tensors(inputs))
-                    pairs += _float_pairs(model.run(_SIGNATURE, inputs), _to_arrays(answers))
-                    accepted.append(texts)
+        pairs, accepted = [], []
+        for texts, answers in self._answers(graph):
+            pairs += _float_pairs(model.run(_SIGNATURE, self._request(texts, 1)), answers)
+            accepted.append(texts)
+        if isinstance(self.task, OnePass) and self._quantized:
+            precision = "int8"
         files = [folder / "saved_model.pb", *(folder / "variables").iterdir()]
-        request = lambda count: self._request(accepted[0], count)  # noqa: E731
         run = functools.partial(model.run, _SIGNATURE)
+        request = functools.partial(self._request, *accepted[:1])
         row = _row("SavedModel, from text to answer", files, precision, pairs, run, request)
-        return {**row, **metrics}, accepted
+        if self._accuracy:
+            row["metrics"] = self._expected
+            if precision == "bfloat16":  # only bfloat16 changes the scores of the constructor
+                row["metrics"] = self._accuracy.network_metrics()
+        return row, accepted
+
+    def _answers(self, graph: TaskGraph) -> Iterator[tuple[tuple[str, ...], dict]]:
+        """Yields the examples that the task accepts, with the answers before the export."""
+        if isinstance(self.task, OnePass):
+            yield from ((texts, answers) for texts, _, _, answers in self._references)
+            return
+        for texts in self._examples:
+            with _skip_rejected():
+                inputs = self._request(texts, 1).items()
+                tensors = {name: tf.constant(array) for name, array in inputs}
+                yield texts, _to_arrays(graph.signatures[_SIGNATURE](**tensors))
 
     def _decoder_row(
         self, lite: LiteDecoder, engine: LiteTexts, accepted: Sequence, file: pathlib.Path
@@ -220,7 +225,7 @@ class Certificate:
                     preferred = logits[1].argmax()  # the network's token
                     from_lite, from_network = tf.nn.log_softmax(logits).numpy()[:, preferred]
                     log_prob = max(log_prob, float(abs(from_lite - from_network)))
-        request = lambda count: self._request(accepted[0], count)  # noqa: E731
+        request = functools.partial(self._request, *accepted[:1])
         row = _row(target, [file], lite.precision, pairs, engine.serve, request)
         differences = {"texts": num_compared, "parted": num_parted, "log_prob": _round(log_prob)}
         return {**row, **differences} if pairs else row
@@ -236,15 +241,15 @@ class Certificate:
             network = open_network()
         except UserError as error:
             if isinstance(error.__cause__, ImportError):
-                return {"target": target, "bytes": _total_bytes(files), "not_checked": str(error)}
+                return {**_file_row(target, files), "not_checked": str(error)}
             raise
         pairs = []
         for _, rows, expected, _ in self._references:
-            if not isinstance(network, LiteNetwork):
-                pairs.append((network.compute(rows), expected))
-            elif network.takes(rows):
-                # LiteRT pads the outputs for [MASK] tokens; no answer reads the padding.
-                outputs = network.compute(rows)[tuple(map(slice, expected.shape))]
+            if network.fits(rows).all():
+                outputs = network.compute(rows)
+                if isinstance(network, LiteNetwork):
+                    # It pads the outputs for [MASK] tokens; no answer reads the padding.
+                    outputs = outputs[tuple(map(slice, expected.shape))]
                 pairs.append((outputs, expected))
 
         def rows_of(count: int) -> dict[str, np.ndarray]:
@@ -274,10 +279,6 @@ def _skip_rejected() -> Iterator[None]:
             ) from error
 
 
-def _to_tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, tf.Tensor]:
-    return {name: tf.constant(array) for name, array in arrays.items()}
-
-
 def _steps(
     searches: Sequence[tuple[Prompts, Any, State]],
     functions: Sequence[Callable],
@@ -297,14 +298,10 @@ def _steps(
         return
     while (index := min(positions)) < last:
         token, scores = tf.constant([[ids[index]]]), {}
-        for decoder_index, (function, (_, context, _)) in enumerate(
-            zip(functions, searches, strict=True)
-        ):
-            if positions[decoder_index] == index:
-                logits, caches[decoder_index] = function(
-                    token, tf.constant(index), context, caches[decoder_index]
-                )
-                scores[decoder_index], positions[decoder_index] = logits.numpy()[0, 0], index + 1
+        for which, (function, (_, context, _)) in enumerate(zip(functions, searches, strict=True)):
+            if positions[which] == index:
+                logits, caches[which] = function(token, tf.constant(index), context, caches[which])
+                scores[which], positions[which] = logits.numpy()[0, 0], index + 1
         if index + 1 == len(ids):
             yield scores[0], scores[1]
             ids.append(int(scores[1].argmax()))
@@ -319,8 +316,8 @@ def _float_pairs(outputs: Mapping, expected: Mapping) -> list[tuple[np.ndarray, 
     return [(outputs[n], value) for n, value in expected.items() if value.dtype.kind == "f"]
 
 
-def _total_bytes(files: Iterable[pathlib.Path]) -> int:
-    return sum(file.stat().st_size for file in files)
+def _file_row(target: str, files: Iterable[pathlib.Path]) -> dict[str, Any]:
+    return {"target": target, "bytes": sum(file.stat().st_size for file in files)}
 
 
 def _compare(target: str, precision: str, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
@@ -369,7 +366,7 @@ def _row(
     given number of lines, and `run` processes it. `pairs` is explained in `_compare`, and the keys
     of the result in `Certificate.check`.
     """
-    row: dict[str, Any] = {"target": target, "bytes": _total_bytes(files)}
+    row = _file_row(target, files)
     if not pairs:
         return {**row, "not_checked": "the model rejects every test text"}
     row["difference"] = _compare(target.partition(",")[0], precision, pairs)
@@ -440,9 +437,14 @@ def certificate_text(record: Mapping[str, Any]) -> str:
     The text has a table of the files, and sentences about LiteRT and about the scores.
     """
     parts = [certificate_table(record["certificate"])]
-    lite, check = record.get("lite", {}), record.get("check")
-    if lite.get("measured"):
-        parts.append(_describe_limit(lite["measured"]))
+    measured, check = record.get("lite", {}).get("measured"), record.get("check")
+    if measured:
+        limit = max((row["rows"] for row in measured if row["lite"] < row["graph"]), default=0)
+        times = (f"{row['rows']}: {row['lite']:g} and {row['graph']:g} ms" for row in measured[-2:])
+        parts.append(
+            f"LiteRT answers requests of up to {limit} rows, and the graph larger ones (rows: time "
+            f"in LiteRT and in the graph; {', '.join(times)}).\n"
+        )
     if check:
         parts.append(
             f"The scores are for {check['examples']:,} examples of {check['source']}. Before the "
@@ -477,13 +479,3 @@ def certificate_table(rows: Sequence[Mapping[str, Any]]) -> str:
 def _format_metrics(metrics: Mapping[str, float]) -> str:
     """Formats metrics in one line. Omits "score", which is the mean of the main metrics."""
     return ", ".join(f"{name} {value:.4f}" for name, value in metrics.items() if name != "score")
-
-
-def _describe_limit(measured: Sequence[Mapping[str, float]]) -> str:
-    """Describes in a sentence up to which size LiteRT answers requests."""
-    faster = [row for row in measured if row["lite"] < row["graph"]]
-    times = (f"{row['rows']}: {row['lite']:g} and {row['graph']:g} ms" for row in measured[-2:])
-    return (
-        f"LiteRT answers requests of up to {faster[-1]['rows'] if faster else 0} rows, and the "
-        f"graph larger ones (rows: time in LiteRT and in the graph; {', '.join(times)}).\n"
-    )

@@ -122,24 +122,25 @@ class LiteTexts:
         return self.serve(inputs) if 0 < count <= self.max_rows else None
 
 
-def find_version(folder: str | os.PathLike, version: int | None = None) -> pathlib.Path:
-    """Returns the folder of a version.
+def find_versions(folder: str | os.PathLike) -> dict[int, pathlib.Path]:
+    """Returns a dict mapping version to folder for a model's folder.
 
-    Args:
-        folder: folder of a model, with a subfolder for each version, or folder of a version.
-        version: version number. `None` means the greatest version number, or `folder` itself if
-            `folder` is the folder of a version.
+    A version is a subfolder that has a number as its name and contains `saved_model.pb`. All other
+    files and folders are ignored.
     """
+    files = pathlib.Path(folder).glob(f"*/{MODEL_FILE}")
+    folders = [file.parent for file in files if file.is_file()]
+    versions = {folder: version_of(folder.name) for folder in folders}
+    return {version: folder for folder, version in versions.items() if version is not None}
+
+
+def find_version(folder: str | os.PathLike) -> pathlib.Path:
+    """Returns the folder of the newest version of a model, or `folder` if it is a version."""
     folder = pathlib.Path(folder)
-    if version is None and (folder / MODEL_FILE).is_file():
+    if (folder / MODEL_FILE).is_file():
         return folder
-    folders = {version_of(file.parent.name): file.parent for file in folder.glob(f"*/{MODEL_FILE}")}
-    folders.pop(None, None)
-    if not folders:
+    if not (folders := find_versions(folder)):
         raise UserError(
             f"{folder} contains no exported model: check the path, or run `macaron export`"
         )
-    if version is not None and version not in folders:
-        versions = ", ".join(map(str, sorted(folders)))
-        raise UserError(f"{folder} contains no version {version}: choose one of {versions}")
-    return folders[max(folders) if version is None else version]
+    return folders[max(folders)]

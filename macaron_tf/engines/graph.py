@@ -101,13 +101,11 @@ class TaskGraph:
         def prepare(*inputs: tf.Tensor) -> dict[str, tf.Tensor]:
             nonlocal kept
             rows, kept = task.prepare(*inputs)
-            return {
-                **rows,
-                **{name: part for name, part in _kept_tensors(kept).items() if part is not None},
-            }
+            return {**rows, **_kept_tensors(kept)}
 
         def conclude(computed: tf.Tensor, **parts: tf.Tensor) -> dict[str, tf.Tensor]:
-            flat = [parts.get(name) for name in _kept_tensors(kept)]
+            count = len(tf.nest.flatten(kept, expand_composites=True))
+            flat = [parts.get(f"kept_{index}") for index in range(count)]
             return task.conclude(
                 computed, tf.nest.pack_sequence_as(kept, flat, expand_composites=True)
             )
@@ -117,7 +115,6 @@ class TaskGraph:
         parts = {
             name: tf.TensorSpec(part.shape, part.dtype, name)
             for name, part in _kept_tensors(kept).items()
-            if part is not None
         }
         second = tf.function(conclude, autograph=False).get_concrete_function(
             tf.TensorSpec(output, tf.float32, "computed"), **parts
@@ -167,19 +164,21 @@ class TaskGraph:
         # A single batch has no progress bar, because starting the bar's thread takes 0.2 ms.
         tracked = track(sized, len(sizes), "answering", "texts") if len(batches) > 1 else batches
         for batch in tracked:
-            values = dict(zip(texts, ([c[i] for i in batch] for c in columns), strict=True))
-            for name, dtype in inputs.items():
-                if name not in values:
-                    values[name] = _repeat(name, settings[name], dtype, len(batch))
-            outputs = self._run(signature, [values[name] for name in inputs], batch)
+            given = dict(zip(texts, ([c[i] for i in batch] for c in columns), strict=True))
+            values = {
+                name: given.get(name) or _repeat(name, settings[name], dtype, len(batch))
+                for name, dtype in inputs.items()
+            }
+            outputs = self._run(signature, values, batch)
             if any(v.dtype.kind == "f" and np.isnan(v).any() for v in outputs.values()):
                 raise diverged("the model")
             for index, row in zip(batch, self.task.rows(outputs), strict=True):
                 answers[index] = row
         return answers
 
-    def _run(self, signature: str, values: list, batch: list[int]) -> dict[str, np.ndarray]:
-        inputs = dict(zip(self.task.functions()[signature][1], values, strict=True))
+    def _run(
+        self, signature: str, inputs: dict[str, Any], batch: list[int]
+    ) -> dict[str, np.ndarray]:
         try:
             if self._small_engine is not None and signature == "serving_default":
                 texts = {
@@ -187,7 +186,7 @@ class TaskGraph:
                 }
                 if (answers := self._small_engine.answer(texts)) is not None:
                     return answers
-            outputs = self.signatures[signature](*map(tf.constant, values))
+            outputs = self.signatures[signature](*map(tf.constant, inputs.values()))
         except tf.errors.InvalidArgumentError as error:
             sentence = failed_check(error.message)
             if sentence is None:
@@ -217,13 +216,13 @@ def under_policy(network: keras.Model, policy: str, where: str) -> Iterator[None
             layer.dtype_policy = layer_policy
 
 
-def _kept_tensors(kept: Any) -> dict[str, tf.Tensor | None]:
+def _kept_tensors(kept: Any) -> dict[str, tf.Tensor]:
     """Returns a dict mapping `kept_0`, `kept_1`, ... to the tensors in a nested structure.
 
-    A ragged tensor counts as several tensors, its values and its row splits.
+    A ragged tensor counts as several tensors, its values and its row splits. A `None` is left out.
     """
     flat = tf.nest.flatten(kept, expand_composites=True)
-    return {f"kept_{index}": part for index, part in enumerate(flat)}
+    return {f"kept_{index}": part for index, part in enumerate(flat) if part is not None}
 
 
 def _repeat(name: str, value: Any, dtype: tf.DType, count: int) -> np.ndarray:
@@ -251,30 +250,23 @@ def columns_of(names: Sequence[str], arguments: Sequence[Any]) -> tuple[list[lis
     has_dict = any(isinstance(column, dict) for column in arguments)
     if len(arguments) == len(names) > 1 and not has_dict:
         is_single = all(isinstance(column, str | bytes) for column in arguments)
-        lists = ([c] if isinstance(c, str | bytes) else _examples_of(c) for c in arguments)
-        columns = [[*map(_as_text, column)] for column in lists]
+        lists = [[c] if isinstance(c, str | bytes) else [*_examples_of(c)] for c in arguments]
+        if len({len(column) for column in lists}) > 1:
+            sizes = ", ".join(f"{len(c)} of {n}" for n, c in zip(names, lists, strict=True))
+            raise UserError(f"the numbers of texts differ ({sizes}): pass lists of equal length")
+        found: Iterable[Any] = zip(*lists, strict=True)
     elif len(arguments) == 1:
         [examples] = arguments
         is_single = isinstance(examples, str | bytes | dict)
         is_single |= isinstance(examples, tuple) and len(names) > 1
         found = [examples] if is_single else _examples_of(examples)
-        rows = [_row(names, example, number) for number, example in enumerate(found, 1)]
-        columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in names]
     else:
         raise UserError(
             f"the call has {len(arguments)} texts, lists or dicts: pass {' and '.join(names)}, or "
             "one list of examples"
         )
-    if len({len(column) for column in columns}) > 1:
-        sizes = ", ".join(f"{len(c)} of {n}" for n, c in zip(names, columns, strict=True))
-        raise UserError(f"the numbers of texts differ ({sizes}): pass lists of equal length")
-    for name, column in zip(names, columns, strict=True):
-        for number, text in enumerate(column, 1):
-            if not isinstance(text, str):
-                raise UserError(
-                    f"{name} {number} is {text!r:.60}: pass a string, or leave {name} {number} out"
-                )
-    return columns, is_single
+    rows = [_row(names, example, number) for number, example in enumerate(found, 1)]
+    return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in names], is_single
 
 
 def _examples_of(examples: Any) -> Iterable[Any]:
@@ -291,7 +283,8 @@ def _examples_of(examples: Any) -> Iterable[Any]:
     return rows.as_numpy_iterator()
 
 
-def _row(names: Sequence[str], example: Any, number: int) -> list[Any]:
+def _row(names: Sequence[str], example: Any, number: int) -> list[str]:
+    """Returns the texts of an example in the order of `names`."""
     if isinstance(example, dict):
         if missing := [name for name in names if name not in example]:
             raise UserError(
@@ -308,7 +301,13 @@ def _row(names: Sequence[str], example: Any, number: int) -> list[Any]:
             f"example {number} has {len(values)} {plural('text', len(values))}: pass a tuple of "
             f"{', '.join(names)}"
         )
-    return [_as_text(value) for value in values]
+    texts = [_as_text(value) for value in values]
+    for name, text in zip(names, texts, strict=True):
+        if not isinstance(text, str):
+            raise UserError(
+                f"{name} {number} is {text!r:.60}: pass a string, or leave {name} {number} out"
+            )
+    return texts
 
 
 def _as_text(value: Any) -> Any:
@@ -328,20 +327,17 @@ def checked(task: TaskKind, function: Callable) -> Callable:
     long for a task that does not truncate texts. These checks take milliseconds. Tokenization would
     take seconds per megabyte before a row turns out to be too long.
     """
-    return lambda *inputs: function(
-        *(_checked(task, value) if value.dtype == tf.string else value for value in inputs)
-    )
 
+    def check(texts: tf.Tensor) -> tf.Tensor:
+        if texts.dtype != tf.string:
+            return texts
+        if task.truncates:
+            texts = cut_texts(texts, task.longest)
+        else:
+            max_bytes = byte_limit(task.longest)
+            problem = f"a text has more than {max_bytes} bytes: shorten the text"
+            texts = require(tf.strings.length(texts) <= max_bytes, problem, texts)
+        is_utf_8 = texts == tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+        return require(is_utf_8, "a text is not UTF-8: encode the text in UTF-8", texts)
 
-def _checked(task: TaskKind, texts: tf.Tensor) -> tf.Tensor:
-    """Returns the texts `(B,)`, which are cut if the task truncates texts."""
-    if task.truncates:
-        texts = cut_texts(texts, task.longest)
-    else:
-        max_bytes = byte_limit(task.longest)
-        problem = f"a text has more than {max_bytes} bytes: shorten the text"
-        texts = require(tf.strings.length(texts) <= max_bytes, problem, texts)
-    transcoded = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
-    return require(
-        tf.equal(transcoded, texts), "a text is not UTF-8: encode the text in UTF-8", texts
-    )
+    return lambda *inputs: function(*map(check, inputs))

@@ -71,14 +71,11 @@ class LiteFile:
             self._interpreter.allocate_tensors()
         self._lock = threading.Lock()
 
-    def facts(self) -> dict[str, Any]:
-        """Returns fields for the record of an export."""
-        return {"kind": self.precision, "rows": self.max_rows}
-
-    def save_max_rows(self) -> None:
-        """Writes `max_rows` into the record."""
+    def save_max_rows(self) -> dict[str, Any]:
+        """Writes `max_rows` into the record, and returns fields for the record of an export."""
         fields = {**self._record, "rows": self.max_rows}
         self._record_path.write_text(json.dumps(fields, indent=2) + "\n")
+        return {name: fields[name] for name in ("kind", "rows", "lengths") if name in fields}
 
 
 class LiteNetwork(LiteFile):
@@ -110,9 +107,6 @@ class LiteNetwork(LiteFile):
         """Shape of the network's output for a batch, with `None` for an unknown dimension."""
         return [None, *(size if size >= 0 else None for size in self._output[1:])]
 
-    def facts(self) -> dict[str, Any]:
-        return {**super().facts(), "lengths": self.lengths}
-
     def takes(self, rows: Mapping[str, np.ndarray]) -> bool:
         """Returns whether LiteRT should compute a request.
 
@@ -133,21 +127,20 @@ class LiteNetwork(LiteFile):
         ids, shape = rows["token_ids"], self.inputs["token_ids"]
         length = ids.shape[shape.index(-1)]
         sizes = [length if size == -1 else size for size in self._output[1:]]
-        computed = np.full((len(ids), *sizes), _PADDING_OUTPUT, np.float32)
+        computed = np.empty((len(ids), *sizes), np.float32)
         for row, row_length in enumerate(self._row_lengths(rows)):
             padded_length = next(length for length in self.lengths if length >= row_length)
             inputs = {
                 name: _fit_to_batch(
                     rows[name][row],
-                    [padded_length if n == -1 else n for n in sizes[1:]],
+                    [padded_length if n == -1 else n for n in input_sizes[1:]],
                     self._pad_id if name == "token_ids" else 0,
                 )
-                for name, sizes in self.inputs.items()
+                for name, input_sizes in self.inputs.items()
             }
             with self._lock:
                 outputs = self._runners[padded_length](**inputs)["computed"][0]
-            region = tuple(map(slice, map(min, outputs.shape, computed.shape[1:])))
-            computed[(row, *region)] = outputs[region]
+            computed[row] = _fit_to_batch(outputs, sizes, _PADDING_OUTPUT)[0]
         return computed
 
     def _row_lengths(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -155,8 +148,7 @@ class LiteNetwork(LiteFile):
         ids, shape = rows["token_ids"], self.inputs["token_ids"]
         axis = shape.index(-1)
         other_axes = tuple(dimension for dimension in range(1, ids.ndim) if dimension != axis)
-        is_real = ids != self._pad_id
-        is_real = is_real.any(axis=other_axes) if other_axes else is_real  # (B, L)
+        is_real = (ids != self._pad_id).any(axis=other_axes)  # (B, L)
         return is_real.shape[1] - np.argmax(is_real[:, ::-1], axis=1)
 
 

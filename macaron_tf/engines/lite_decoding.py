@@ -19,8 +19,9 @@ import os
 import pathlib
 import tempfile
 import threading
+import types
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -135,18 +136,18 @@ class _Functions:
         if not self._is_encoder_decoder:
             yield _DECODE, _trace(self._decode, token)
             for size in self.sizes:
-                yield (
-                    f"prefill_{size}",
-                    _trace(self._prefill, {"tokens": _int32(1, size), **self._state(1)}),
-                )
+                specs = {"tokens": _int32(1, size), **self._state(1)}
+                yield f"prefill_{size}", _trace(self._prefill, specs)
             return
-        memory = tf.nest.flatten(self._dummy_memory())
-        shapes = {
-            f"memory_{i:03}": tf.TensorSpec((None, part.shape[1], None, part.shape[3]), tf.float32)
-            for i, part in enumerate(memory)
-        }
+        memory = _numbered(
+            "memory",
+            (
+                tf.TensorSpec((None, part.shape[1], None, part.shape[3]))
+                for part in tf.nest.flatten(self._dummy_memory())
+            ),
+        )
         mask = {"memory_mask": tf.TensorSpec((None, None), tf.bool)}
-        yield _DECODE, _trace(self._decode, {**token, **shapes, **mask})
+        yield _DECODE, _trace(self._decode, {**token, **memory, **mask})
         yield _ENCODE, _trace(self._encode, {"source": _int32(None, None)})
 
     def _dummy_memory(self) -> Any:
@@ -155,44 +156,31 @@ class _Functions:
         return self.network.decoder.project_memory(tf.zeros((1, 2, width)))
 
     def _state(self, rows: int | None) -> dict[str, tf.TensorSpec]:
-        caches = {
-            f"cache_{i:03}": tf.TensorSpec([rows, *(n if n > 0 else None for n in shape)])
-            for i, shape in enumerate(self.caches)
-        }
+        shapes = ([rows, *(n if n > 0 else None for n in shape)] for shape in self.caches)
+        caches = _numbered("cache", map(tf.TensorSpec, shapes))
         return {"index": _int32(), "held": tf.TensorSpec((None,), tf.bool), **caches}
 
     def _decode(self, tokens, index, held, **tensors):
         context: dict[str, Any] = {"cache_mask": held}
         if self._is_encoder_decoder:
-            structure = self._dummy_memory()
-            context |= {
-                "rows": {
-                    "memory_keys": tf.nest.pack_sequence_as(
-                        structure, _in_order(tensors, "memory_0")
-                    ),
-                    "memory_mask": tensors["memory_mask"],
-                },
-                "kernel": None,
-                "backward": False,
-            }
+            parts = _in_order(tensors, "memory_0")
+            keys = tf.nest.pack_sequence_as(self._dummy_memory(), parts)
+            rows = {"memory_keys": keys, "memory_mask": tensors["memory_mask"]}
+            context |= {"rows": rows, "kernel": None, "backward": False}
         logits, state = self.network.decode_step(tokens, index, context, self._cache(tensors))
-        return {"logits": logits[:, 0], **self._new(state)}
+        return {"logits": logits[:, 0], **_numbered("new", tf.nest.flatten(state))}
 
     def _prefill(self, tokens, index, held, **tensors):
-        return self._new(
-            self.network.prefill(tokens, index, {"cache_mask": held}, self._cache(tensors))
-        )
+        context = {"cache_mask": held}
+        state = self.network.prefill(tokens, index, context, self._cache(tensors))
+        return _numbered("new", tf.nest.flatten(state))
 
     def _encode(self, source):
         memory = self.network.encode(source, training=False)
-        keys = tf.nest.flatten(self.network.decoder.project_memory(memory))
-        return {f"memory_{i:03}": part for i, part in enumerate(keys)}
+        return _numbered("memory", tf.nest.flatten(self.network.decoder.project_memory(memory)))
 
     def _cache(self, tensors: dict[str, tf.Tensor]) -> dict[str, Any]:
         return {"fixed": tf.nest.pack_sequence_as(self._structure, _in_order(tensors, "cache_"))}
-
-    def _new(self, state: dict[str, Any]) -> dict[str, tf.Tensor]:
-        return {f"new_{i:03}": part for i, part in enumerate(tf.nest.flatten(state))}
 
 
 def _int32(*shape: int | None) -> tf.TensorSpec:
@@ -202,6 +190,10 @@ def _int32(*shape: int | None) -> tf.TensorSpec:
 def _trace(function: Callable, specs: dict[str, tf.TensorSpec]):
     named_specs = {n: tf.TensorSpec(spec.shape, spec.dtype, n) for n, spec in specs.items()}
     return tf.function(function, autograph=False).get_concrete_function(**named_specs)
+
+
+def _numbered(name: str, parts: Iterable[Any]) -> dict[str, Any]:
+    return {f"{name}_{index:03}": part for index, part in enumerate(parts)}
 
 
 def _in_order(tensors: Mapping[str, Any], start: str) -> list[Any]:
@@ -230,15 +222,6 @@ class _Search:
     sources: np.ndarray | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class _Config:
-    """Fields of a network's configuration that a search needs."""
-
-    vocab_size: int
-    longest: int | None
-    special: Special
-
-
 class LiteDecoder(LiteFile):
     """Decoder in LiteRT, loaded from the files that `write_decoder` writes.
 
@@ -264,8 +247,11 @@ class LiteDecoder(LiteFile):
         super().__init__(folder, DECODER, RECORD, threads, _SPLIT_BYTES, **fields)
         record = self._record
         self._shapes, self._sizes = record["caches"], record["sizes"]
-        special = Special.of(record.get("special", {}))
-        self.config = _Config(record["vocab_size"], record.get("longest"), special)
+        self.config = types.SimpleNamespace(
+            vocab_size=record["vocab_size"],
+            longest=record.get("longest"),
+            special=Special.of(record.get("special", {})),
+        )
         with refuse_damage(self._path, "export the model again"):
             runner = self._interpreter.get_signature_runner(_DECODE)
         details = runner.get_input_details()
@@ -415,14 +401,12 @@ class LiteDecoder(LiteFile):
         past = max(index, 1)
         for row, ids in enumerate(tokens):
             padded[0, :length] = ids
-            caches = {
-                f"cache_{i:03}": interpreter.tensor(cache)()[row : row + 1, ..., :past, :]
-                for i, cache in enumerate(self._caches)
-            }
+            views = (interpreter.tensor(cache)() for cache in self._caches)
+            caches = _numbered("cache", (view[row : row + 1, ..., :past, :] for view in views))
             new = runner(
                 tokens=padded, index=np.int32(index), held=np.arange(past) < index, **caches
             )
-            del caches
+            del caches, views
             for cache, part in zip(self._caches, _in_order(new, "new_"), strict=True):
                 positions = slice(index, index + length)
                 interpreter.tensor(cache)()[row, ..., positions, :] = part[0, ..., :length, :]
@@ -450,9 +434,11 @@ class LiteDecoder(LiteFile):
             targets = np.flatnonzero(texts != np.arange(len(texts)))
             if len(targets):
                 origins, filled = texts[targets], search.filled
-                # `_copy_rows` frees its view of the interpreter's memory, as `_read_token`
-                # requires.
-                move = lambda cache: self._copy_rows(cache, filled, origins, targets)  # noqa: E731
+
+                def move(cache: int) -> None:  # `view` is freed at its end, see `_read_token`
+                    view = self._filled(cache, filled)
+                    view[targets] = view[origins]
+
                 [*self._copy_pool.map(move, self._caches)]
             return search
         caches = self._copy_caches(search) if is_loaded else search.caches
@@ -466,10 +452,6 @@ class LiteDecoder(LiteFile):
                 self._filled(cache, search.filled)[...] = caches[index][texts]
         search.caches, search.sources, self._loaded_search = [], None, search_id
         return search
-
-    def _copy_rows(self, cache: int, filled: int, origins: np.ndarray, targets: np.ndarray) -> None:
-        view = self._filled(cache, filled)
-        view[targets] = view[origins]
 
     def _unload_search(self) -> None:
         """Copies the interpreter's caches to their search, so that another search can begin."""

@@ -36,24 +36,20 @@ def write_lite(network: TaskNetwork, folder: pathlib.Path, precision: str) -> Li
     require_one_pass(task := network.task, "LiteRT", "call `write_decoder` instead")
     lengths = _lengths(task.longest)
     with under_policy(task.network, "float32", "LiteRT: the network"):
-        functions = {
-            signature_of(length): _traced_network(task, network.rows, length) for length in lengths
-        }
-        contents = lite_file(functions, task.network, precision)
+        functions = [_traced_network(task, network.rows, length) for length in lengths]
+        signatures = dict(zip(map(signature_of, lengths), functions, strict=True))
+        contents = lite_file(signatures, task.network, precision)
     (folder / NETWORK).write_bytes(contents)
-    short, long = (functions[signature_of(length)] for length in (lengths[0], lengths[-1]))
+    short, long = (f.structured_outputs["computed"].shape for f in (functions[0], functions[-1]))
     record = {
         "kind": precision,
         "lengths": lengths,
         "rows": ROWS[precision],
         "pad_id": task.vocabulary.special.pad,
         "inputs": {
-            name: _shape_with_length(spec.shape, long.structured_input_signature[1][name].shape)
-            for name, spec in short.structured_input_signature[1].items()
+            name: [1, *(size or -1 for size in ids.shape[1:])] for name, ids in network.rows.items()
         },
-        "output": _shape_with_length(
-            short.structured_outputs["computed"].shape, long.structured_outputs["computed"].shape
-        ),
+        "output": [a if a == b else -1 for a, b in zip(short, long, strict=True)],
     }
     (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n")
     return LiteNetwork(folder)
@@ -107,10 +103,6 @@ def _traced_network(
     }
     with implementation_scope("loop"):
         return tf.function(compute, autograph=False).get_concrete_function(**specs)
-
-
-def _shape_with_length(short: tf.TensorShape, long: tf.TensorShape) -> list[int]:
-    return [a if a == b else -1 for a, b in zip(short, long, strict=True)]
 
 
 def convert_to_lite(graph: TaskGraph, precision: str) -> LiteModel:

@@ -18,19 +18,13 @@ from macaron_tf.engines.graph import TaskGraph
 from macaron_tf.engines.lite import LiteNetwork
 from macaron_tf.engines.lite_decoding import LiteDecoder, write_decoder
 from macaron_tf.engines.lite_writer import write_lite
-from macaron_tf.engines.networks import TaskNetwork
-from macaron_tf.engines.onnx import write_onnx
-from macaron_tf.engines.openvino import write_openvino
+from macaron_tf.engines.networks import TaskNetwork, write_network
 from macaron_tf.engines.warm_up import write_warm_up
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths
 from macaron_tf.io.progress import Progress
 from macaron_tf.io.serving import MAX_VERSION, MODEL_FILE, RECORD, version_of
 from macaron_tf.tasks.base import Decoding
-
-# Functions that write the network in additional formats beside the SavedModel.
-WRITERS = {"onnx": write_onnx, "openvino": write_openvino}
-
 
 _SECTION = """## Exported
 
@@ -90,7 +84,7 @@ def write_version(
         lite: weight format of an additional LiteRT file, `"fp32"` or `"int8"`; `None` means no
             LiteRT file. If the network runs once per text, the SavedModel also gets the signatures
             `prepare` and `conclude`, which run before and after the network.
-        formats: additional formats to write, as keys of `WRITERS`.
+        formats: additional formats to write, as keys of `FORMATS`.
         certificate: comparison of the written files with the network. The results become the field
             `certificate` of the record, and a table below the card in `README.md`. `None` means no
             comparison.
@@ -107,7 +101,7 @@ def write_version(
             version = _choose_version(out, version)
             staging, network = folder / str(version), TaskNetwork(task)
             for name in formats:
-                WRITERS[name](network, staging)
+                write_network(network, staging, name)
             extra = staging / "assets.extra"
             extra.mkdir(parents=True)
             signatures, facts = dict(graph.signatures), {}
@@ -124,8 +118,7 @@ def write_version(
                 facts = certificate.check(graph, staging, lite_engine, formats)
                 card += f"\n{_SECTION}{certificate_text(facts)}"
             if lite_engine:
-                lite_engine.save_max_rows()
-                facts["lite"] = {**lite_engine.facts(), **facts.pop("lite", {})}
+                facts["lite"] = {**lite_engine.save_max_rows(), **facts.pop("lite", {})}
             if card:
                 (staging / "README.md").write_text(card)
             record = {**record, **dtypes, **facts, "vocabulary": task.vocabulary.hash}

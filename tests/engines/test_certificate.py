@@ -94,9 +94,9 @@ def test_without_its_runtime_a_file_is_not_checked(classifier, tmp_path, monkeyp
         with needed("ONNX Runtime"):
             raise ModuleNotFoundError(name="onnxruntime")
 
-    monkeypatch.setattr(certificate, "OnnxNetwork", missing)
-    write = lambda _, folder: (folder / "onnx").mkdir(parents=True)  # noqa: E731
-    monkeypatch.setitem(saved_model.WRITERS, "onnx", write)
+    monkeypatch.setattr(certificate, "NETWORKS", [("onnx", "ONNX", "fp32", missing)])
+    write = lambda _, folder, name: (folder / name).mkdir(parents=True)  # noqa: E731
+    monkeypatch.setattr(saved_model, "write_network", write)
     _, row = record_of(classifier.export(tmp_path, formats=["onnx"]))["certificate"]
     assert row["not_checked"].startswith("ONNX Runtime needs onnxruntime: pip install")
     assert f"| ONNX | not checked: {row['not_checked']} |  |  |" in certificate_table([row])

@@ -173,7 +173,7 @@ def texts_of(lines: list[str]) -> dict[str, np.ndarray]:
 
 
 def test_a_server_answers_small_requests_by_it_from_many_threads(classifier, version):
-    servable = Servable(str(version), 1)
+    servable = Servable(version, 1)
     servable.warm_up()
     signature = servable.signature()
     assert not signature.waits
@@ -181,14 +181,14 @@ def test_a_server_answers_small_requests_by_it_from_many_threads(classifier, ver
     expected = {text: lite.predict(text) for text in TEXTS}
 
     def check(text: str) -> None:
-        found = servable.run(signature, texts_of([text]))
+        found = servable.run(signature.name, texts_of([text]))
         assert found["probabilities"][0] == pytest.approx(expected[text]["probabilities"], abs=1e-6)
 
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         [*pool.map(check, TEXTS * 10)]
     many = TEXTS * 9
     exact = [answer["probabilities"] for answer in classifier.predict(many)]
-    found = servable.run(signature, texts_of(many))["probabilities"]
+    found = servable.run(signature.name, texts_of(many))["probabilities"]
     np.testing.assert_allclose(found, exact, atol=1e-5)  # the float32 graph's result
 
 
@@ -208,9 +208,9 @@ def test_without_its_files_a_version_is_served_by_its_graph(classifier, version,
     for number, damage in enumerate(damages):
         place = shutil.copytree(version, tmp_path / str(number))
         damage(place / "assets.extra" / NETWORK)
-        servable = Servable(str(place), 1)
+        servable = Servable(place, 1)
         assert servable.signature().waits
-        found = servable.run(servable.signature(), texts_of(["a b"]))
+        found = servable.run("serving_default", texts_of(["a b"]))
         np.testing.assert_allclose(found["probabilities"][0], exact, atol=1e-5)
     assert "is damaged" in caplog.text
 

@@ -270,7 +270,7 @@ def test_exports_decode_in_lite(tmp_path, monkeypatch, model, options):
     [_, row] = record["certificate"]
     assert 2 <= row["texts"] <= 4 and row["difference"] < 1e-4 and row["log_prob"] < 1e-3
     expected = model.predict(texts, **options)
-    opened = ExportedModel(find_version(tmp_path, 1))
+    opened = ExportedModel(find_version(tmp_path))
     dtypes = {name: dtype.as_numpy_dtype for name, dtype in model.task.inputs.items()}
     given = {name: [value] * len(texts) for name, value in {**CONTROLS, **options}.items()}
     given["text"] = [*map(str.encode, texts)]

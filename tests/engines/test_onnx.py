@@ -8,9 +8,7 @@ import tensorflow as tf
 import macaron_tf
 from export.saved_model import main
 from macaron_tf import models
-from macaron_tf.engines.networks import TaskNetwork
-from macaron_tf.engines.onnx import OnnxNetwork, write_onnx
-from macaron_tf.engines.openvino import OpenVinoNetwork
+from macaron_tf.engines.networks import OnnxNetwork, OpenVinoNetwork, TaskNetwork, write_network
 from macaron_tf.tasks.base import OnePass
 from tests.harness import float32_sum_error, numpy_of, refuses
 from tests.toys.pretrained import BYTES, PAIR, WORDS, loaded
@@ -67,7 +65,7 @@ def check_equal(task: OnePass, opened) -> None:
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_onnx_runtime_computes_what_the_network_does(name, onnx, tmp_path):
     task = noisy(SYSTEMS[name]())
-    write_onnx(TaskNetwork(task), tmp_path)
+    write_network(TaskNetwork(task), tmp_path, "onnx")
     check_equal(task, OnnxNetwork(tmp_path))
 
 

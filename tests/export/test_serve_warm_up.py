@@ -13,11 +13,11 @@ def test_each_signature_gets_a_made_up_row(model_folder, monkeypatch):
     runs, original = [], Servable.run
 
     def run(self, signature, inputs):
-        runs.append((signature.name, {name: array.tolist() for name, array in inputs.items()}))
+        runs.append((signature, {name: array.tolist() for name, array in inputs.items()}))
         return original(self, signature, inputs)
 
     monkeypatch.setattr(Servable, "run", run)
-    servable = Servable(str(model_folder / "1"), 1)
+    servable = Servable(model_folder / "1", 1)
     servable.warm_up()
     assert ("serving_default", {"text": [b"A dog is running."]}) in runs
     assert ("scalar", {"x": 0.0}) in runs

@@ -19,7 +19,8 @@ import tensorflow as tf
 
 from export.server import versions
 from export.server.errors import ServingError, from_exception
-from export.server.versions import Versions, find_versions
+from export.server.versions import Versions
+from macaron_tf.engines.exported import find_versions
 from macaron_tf.engines.saved_model import write_version
 from macaron_tf.io import paths as storage
 from tests import ram_paths
@@ -83,7 +84,7 @@ def test_the_next_version_never_overflows(tmp_path):
     (tmp_path / str(2**63 - 1)).mkdir()
     refuses(f"--version {2**63} is not valid: give a number from 1", write, tmp_path)
     publish(tmp_path, 10**20)
-    assert list(find_versions(str(tmp_path))) == [1]
+    assert list(find_versions(tmp_path)) == [1]
 
 
 @pytest.mark.slow
@@ -139,9 +140,10 @@ def publish(base, version, content="good"):
 
 
 @pytest.fixture
-def manager(tmp_path):
+def manager(tmp_path, monkeypatch):
     publish(tmp_path, 1)
-    made = Versions(str(tmp_path), 0.01, load=FakeServable)
+    monkeypatch.setattr(versions, "Servable", FakeServable)
+    made = Versions(str(tmp_path), 0.01)
     made.poll()
     return made
 
@@ -165,7 +167,7 @@ def test_only_complete_integer_folders_are_versions(tmp_path):
         publish(tmp_path, name)
     (tmp_path / "5").mkdir()
     (tmp_path / "6").write_text("a file")
-    assert sorted(find_versions(str(tmp_path))) == [1, 2]
+    assert sorted(find_versions(tmp_path)) == [1, 2]
 
 
 def test_the_newest_version_is_taken_up_once_its_copy_has_settled(manager, tmp_path):
@@ -176,7 +178,7 @@ def test_the_newest_version_is_taken_up_once_its_copy_has_settled(manager, tmp_p
     assert manager.current.version == 2
     assert states(manager) == {2: "AVAILABLE", 1: "END"}
     with pytest.raises(ServingError, match="version 1 is not served, only version 2"):
-        manager.get(1)
+        manager.get("1")
 
 
 def test_an_old_version_ends_after_its_last_request(manager, tmp_path):
@@ -192,7 +194,7 @@ def test_a_broken_version_is_reported_skipped_and_tried_again_when_it_changes(ma
     publish(tmp_path, 3, "broken")
     for _ in range(3):
         manager.poll()
-    [(_, state, message)] = manager.states(3)
+    [(_, state, message)] = manager.states("3")
     assert (manager.current.version, state) == (1, "END") and "truncated file" in message
     publish(tmp_path, 2)  # an intact version below the broken one replaces version 1
     assert settle(manager) == 2
