@@ -1,11 +1,13 @@
 """Exports a model as a SavedModel that includes the vocabulary and maps texts to answers.
 
     macaron export RUN OUT [--checkpoint average] [--n-best 4]
+    macaron export MODEL.keras OUT --vocabulary DIR --labels no yes
 
 RUN is the folder of a training run, or another location that `macaron_tf.load` accepts, such as
 `hugging-face:DIR`. The classes in `macaron_tf.tasks` document the inputs and outputs. The command
 writes the folder OUT/VERSION, as TensorFlow Serving expects. A server needs tensorflow and
-tensorflow_text, but not macaron_tf.
+tensorflow_text, but not macaron_tf. MODEL.keras is an `EncoderClassifier`, which needs --labels, or
+an `EncoderDecoder` for translation.
 """
 
 import argparse
@@ -24,27 +26,26 @@ from macaron_tf.cli.arguments import (
 from macaron_tf.errors import UserError
 from macaron_tf.io.serving import MAX_VERSION
 
-COMPILE = switch(
-    "--compile",
-    "compile a translator's beam search for requests of one sentence with XLA, which can halve the "
-    "time but makes the start slower; TensorFlow Serving then needs the flag "
-    "--xla_cpu_compilation_enabled=true",
-)
-BFLOAT16 = switch(
-    "--bfloat16",
-    "store weight matrices and compute matrix products in bfloat16, which is faster only on a CPU "
-    "with bfloat16 instructions (default: the dtype of the model)",
-)
-
 
 def run(options: argparse.Namespace) -> None:
     """Runs the command `macaron export`: exports a model as a SavedModel."""
     # Imported here so that `--help` works without TensorFlow.
     from macaron_tf.engines.certificate import certificate_text
+    from macaron_tf.tasks import Classification, Translation
 
-    model = load_model(options)
-    if options.pooling:
-        model = dataclasses.replace(model, pooling=options.pooling)
+    model = load_model(options, options.vocabulary)
+    given = {name: value for name, value in vars(options).items() if value}
+    changes = {name: given[name] for name in ("pooling", "labels", "max_length") if name in given}
+    is_bare_classifier = options.vocabulary and isinstance(model.network, Classification.networks)
+    if changes.keys() - {"pooling"} and not is_bare_classifier:
+        raise UserError(
+            f"{options.run} is no .keras file of a classifier: leave --labels and --max-length out"
+        )
+    model = dataclasses.replace(model, **changes)
+    search = {name: given[name] for name in ("n_best", "beam_size", "compiled") if name in given}
+    if search and not isinstance(model.task, Translation):
+        flag = next(iter(search)).replace("_", "-").removesuffix("d")
+        raise UserError(f"{options.run} is not a translator: leave --{flag} out")
     path = model.export(
         options.out,
         options.version,
@@ -52,14 +53,14 @@ def run(options: argparse.Namespace) -> None:
         options.lite,
         [name for name in ("onnx", "openvino") if vars(options)[name]],
         options.check,
-        **search_options(options, options.run, model),
+        **search,
     )
     record = json.loads((path / "assets.extra" / "export.json").read_text())
     print(certificate_text(record), end="")
     print(f"exported {path}; serve it with: macaron serve {options.out}")
 
 
-def load_model(options: argparse.Namespace):
+def load_model(options: argparse.Namespace, vocabulary: str | None = None):
     """Loads the model at the location `options.run`, as a `macaron_tf.Pretrained`."""
     # Imported here so that `--help` works without TensorFlow.
     from macaron_tf.model import load
@@ -70,18 +71,7 @@ def load_model(options: argparse.Namespace):
         if locate(location).without_recipe:
             raise UserError(f"{location} is no training run: leave --checkpoint out")
         location = f"{location}@{options.checkpoint}"
-    return load(location, trust_code=options.trust_code)
-
-
-def search_options(options: argparse.Namespace, location: str, model) -> dict[str, object]:
-    """Returns the beam search options that the user has set, as options of `Pretrained.export`."""
-    from macaron_tf.tasks import Translation
-
-    names = [name for name in ("n_best", "beam_size", "compile") if vars(options).get(name)]
-    if names and not isinstance(model.task, Translation):
-        flag = names[0].replace("_", "-")
-        raise UserError(f"{location} is not a translator: leave --{flag} out")
-    return {"compiled" if name == "compile" else name: vars(options)[name] for name in names}
+    return load(location, vocabulary=vocabulary, trust_code=options.trust_code)
 
 
 main = single_program(
@@ -108,8 +98,25 @@ main = single_program(
         "of the token vectors, or (cls) that of the first token",
         choices=("mean", "max", "cls"),
     ),
-    COMPILE,
-    BFLOAT16,
+    path_argument("--vocabulary DIR", "folder of the vocabulary of a .keras file"),
+    argument("--labels NAME", "names of a classifier's classes in order of their index", nargs="+"),
+    count(
+        "--max-length N",
+        "maximum number of tokens in a classifier's input, which is cut (default: the model's)",
+    ),
+    argument(
+        "--compile",
+        "compile a translator's beam search for requests of one sentence with XLA, which can halve "
+        "the time but makes the start slower; TensorFlow Serving then needs the flag "
+        "--xla_cpu_compilation_enabled=true",
+        action="store_true",
+        dest="compiled",
+    ),
+    switch(
+        "--bfloat16",
+        "store weight matrices and compute matrix products in bfloat16, which is faster only on a "
+        "CPU with bfloat16 instructions (default: the dtype of the model)",
+    ),
     argument(
         "--lite",
         "also write a LiteRT file with weights of this type, which `macaron serve` uses for small "

@@ -266,7 +266,7 @@ def needs_vocabulary(path: str | os.PathLike) -> UserError:
     return UserError(
         f"{path} is a network without a vocabulary: save it with a vocabulary by macaron_tf.load("
         f"'{path}', vocabulary='DIR').save_pretrained('FOLDER') and give FOLDER, or export it by "
-        f"`macaron keras_model {path} DIR OUT`"
+        f"`macaron export {path} OUT --vocabulary DIR`"
     )
 
 

@@ -27,7 +27,6 @@ COMMANDS = {
     "look": ("experiments.look", "plot attention weights and the memory of SwishRNN layers"),
     "export": ("export.saved_model", "export a trained model as a SavedModel"),
     "serve": ("export.serve", "serve a SavedModel on this machine over HTTP"),
-    "keras_model": ("export.keras_model", "export a .keras file and a vocabulary as a SavedModel"),
     "hugging_face": (
         "export.hugging_face",
         "export a trained model for Hugging Face's transformers",

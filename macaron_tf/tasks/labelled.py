@@ -300,7 +300,7 @@ def named_classes(
     num_outputs, labels = model.network.head.num_classes, tuple(model.labels)
     if len(labels) != (num_outputs if num_outputs > 1 else 0):
         where, count = model.checkpoint or model.name or "the model", len(labels)
-        command = "" if task == "tag" else ", or with --labels in `macaron keras_model`"
+        command = "" if task == "tag" else ", or with --labels in `macaron export`"
         raise UserError(
             f"{where} has {num_outputs} classes, but {count} class {plural('name', count)}: give "
             f"{num_outputs} by dataclasses.replace(model, labels=[...]){command}"

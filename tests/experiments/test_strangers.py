@@ -22,7 +22,6 @@ from experiments.commands import main
 from experiments.few_shot.commands import main as few_shot
 from experiments.lab.ode import main as ode
 from experiments.look import main as look
-from export.keras_model import main as keras_model
 from export.saved_model import main as export
 from macaron_tf.data.processes import Processes
 from macaron_tf.data.sources.readers import read_pairs
@@ -180,7 +179,7 @@ def test_keras_files_are_opened_in_safe_mode(here):
         lambda: macaron_tf.load("a.keras"),
     ):
         refuses(r"code of the module bad\.evil.*--trust-code", open_file)
-    assert keras_model(["a.keras", "vocabulary", "out"]) == 2
+    assert export(["a.keras", "out", "--vocabulary", "vocabulary"]) == 2
     assert ran_times(here) == 1
     assert keras.saving.load_model("a.keras", safe_mode=False).count_params() > 0
     assert ran_times(here) == 2

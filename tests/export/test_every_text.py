@@ -15,7 +15,6 @@ import tensorflow as tf
 
 import macaron_tf
 from experiments import registry
-from export import keras_model
 from export.saved_model import main
 from export.server.config import ServerConfig
 from export.server.model_server import ModelServer
@@ -100,7 +99,7 @@ class Kind:
             stands for a text that the run refuses or truncates.
         columns: names of the text inputs.
         inputs: further inputs, equal for each row.
-        keras: name of the type whose network `macaron keras_model` exports, followed by flags.
+        keras: name of the type whose .keras file `macaron export` exports, followed by flags.
     """
 
     vocabulary: str
@@ -337,14 +336,13 @@ def export(folder, name: str) -> None:
     if kind.keras:
         other, *flags = kind.keras
         if kind.expected is translations:
-            decoding = TranslationRun.open(folder / other).recipe.decoding
-            decoding = dataclasses.replace(decoding, n_best=2)
-            flags = ["--decoding", json.dumps(dataclasses.asdict(decoding))]
+            beams = TranslationRun.open(folder / other).recipe.decoding.beam_size
+            flags = ["--n-best", "2", "--beam-size", str(beams)]
         (folder / name).symlink_to(folder / other)
         macaron_tf.load(folder / other).network.save(folder / f"{name}.keras")
         vocabulary = folder / kind.vocabulary / "vocabulary"
-        words = [str(folder / f"{name}.keras"), str(vocabulary), out, *flags]
-        assert keras_model.main(words) == 0
+        words = [str(folder / f"{name}.keras"), out, "--vocabulary", str(vocabulary), *flags]
+        assert main(words) == 0
     else:
         more = ["--n-best", "2"] if kind.expected is translations else []
         assert main([str(folder / name), out, *more]) == 0
