@@ -75,8 +75,14 @@ PEER_TESTS := tests/hub $(addprefix tests/,layers/test_attention.py engines/test
 test-peers: .venv-peers/installed  ## compare with other libraries, which also read our folders; test Beam (.venv-peers)
 	$(RUN) .venv-peers/bin/python -m pytest $(PEER_TESTS)
 
+BENCH := $(RUN) .venv-peers/bin/python -m experiments.lab.benchmarks
 bench: .venv-peers/installed  ## run all benchmarks in short form against other libraries (15 minutes; .venv-peers)
-	$(RUN) .venv-peers/bin/python -m experiments.lab.benchmarks
+	-$(BENCH).train_step --rounds 5 --out runs/bench/blocks
+	-$(BENCH).train_step --against peers --rounds 3 --steps 2 --out runs/bench/train_step
+	-$(BENCH).input_pipeline --rounds 5 --out runs/bench/input_pipeline
+	-$(BENCH).decoding --rounds 3 --out runs/bench/decoding
+	-$(BENCH).decoding --model gpt2 --size mini --source-length 256 --batch-sizes 1 8 --rounds 3 --out runs/bench/prompts
+	-$(BENCH).serving --rounds 3 --out runs/bench/serving
 
 test-tpu: .venv-tpu/installed  ## run the tests of the TPU check with the TPU compiler (.venv-tpu)
 	$(RUN) .venv-tpu/bin/python -m pytest tests/lab/test_tpu_check.py

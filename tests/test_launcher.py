@@ -29,13 +29,9 @@ sys.modules |= dict.fromkeys(blocked)
 for name in ("commands", "train", "predict", "score", "evaluation.translation",
              "evaluation.pretraining", "evaluation.finetuning", "recipes.bert"):
     importlib.import_module("experiments." + name)
-<<<<<<< HEAD
 for name in ("translation", "pretraining", "finetuning", "embedding", "elmo", "text_to_text"):
     importlib.import_module("macaron_tf.runs." + name)
-for name in ("hub", "hugging_face", "keras_model", "saved_model"):
-=======
 for name in ("hub", "hugging_face", "saved_model"):
->>>>>>> acca66f0 (export takes .keras files with --vocabulary, in place of the command keras_model)
     importlib.import_module("export." + name)
 """
 

@@ -1,3 +1,3 @@
 # Modules of the commands that users run as `python -m MODULE`.
-NAMES = ("benchmarks", "elmo_tags", "ode", "tcn", "tpu_check")
+NAMES = ("ode", "tcn", "tpu_check")
 COMMANDS = tuple(f"experiments.lab.{name}" for name in NAMES)

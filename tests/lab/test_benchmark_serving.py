@@ -1,6 +1,3 @@
-import contextlib
-import io
-import subprocess
 import threading
 
 import keras
@@ -8,9 +5,9 @@ import numpy as np
 import pytest
 
 from experiments.lab.benchmarks import serving
-from experiments.lab.benchmarks.harness import machine, markdown
-from experiments.lab.benchmarks.serving import made_up_lines, translators
-from macaron_tf.__main__ import main
+from experiments.lab.benchmarks.harness import machine, publish
+from experiments.lab.benchmarks.serving import made_up_lines
+from macaron_tf.model import Pretrained
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.tasks import EncoderClassifier
 from macaron_tf.text.wordpiece import WordPieceVocabulary
@@ -31,7 +28,7 @@ def test_a_turn_times_every_request_once(clients):
     assert len(seconds) == 6 and all(second > 0 for second in seconds)
 
 
-def test_latencies_are_percentiles_of_the_timed_rounds_in_milliseconds(monkeypatch):
+def test_latencies_are_percentiles_of_the_timed_rounds_in_milliseconds(monkeypatch, capsys):
     calls = []
     options = serving.command.parse_args(["--rounds", "3", "--warm-up", "2"])
 
@@ -45,7 +42,8 @@ def test_latencies_are_percentiles_of_the_timed_rounds_in_milliseconds(monkeypat
     (row,) = rows = serving.with_latencies({"one": "answer"}, [["a"]] * 100, options)
     assert len(calls) == 5
     assert row["latency_ms"] == pytest.approx({"p50": 50.5, "p95": 95.1, "p99": 100}, abs=1)
-    assert "| p50 / p95 / p99, ms |" in markdown("T", machine(1, ()), {"s": rows}, "rows")
+    publish(None, "T", machine(1), [("s", rows)], "rows")
+    assert "| p50 / p95 / p99, ms |" in capsys.readouterr().out
 
 
 def test_answers_that_differ_are_not_timed():
@@ -53,8 +51,6 @@ def test_answers_that_differ_are_not_timed():
     refuses("ours and peer differ by 1.0e-03", serving.check_agreement, answers, [["a"]])
     answers["ours, bfloat16"] = answers.pop("ours")
     serving.check_agreement(answers, [["a"]])
-    texts = {name: lambda lines, name=name: np.array([name], object) for name in ("a", "b")}
-    refuses("b and a return different results", serving.check_agreement, texts, [["a"]])
 
 
 def test_lines_are_of_all_lengths_and_the_same_each_time():
@@ -68,43 +64,20 @@ def test_lines_are_of_all_lengths_and_the_same_each_time():
     assert [len(lines) for lines in serving.requests_of(4, options)] == [4, 4, 4]
 
 
-@pytest.fixture
-def exported_here(monkeypatch):
-    """Runs commands of the project in this process instead of a child process."""
-    elsewhere = subprocess.run
-
-    def run(command, **options):
-        if command[1:3] != ["-m", "macaron_tf"]:
-            return elsewhere(command, **options)
-        said = io.StringIO()
-        with contextlib.redirect_stdout(said):
-            status = main(command[3:])
-        return subprocess.CompletedProcess(command, status, said.getvalue())
-
-    monkeypatch.setattr(serving.subprocess, "run", run)
-
-
-def test_the_saved_model_answers_as_the_model_in_memory(tmp_path, monkeypatch, exported_here):
+def test_the_saved_model_answers_as_the_model_in_memory(tmp_path, monkeypatch):
     keras.utils.set_random_seed(1)
     vocabulary = WordPieceVocabulary.train(made_up_lines(50, 8, seed=1), 100)
     config = EncoderConfig(vocabulary.size, 16, 48, 2, 1, initializer_range=0.3)
     network = EncoderClassifier(config, 2)
     network.build()
     monkeypatch.setattr(serving, "MAX_LENGTH", 12)
-    answers = serving.our_answers(network, vocabulary, tmp_path)
+    usage = {"labels": ("no", "yes"), "max_length": 12}
+    model = Pretrained(network, vocabulary=vocabulary, name="made", **usage)
+    answers = serving.our_answers(model, tmp_path)
     assert len(answers) == 3
     lines = made_up_lines(6, 20, seed=2)
     serving.check_agreement(answers, [lines[:1], lines])
     assert np.ptp(answers["SavedModel"](lines)[:, 0]) > 1e-2
-
-
-@pytest.mark.slow
-def test_the_saved_translator_says_what_its_graph_says(tmp_path):
-
-    answers = translators("tiny", made_up_lines(2000, 60, seed=1), 6, tmp_path)
-    lines = made_up_lines(3, 10, seed=2)
-    serving.check_agreement(answers, [lines])
-    assert all(text for (text,) in answers["SavedModel"](lines))
 
 
 def test_hugging_faces_classifier_answers_as_ours(tmp_path):

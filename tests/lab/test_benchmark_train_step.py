@@ -96,12 +96,12 @@ SDPA_ENCODER = {
     "encoder/embeddings/positions": "positions",
     "encoder/embeddings/segments": Raw("segments.weight"),
     "encoder/embeddings/norm": "norm",
-    "block_{}/attention_0/attention/query_key_value": "layers.{}.query_key_value",
-    "block_{}/attention_0/attention/output": "layers.{}.output",
-    "block_{}/attention_0/norm": "layers.{}.attention_norm",
-    "block_{}/feed_forward_1/feed_forward/inner": "layers.{}.inner",
-    "block_{}/feed_forward_1/feed_forward/outer": "layers.{}.outer",
-    "block_{}/feed_forward_1/norm": "layers.{}.feed_forward_norm",
+    "block_{}/attention_0/attention/query_key_value": "encoder.layers.{}.self_attn.in_proj",
+    "block_{}/attention_0/attention/output": "encoder.layers.{}.self_attn.out_proj",
+    "block_{}/attention_0/norm": "encoder.layers.{}.norm1",
+    "block_{}/feed_forward_1/feed_forward/inner": "encoder.layers.{}.linear1",
+    "block_{}/feed_forward_1/feed_forward/outer": "encoder.layers.{}.linear2",
+    "block_{}/feed_forward_1/norm": "encoder.layers.{}.norm2",
     "masked_language/dense": "dense",
     "masked_language/norm": "head_norm",
     "masked_language/bias": Raw("bias"),
@@ -121,6 +121,7 @@ def test_losses_equal_pytorchs_on_the_same_weights():
     network = PretrainingEncoder(keras_encoders.bert_config(TINY))
     network.build()
     state = {name: value.detach().numpy() for name, value in model.state_dict().items()}
+    state = {name.replace("in_proj_", "in_proj."): value for name, value in state.items()}
     assign_weights(network, TorchArrays(state), SDPA_ENCODER)
     ours = keras_encoders.training_step(TINY, network.config, jit=False, network=network)
     theirs = torch_encoders.training_step(TINY, model, model)

@@ -46,7 +46,6 @@ command = Benchmark(
     "decoding",
     __doc__,
     "new tokens",
-    ("tensorflow", "keras", "torch", "transformers", "ctranslate2", "numpy"),
     argument(
         "--model",
         "translator (beam search) or gpt2 (greedy decoding after prompts)",
@@ -66,7 +65,6 @@ command = Benchmark(
     count("--beam-size", "width of the translator's beam search", 4),
     count("--source-length", "number of tokens in a source sentence or prompt", 24, minimum=2),
     count("--new-tokens", "number of tokens to generate for each text", 32, minimum=2),
-    count("--inter-op-threads", "number of inter-op threads of TensorFlow", 1),
     switch("--macaron", "also time a Macaron translator of the same size (default: none)"),
     several(
         "--lite",
@@ -90,7 +88,7 @@ def main(options: argparse.Namespace) -> Tables:
     """Runs the benchmark: times all implementations at each batch size."""
     if options.size not in SIZES[options.model]:
         raise UserError(f"--size {options.size} must be one of {', '.join(SIZES[options.model])}")
-    peers.set_up(options.threads, options.inter_op_threads)
+    peers.set_up(options.threads, inter_op_threads=1)
     batches = (translations if options.model == "translator" else continuations)(options)
     for batch_size in options.batch_sizes:
         expected, functions = batches(batch_size)
@@ -126,9 +124,8 @@ def translations(options: argparse.Namespace) -> Batches:
         decoder = convert_decoder(model, weight_type, options.threads)
         searches[f"ours, LiteRT {weight_type}"] = _search(options, decoder, jit_compile=False)
     for weight_type in options.ctranslate2:
-        translator = peers.CTranslate2Peer(peer, options.threads, weight_type)
-        searches[f"CTranslate2, {weight_type}"] = functools.partial(
-            translator.generate, count=count, beam_size=options.beam_size
+        searches[f"CTranslate2, {weight_type}"] = peers.ctranslate2_translator(
+            peer, options.threads, weight_type, count, options.beam_size
         )
 
     def batch(batch_size: int):
@@ -177,7 +174,9 @@ def continuations(options: argparse.Namespace) -> Batches:
     )
     greedy = GenerationConfig(temperature=0.0, max_tokens=count, min_tokens=count)
     ctranslate2_peers = {
-        f"CTranslate2, {weight_type}": peers.CTranslate2GPT2(peer, options.threads, weight_type)
+        f"CTranslate2, {weight_type}": peers.ctranslate2_generator(
+            peer, options.threads, weight_type, count
+        )
         for weight_type in options.ctranslate2
     }
     generators = {
@@ -197,8 +196,8 @@ def continuations(options: argparse.Namespace) -> Batches:
         functions = {
             REFERENCE: lambda: peer.generate(prompts, count, pad_token_id=config.vocab_size - 1)
         }
-        for name, ctranslate2_peer in ctranslate2_peers.items():
-            functions[name] = functools.partial(ctranslate2_peer.generate, prompts, count)
+        for name, generate in ctranslate2_peers.items():
+            functions[name] = functools.partial(generate, prompts)
         for name, generator in generators.items():
             functions[name] = lambda generator=generator: completed(generator, lists, greedy)
         functions["ours, XLA"] = compiled(generators["ours"], prompts, greedy)
@@ -222,13 +221,10 @@ def compiled(
     The function returns the ids `(B, N)` of N new tokens after each prompt in `rows (B, P)`.
     """
     (batch_size, length), count = rows.shape, config.max_tokens
-    arrays = (
-        rows,
-        np.full(batch_size, length),
-        np.full(batch_size, count),
-        np.zeros((batch_size, 1)),
+    lengths, limits = tf.fill([batch_size], length), tf.fill([batch_size], count)
+    prompts = Prompts(
+        tf.constant(rows, tf.int32), lengths, limits, tf.zeros([batch_size, 1], tf.int32)
     )
-    prompts = Prompts(*(tf.constant(array, tf.int32) for array in arrays))
     step, rules = generator.model.decode_step, generator.rules(config, config.min_tokens)
 
     @tf.function(autograph=False)

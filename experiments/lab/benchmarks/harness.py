@@ -11,6 +11,7 @@ Ratios compare times within a round.
 import argparse
 import contextlib
 import importlib.metadata
+import itertools
 import os
 import pathlib
 import platform
@@ -19,7 +20,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -33,12 +34,10 @@ from macaron_tf.io.paths import write_atomic
 # Pairs of a setting and its rows from `compare`. Iterating over the pairs runs the measurements.
 Tables = Iterable[tuple[str, list[dict]]]
 
-DROPOUT = count("--dropout", "rate of all dropout layers", 0.1, minimum=0.0, below=1)
-DTYPE_POLICY = argument(
-    "--dtype-policy",
-    "Keras dtype policy of all contenders",
-    default="float32",
-    choices=("float32", "mixed_bfloat16"),
+PACKAGES = (
+    *("tensorflow", "tensorflow-text", "keras", "jax", "numpy", "tokenizers", "ai-edge-litert"),
+    *("torch", "transformers", "keras-hub", "tf-models-official", "ctranslate2"),
+    *("onnxruntime", "openvino"),
 )
 
 
@@ -65,7 +64,6 @@ class Benchmark(Parser):
         name: str,
         description: str,
         unit: str,
-        packages: Sequence[str],
         *parts: Part,
         rounds: int = 5,
         warm_up: int = 2,
@@ -75,7 +73,7 @@ class Benchmark(Parser):
             prog=f"python -m experiments.lab.benchmarks.{name}",
             description=description,
         )
-        self.unit, self.packages = unit, packages
+        self.unit = unit
         self.set_defaults(threads=1)
         together(
             count("--rounds", "number of timed rounds", rounds),
@@ -85,17 +83,13 @@ class Benchmark(Parser):
                 warm_up,
             ),
             count("--seed", "random seed of the weights and inputs", 1, minimum=0),
-            *(
-                [count("--threads", "number of CPU threads of each contender", threads)]
-                if threads
-                else []
-            ),
             local_path_argument(
-                "--out DIR",
-                "folder for README.md and results.json (default: print the tables)",
+                "--out DIR", "folder for README.md and results.json (default: print the tables)"
             ),
             *parts,
         )(self)
+        if threads:
+            count("--threads", "number of CPU threads of each contender", threads)(self)
         for action in self._actions:
             if action.default not in (None, False, [], argparse.SUPPRESS):
                 shown = "%(default)s"
@@ -116,8 +110,10 @@ class Benchmark(Parser):
             @exit_on_user_error
             def main(arguments: list[str] | None = None) -> None:
                 options = self.parse_args(arguments)
-                facts = machine(options.threads, self.packages)
-                shown = title.format(**vars(options))
+                facts, shown = (
+                    machine(options.threads),
+                    title.format(**vars(options)),
+                )
                 publish(options.out, shown, facts, measure(options), self.unit)
 
             return main
@@ -243,34 +239,29 @@ def made_up_texts(seed: int = 0) -> Iterator[str]:
     frequencies = 1 / (np.arange(len(words)) + 2.7)  # Zipf-Mandelbrot law
     bounds = np.cumsum(frequencies) / frequencies.sum()
     while True:
-        lengths = rng.integers(6, 31, (10, 5))
-        indices = iter(np.searchsorted(bounds, rng.random(lengths.sum())))
-        yield "\n".join(
-            " ".join(
-                ", ".join(
-                    " ".join(words[next(indices)] for _ in range(part))
-                    for part in (count - count // 2, count // 2)
-                ).capitalize()
-                + "."
-                for count in paragraph
-            )
-            for paragraph in lengths
-        )
+        lengths = rng.integers(6, 31, 50)
+        drawn = (words[rank] for rank in np.searchsorted(bounds, rng.random(lengths.sum())))
+        sentences = []
+        for length in lengths:
+            parts = (itertools.islice(drawn, n) for n in (length - length // 2, length // 2))
+            sentences.append(f"{', '.join(map(' '.join, parts)).capitalize()}.")
+        yield "\n".join(" ".join(sentences[start : start + 5]) for start in range(0, 50, 5))
 
 
-def machine(threads: int, packages: Iterable[str]) -> dict:
-    """Returns a description of the machine and the software, for the report.
-
-    The versions of `packages` are included if they are installed.
-    """
+def machine(threads: int) -> dict:
+    """Returns a description of the machine and of the installed `PACKAGES`, for the report."""
     versions = {"python": platform.python_version()}
-    for package in packages:
+    for package in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
-    info = pathlib.Path("/proc/cpuinfo")
+    info, gpus = pathlib.Path("/proc/cpuinfo"), []
     cpu = re.search(r"model name\s*: (.+)", info.read_text() if info.exists() else "")
+    if shutil.which("nvidia-smi"):
+        query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        output = subprocess.run(query, capture_output=True, text=True, check=False).stdout
+        gpus = output.splitlines()
     return {
-        "gpu": gpu(),
+        "gpu": gpus[0] if gpus else None,
         "cpu": cpu[1] if cpu else platform.processor(),
         "cpus": os.cpu_count(),
         "threads": threads,
@@ -280,22 +271,17 @@ def machine(threads: int, packages: Iterable[str]) -> dict:
     }
 
 
-def gpu() -> str | None:
-    """Returns the name of the first GPU that `nvidia-smi` lists, or `None` if there is none."""
-    if not shutil.which("nvidia-smi"):
-        return None
-    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-    output = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    return output.splitlines()[0] if output else None
+def cell(values: list[float], digits: int) -> str:
+    """Formats quartiles as the median, followed by the other two quartiles in parentheses."""
+    low, middle, high = (f"{value:.{digits}f}" for value in values)
+    return f"{middle} ({low} to {high})"
 
 
-def markdown(title: str, facts: Mapping, tables: Mapping[str, list[dict]], unit: str) -> str:
-    """Formats a report in Markdown, with a table for each setting.
+def publish(directory: str | None, title: str, facts: Mapping, tables: Tables, unit: str) -> None:
+    """Prints each result when it is measured, and then prints and writes the whole report.
 
-    Args:
-        tables: dict mapping a setting to the output of `compare` for this setting. The optional
-            field "more" of a row is a dict mapping the name of an additional column to the cell in
-            this column.
+    The report has a table for each setting. The optional field "more" of a row is a dict mapping
+    the name of an additional column to the cell in this column.
     """
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     chips = ", ".join(filter(None, (facts["gpu"], facts["cpu"])))
@@ -306,48 +292,24 @@ def markdown(title: str, facts: Mapping, tables: Mapping[str, list[dict]], unit:
         "the time divided by the reference's time in the same round, so a ratio below 1 is "
         "faster.\n"
     )
-    columns = {"rate": f"{unit} per second", "ratio": "time ratio", "cpu_ratio": "CPU time ratio"}
-    for setting, rows in tables.items():
-        names = ["contender", *columns.values(), *rows[0].get("more", {})]
-        cells = [
-            [
-                row["name"],
-                *(cell(row[key], 1 if key == "rate" else 2) for key in columns),
-                *row.get("more", {}).values(),
-            ]
-            for row in rows
-        ]
-        text += "\n".join(["", f"## {setting}", "", *table(names, cells), ""])
-    return text
-
-
-def cell(values: list[float], digits: int) -> str:
-    """Formats quartiles as the median, followed by the other two quartiles in parentheses."""
-    low, middle, high = (f"{value:.{digits}f}" for value in values)
-    return f"{middle} ({low} to {high})"
-
-
-def publish(directory: str | None, title: str, facts: Mapping, tables: Tables, unit: str) -> None:
-    """Prints each result when it is measured, and then prints and writes the whole report."""
-    measured_tables = {}
+    names, records = ["contender", f"{unit} per second", "time ratio", "CPU time ratio"], []
     for setting, rows in tables:
-        measured_tables[setting] = rows
+        cells = []
         for row in rows:
+            more = row.pop("more", {})
+            records.append({"setting": setting, **row})
+            ratios = (cell(row[key], 2) for key in ("ratio", "cpu_ratio"))
+            cells.append([row["name"], cell(row["rate"], 1), *ratios, *more.values()])
             print(
                 f"{setting}: {row['name']}: {row['rate'][1]:.1f} {unit} per second, "
                 f"{1 / row['ratio'][1]:.2f} times the rate of {row['reference']}, CPU time "
                 f"ratio {row['cpu_ratio'][1]:.2f}",
                 flush=True,
             )
-    text = markdown(title, facts, measured_tables, unit)
+        text += "\n".join(["", f"## {setting}", "", *table([*names, *more], cells), ""])
     print(text)
     if directory:
-        lines = [
-            {"setting": setting, **{key: row[key] for key in row if key != "more"}}
-            for setting, rows in measured_tables.items()
-            for row in rows
-        ]
-        record = {"title": title, "unit": unit, "machine": facts, "rows": lines}
+        record = {"title": title, "unit": unit, "machine": facts, "rows": records}
         write_record(pathlib.Path(directory, "results.json"), record)
         write_atomic(pathlib.Path(directory, "README.md"), text.encode())
         print(f"written to {directory}")

@@ -1,8 +1,6 @@
 """Times input pipelines from text to masked batches on one core, against Hugging Face and NumPy.
 
     python -m experiments.lab.benchmarks.input_pipeline --out DIR
-    python -m experiments.lab.benchmarks.input_pipeline --text 'novels/*.txt.gz' \\
-        --vocabulary vocab.txt
 
 Three implementations make the same rows `[CLS] ids [SEP]` with BERT masking, which predicts 15% of
 the tokens. Of the predicted tokens, 80% are replaced by [MASK] and 10% by a random token. The
@@ -15,12 +13,11 @@ implementations are:
 The process uses one core. Tokens per second include [CLS] and [SEP], but no padding.
 
 Before the timing, the benchmark checks that all implementations make equal rows, before masking.
-Without --text, the benchmark generates text in an artificial language whose word frequencies follow
-Zipf's law. Without --vocabulary, it trains a vocabulary on the text.
+The text is in an artificial language whose word frequencies follow Zipf's law, and the vocabulary
+is trained on it.
 """
 
 import argparse
-import dataclasses
 import itertools
 import os
 import pathlib
@@ -31,14 +28,13 @@ import numpy as np
 import tensorflow as tf
 
 from experiments.lab.benchmarks import harness
-from experiments.lab.benchmarks.harness import Benchmark, Tables, counted
-from macaron_tf.cli.arguments import count, path_argument
+from experiments.lab.benchmarks.harness import Benchmark, Tables, counted, made_up_texts
+from macaron_tf.cli.arguments import count
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.documents import tokenized_documents
 from macaron_tf.data.corpus.packing import pack_rows
 from macaron_tf.data.corpus.shards import token_ids_of
 from macaron_tf.data.corpus.writing import prepare
-from macaron_tf.data.sources.readers import documents
 from macaron_tf.errors import UserError
 from macaron_tf.objectives import MaskedLanguageObjective
 from macaron_tf.text import WordPieceVocabulary
@@ -54,17 +50,7 @@ command = Benchmark(
     "input_pipeline",
     __doc__,
     "tokens",
-    ("tensorflow", "tensorflow-text", "tokenizers", "numpy"),
-    path_argument(
-        "--text GLOB",
-        "pattern of the names of text files, plain or .gz, with one document each (default: "
-        "generate random text)",
-    ),
-    path_argument(
-        "--vocabulary FILE",
-        "vocabulary file vocab.txt of an uncased BERT (default: train a vocabulary on the text)",
-    ),
-    count("--megabytes", "maximum size of the text, in millions of characters", 4.0, minimum=1.0),
+    count("--megabytes", "size of the text, in millions of characters", 4.0, minimum=1.0),
     count("--lengths", "row lengths to time, in tokens", [128], minimum=8, nargs="+"),
     count("--batch-size", "number of rows in a batch", 256),
     count("--passes", "number of passes over the shards in each round", 10),
@@ -103,38 +89,41 @@ def mask_rows(
     return {"token_ids": masked, "labels": np.where(selected, token_ids, IGNORED_LABEL)}
 
 
-@dataclasses.dataclass
 class Work:
     """Text that all compared implementations read, with methods that make batches from the text.
 
     Attributes:
+        tokens: number of tokens in all rows, including [CLS] and [SEP]; set by `check`.
+
+    Args:
         vocabulary: vocabulary of this library, which the Hugging Face tokenizer also uses.
         length: number of tokens L in a row.
-        tokens: number of tokens in all rows, including [CLS] and [SEP]; set by `check`.
+        folder: empty folder for files of the text and the vocabulary.
     """
 
-    texts: Sequence[str]
-    vocabulary: WordPieceVocabulary
-    length: int
-    batch_size: int
-    folder: pathlib.Path
-    tokens: int = 0
-
-    def __post_init__(self):
+    def __init__(
+        self,
+        texts: Sequence[str],
+        vocabulary: WordPieceVocabulary,
+        length: int,
+        batch_size: int,
+        folder: pathlib.Path,
+    ):
         import tokenizers
 
-        path = self.folder / "vocabulary.txt"
-        path.write_bytes(self.vocabulary.contents())
-        lower_case = self.vocabulary.lower_case
+        self.texts, self.vocabulary, self.tokens = texts, vocabulary, 0
+        self.length, self.batch_size = length, batch_size
+        path, documents_folder = folder / "vocabulary.txt", folder / "documents"
+        path.write_bytes(vocabulary.contents())
+        lower_case = vocabulary.lower_case
         self._tokenizer = tokenizers.BertWordPieceTokenizer(str(path), lowercase=lower_case)
-        documents_folder = self.folder / "documents"
         documents_folder.mkdir()
-        for index, text in enumerate(self.texts):
+        for index, text in enumerate(texts):
             (documents_folder / f"{index:07d}.txt").write_text(text, encoding="utf-8", newline="\n")
         # This value of `validation_every` holds out only the first row for validation.
-        options = {"sequence_length": self.length, "validation_every": 1 << 30}
+        options = {"sequence_length": length, "validation_every": 1 << 30}
         config = CorpusConfig(f"text:{documents_folder}/*.txt", **options)
-        self._corpus = prepare(config, self.vocabulary, self.folder / "corpus")
+        self._corpus = prepare(config, vocabulary, folder / "corpus")
 
     def hugging_face_rows(self) -> Iterator[np.ndarray]:
         """Yields the rows `(N, L)` of each document, made by the Hugging Face tokenizer."""
@@ -170,19 +159,12 @@ class Work:
         expected, actual = (
             np.concatenate([*rows]) for rows in (self.hugging_face_rows(), self.macaron_tf_rows())
         )
-        if not np.array_equal(expected, actual):
-            raise UserError(
-                "the tokenizer of Hugging Face and this library produce different rows, perhaps "
-                'because the text contains a special token such as "[MASK]": give other files with '
-                "--text or --vocabulary"
-            )
-        dataset = self._corpus.dataset(
-            "train", self.batch_size, None, repeat=False, drop_remainder=False
-        )
+        options = {"repeat": False, "drop_remainder": False}
+        dataset = self._corpus.dataset("train", self.batch_size, None, **options)
         shards = np.concatenate([batch["token_ids"] for batch in dataset.as_numpy_iterator()])
-        if not np.array_equal(shards, actual[1:]):
+        if not (np.array_equal(expected, actual) and np.array_equal(shards, actual[1:])):
             raise UserError(
-                "the rows in the shards differ from those built from the text: report this as a bug"
+                "the tokenizer of Hugging Face and this library produce different rows: report it"
             )
         self.tokens = int(np.count_nonzero(actual))
 
@@ -190,9 +172,8 @@ class Work:
         """Makes masked batches with this library, starting from the text."""
 
         def batches() -> Iterator[dict[str, np.ndarray]]:
-            return (
-                {"token_ids": rows} for rows in batched(self.macaron_tf_rows(), self.batch_size)
-            )
+            for rows in batched(self.macaron_tf_rows(), self.batch_size):
+                yield {"token_ids": rows}
 
         spec = {"token_ids": tf.TensorSpec((None, self.length), tf.int32)}
         return self.masked(tf.data.Dataset.from_generator(batches, output_signature=spec))
@@ -212,15 +193,12 @@ class Work:
         Each function makes all batches and returns the number of tokens. The implementation that
         reads shards makes `passes` passes. The others read the text once.
         """
-        shard_tokens = sum(
-            int(np.count_nonzero(batch["token_ids"]))
-            for batch in self.shard_rows(passes).as_numpy_iterator()
-        )
-        from_shards = self.masked(self.shard_rows(passes))
+        rows = self.shard_rows(passes)
+        shard_tokens = sum(int(np.count_nonzero(batch["token_ids"])) for batch in rows)
         return {
             REFERENCE: counted(self.tokens, lambda: sum(1 for _ in self.hugging_face_batches())),
             FROM_TEXT: counted(self.tokens, full_pass(self.text_dataset())),
-            FROM_SHARDS: counted(shard_tokens, full_pass(from_shards)),
+            FROM_SHARDS: counted(shard_tokens, full_pass(self.masked(rows))),
         }
 
 
@@ -234,28 +212,14 @@ def full_pass(dataset: tf.data.Dataset) -> Callable[[], int]:
     return lambda: int(count_batches())
 
 
-def open_vocabulary(path: str | None, texts: Sequence[str]) -> WordPieceVocabulary:
-    """Reads a BERT vocab.txt, or trains a vocabulary on the first million characters of `texts`."""
-    if path:
-        return WordPieceVocabulary.from_file(path)
-    sample = "\n".join(texts)[: 1 << 20]
-    return WordPieceVocabulary.train(sample.split("\n"), _VOCABULARY_SIZE)
-
-
-def read_texts(pattern: str | None, megabytes: float) -> list[str]:
-    """Reads files that match a glob pattern, or generates documents, up to a given size.
-
-    The function truncates the last document to reach exactly this size, if there is enough text.
-    Blank documents are left out.
-    """
-    remaining = round(megabytes * 1e6)
-    texts = []
-    for text in documents(f"text:{pattern}") if pattern else harness.made_up_texts():
+def read_texts(megabytes: float) -> list[str]:
+    """Generates documents of a given size together. The last document is truncated."""
+    texts, remaining = [], round(megabytes * 1e6)
+    for text in made_up_texts():
         texts.append(text[:remaining])
         remaining -= len(text)
         if remaining <= 0:
-            break
-    return [text for text in texts if text.strip()]
+            return texts
 
 
 def _stay_on_one_core() -> None:
@@ -274,9 +238,10 @@ def _stay_on_one_core() -> None:
 def main(options: argparse.Namespace) -> Tables:
     """Runs the benchmark: checks and times the implementations at each row length."""
     _stay_on_one_core()
-    texts = read_texts(options.text, options.megabytes)
-    vocabulary = open_vocabulary(options.vocabulary, texts)
-    about = f"{vocabulary.pieces:,} pieces, {options.text or 'generated text'}"
+    texts = read_texts(options.megabytes)
+    sample = "\n".join(texts)[: 1 << 20]
+    vocabulary = WordPieceVocabulary.train(sample.split("\n"), _VOCABULARY_SIZE)
+    about = f"{vocabulary.pieces:,} pieces, generated text"
     for length in options.lengths:
         with tempfile.TemporaryDirectory() as folder:
             work = Work(texts, vocabulary, length, options.batch_size, pathlib.Path(folder))

@@ -6,6 +6,7 @@ GELU, tied embeddings, logits only at masked positions, and AdamW. The inputs ha
 attention mask. The models of KerasHub and Model Garden have no segment embeddings (2 D weights).
 """
 
+import functools
 import itertools
 import types
 from collections.abc import Callable
@@ -59,10 +60,9 @@ def block_configs(setting: StepSetting) -> dict[str, EncoderConfig]:
         "BERT-rab": ("bert_rab", {}),
         "BERT-orig": ("bert", {}),
         "Macaron-BERT": ("macaron_bert", {}),
-        "SwishRNN k=1": ("swish_rnn", {"rnn_step_sizes": (1,)}),
-        "SwishRNN k=2": ("swish_rnn", {"rnn_step_sizes": (2,)}),
-        "SwishRNN k={1,2,4}": ("swish_rnn", {"rnn_step_sizes": (1, 2, 4)}),
     }
+    for name, sizes in (("k=1", (1,)), ("k=2", (2,)), ("k={1,2,4}", (1, 2, 4))):
+        blocks[f"SwishRNN {name}"] = ("swish_rnn", {"rnn_step_sizes": sizes})
     return {
         name: bert_config(setting, family, feed_forward_dim=width, **changes)
         for name, (family, changes) in blocks.items()
@@ -127,15 +127,14 @@ def block_contenders(**options) -> dict[str, Contender]:
     configuration without native kernels.
     """
     setting = StepSetting(**options)
+    implementation, configs = setting.implementation, block_configs(setting)
     steps = {
-        name: training_step(setting, config, setting.jit, implementation=setting.implementation)
-        for name, config in block_configs(setting).items()
+        name: training_step(setting, config, setting.jit, implementation)
+        for name, config in configs.items()
     }
-    if setting.implementation == "auto" and not setting.jit and not on_jax():
-        name, config = next(iter(block_configs(setting).items()))
-        steps[f"{name}, no native ops"] = training_step(
-            setting, config, False, implementation="loop"
-        )
+    if implementation == "auto" and not setting.jit and not on_jax():
+        name, config = next(iter(configs.items()))
+        steps[f"{name}, no native ops"] = training_step(setting, config, False, "loop")
     return steps
 
 
@@ -172,9 +171,7 @@ def keras_hub_model(setting: StepSetting):
     """Builds a Keras model with the `TransformerEncoder` layers of KerasHub."""
     import keras_hub
 
-    def initializer():
-        return keras.initializers.TruncatedNormal(stddev=INITIALIZER_RANGE)
-
+    initializer = functools.partial(keras.initializers.TruncatedNormal, stddev=INITIALIZER_RANGE)
     ids = keras.Input((setting.length,), dtype="int32")
     positions = keras.Input((setting.num_masked,), dtype="int32")
     embedding = keras_hub.layers.TokenAndPositionEmbedding(
@@ -205,9 +202,8 @@ def model_garden_model(setting: StepSetting):
     import tf_keras
     from official.nlp.modeling import layers
 
-    def initializer():
-        return tf_keras.initializers.TruncatedNormal(stddev=INITIALIZER_RANGE)
-
+    initializers = tf_keras.initializers
+    initializer = functools.partial(initializers.TruncatedNormal, stddev=INITIALIZER_RANGE)
     ids = tf_keras.Input((setting.length,), dtype="int32")
     positions = tf_keras.Input((setting.num_masked,), dtype="int32")
     tokens = layers.OnDeviceEmbedding(setting.vocab_size, setting.hidden_dim, initializer())

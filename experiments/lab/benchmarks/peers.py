@@ -5,16 +5,18 @@ import json
 import os
 import pathlib
 import tempfile
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
 from experiments.lab.benchmarks.harness import set_threads
 from macaron_tf.decoding import BeamSearchConfig
-from macaron_tf.errors import UserError
+from macaron_tf.errors import needed
 from macaron_tf.hub import ModelParts, import_encoder_decoder, read_hugging_face
+from macaron_tf.hub.families import FAMILIES
 from macaron_tf.models import EncoderConfig
-from macaron_tf.models.config import EncoderDecoderConfig
+from macaron_tf.models.config import EncoderDecoderConfig, StackConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.special import Special
 from macaron_tf.text.byte_pairs import byte_alphabet
@@ -34,19 +36,15 @@ def set_up(threads: int, inter_op_threads: int | None = None) -> None:
     os.environ["OMP_NUM_THREADS"] = str(threads)
     # All models have random weights, so transformers downloads no files.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    try:
+    with needed("the benchmark", "-r requirements/peers.txt, as `make bench` does"):
         import torch
         import transformers  # noqa: F401
-    except ImportError as error:
-        raise UserError(
-            f"the libraries to compare with are not installed ({error.name} is missing): run "
-            "`make bench`, which installs them into .venv-peers"
-        ) from None
+
     torch.set_num_threads(threads)
     set_threads(threads, inter_op_threads)
 
 
-def exact_search(new_tokens: int, beam_size: int = BeamSearchConfig.beam_size) -> BeamSearchConfig:
+def exact_search(new_tokens: int, beam_size: int) -> BeamSearchConfig:
     """Returns beam search settings with which every output has exactly `new_tokens` tokens."""
     return BeamSearchConfig(
         beam_size=beam_size,
@@ -59,14 +57,22 @@ def exact_search(new_tokens: int, beam_size: int = BeamSearchConfig.beam_size) -
 
 
 class HuggingFacePeer:
-    """A model with random weights from the library transformers."""
+    """A model with random weights from the library transformers.
 
-    def __init__(self, model_class: type, seed: int = 0, **settings: Any):
+    Args:
+        config: configuration of the same model in this library.
+        settings: settings that `config` does not have, with the names in transformers.
+    """
+
+    def __init__(self, model_class: type, config: StackConfig, seed: int = 0, **settings: Any):
         import torch
 
         torch.manual_seed(seed)
         self._torch = torch
-        self.model = model_class(model_class.config_class(**settings)).eval()
+        config_class = model_class.config_class
+        fields = FAMILIES[config_class.model_type].fields(config)
+        settings = {"vocab_size": config.vocab_size, **fields, **settings}
+        self.model = model_class(config_class(**settings)).eval()
 
     def generate(self, rows: np.ndarray, count: int, **options: Any) -> np.ndarray:
         """Generates exactly `count` tokens for each source or prompt: `(B, P) -> (B, count)`."""
@@ -98,16 +104,7 @@ class MarianPeer(HuggingFacePeer):
         special = Special()
         super().__init__(
             transformers.MarianMTModel,
-            vocab_size=config.vocab_size,
-            d_model=config.hidden_dim,
-            encoder_layers=config.num_encoder_layers,
-            decoder_layers=config.num_decoder_layers,
-            encoder_attention_heads=config.num_heads,
-            decoder_attention_heads=config.num_heads,
-            encoder_ffn_dim=config.feed_forward_dim,
-            decoder_ffn_dim=config.feed_forward_dim,
-            activation_function="relu",
-            scale_embedding=True,
+            config,
             pad_token_id=special.pad,
             decoder_start_token_id=special.begin,
             eos_token_id=special.end,
@@ -125,11 +122,8 @@ class MarianPeer(HuggingFacePeer):
         return import_encoder_decoder(state, self.model.config.to_dict()).network
 
 
-def in_ctranslate2(runner_class: type, spec: Any, threads: int, compute_type: str) -> Any:
-    """Loads a converted model into CTranslate2.
-
-    `spec` is the output of a converter, and `compute_type` is one of `COMPUTE_TYPES`.
-    """
+def _in_ctranslate2(runner_class: type, spec: Any, threads: int, compute_type: str) -> Any:
+    """Loads the output `spec` of a converter into CTranslate2."""
     spec.validate()
     with tempfile.TemporaryDirectory() as directory:
         spec.save(directory)
@@ -138,42 +132,42 @@ def in_ctranslate2(runner_class: type, spec: Any, threads: int, compute_type: st
         )
 
 
-def _tokens(rows: np.ndarray) -> list[list[str]]:
+def _tokens(rows: Iterable[Iterable[int]]) -> list[list[str]]:
     """Converts ids to strings such as "17", which serve as subword tokens in CTranslate2."""
     return [[str(i) for i in row] for row in rows]
 
 
-class CTranslate2Peer:
-    """A CTranslate2 translator with the weights of a `MarianPeer`."""
+def ctranslate2_translator(
+    peer: MarianPeer, threads: int, compute_type: str, count: int, beam_size: int
+) -> Callable[[np.ndarray], np.ndarray]:
+    """Returns a beam search in CTranslate2, `(B, S) -> (B, count)`. The outputs have no EOS.
 
-    def __init__(self, peer: MarianPeer, threads: int, compute_type: str = "float32"):
-        from ctranslate2 import Translator
-        from ctranslate2.converters.transformers import BartLoader
+    `compute_type` is one of `COMPUTE_TYPES`.
+    """
+    from ctranslate2 import Translator
+    from ctranslate2.converters.transformers import BartLoader
 
-        # The MarianMT converter needs tokenizer files and Marian's padding id, so the BART
-        # converter is used. The network equals BART without the LayerNorm after the embeddings.
-        config = peer.model.config
-        config.normalize_before = config.normalize_embedding = False
-        spec = BartLoader().get_model_spec(peer.model)
-        [names] = _tokens([range(config.vocab_size)])
-        spec.register_source_vocabulary(names)
-        spec.register_target_vocabulary(names)
-        special = Special()
-        spec.config.bos_token = spec.config.decoder_start_token = names[special.begin]
-        spec.config.eos_token, spec.config.unk_token = names[special.end], names[special.unk]
-        spec.config.add_source_eos = spec.config.add_source_bos = False
-        self._translator = in_ctranslate2(Translator, spec, threads, compute_type)
+    # The MarianMT converter needs tokenizer files and Marian's padding id, so the BART converter is
+    # used. The network equals BART without the LayerNorm after the embeddings.
+    config, special = peer.model.config, Special()
+    config.normalize_before = config.normalize_embedding = False
+    spec = BartLoader().get_model_spec(peer.model)
+    [names] = _tokens([range(config.vocab_size)])
+    spec.register_source_vocabulary(names)
+    spec.register_target_vocabulary(names)
+    spec.config.bos_token = spec.config.decoder_start_token = names[special.begin]
+    spec.config.eos_token, spec.config.unk_token = names[special.end], names[special.unk]
+    spec.config.add_source_eos = spec.config.add_source_bos = False
+    translator = _in_ctranslate2(Translator, spec, threads, compute_type)
+    limits = {"min_decoding_length": count, "max_decoding_length": count}
 
-    def generate(self, source: np.ndarray, count: int, beam_size: int) -> np.ndarray:
-        """Translates token ids `(B, S) -> (B, count)` by beam search; outputs have no EOS."""
-        results = self._translator.translate_batch(
-            _tokens(source),
-            beam_size=beam_size,
-            length_penalty=0.0,
-            min_decoding_length=count,
-            max_decoding_length=count,
+    def translate(source: np.ndarray) -> np.ndarray:
+        results = translator.translate_batch(
+            _tokens(source), beam_size=beam_size, length_penalty=0.0, **limits
         )
         return np.array([[int(token) for token in result.hypotheses[0]] for result in results])
+
+    return translate
 
 
 class GPT2Peer(HuggingFacePeer):
@@ -184,12 +178,7 @@ class GPT2Peer(HuggingFacePeer):
 
         super().__init__(
             transformers.GPT2LMHeadModel,
-            vocab_size=config.vocab_size,
-            n_embd=config.hidden_dim,
-            n_layer=config.num_layers,
-            n_head=config.num_heads,
-            n_inner=config.feed_forward_dim,
-            n_positions=config.max_length,
+            config,
             eos_token_id=config.vocab_size - 1,
             bos_token_id=config.vocab_size - 1,
         )
@@ -201,33 +190,33 @@ class GPT2Peer(HuggingFacePeer):
         end-of-text token.
         """
         self.model.save_pretrained(directory)
-        byte_letters = sorted(byte_alphabet())
-        count = self.model.config.vocab_size - len(byte_letters) - 1
-        pairs = list(itertools.islice(itertools.product(byte_letters, repeat=2), count))
-        names = [*byte_letters, *map("".join, pairs), "<|endoftext|>"]
-        token_ids = {name: token_id for token_id, name in enumerate(names)}
-        (directory / "vocab.json").write_text(json.dumps(token_ids), encoding="utf-8")
-        merges = "\n".join(["#version: 0.2", *map(" ".join, pairs)])
-        (directory / "merges.txt").write_text(merges + "\n", encoding="utf-8")
+        letters = sorted(byte_alphabet())
+        count = self.model.config.vocab_size - len(letters) - 1
+        pairs = list(itertools.islice(itertools.product(letters, repeat=2), count))
+        names = [*letters, *map("".join, pairs), "<|endoftext|>"]
+        ids = {name: token_id for token_id, name in enumerate(names)}
+        (directory / "vocab.json").write_text(json.dumps(ids), encoding="utf-8")
+        merges = "\n".join(["#version: 0.2", *map(" ".join, pairs), ""])
+        (directory / "merges.txt").write_text(merges, encoding="utf-8")
         return read_hugging_face(directory)
 
 
-class CTranslate2GPT2:
-    """A CTranslate2 generator with the weights of a `GPT2Peer`."""
+def ctranslate2_generator(
+    peer: GPT2Peer, threads: int, compute_type: str, count: int
+) -> Callable[[np.ndarray], np.ndarray]:
+    """Returns greedy decoding in CTranslate2, `(B, P) -> (B, count)`."""
+    from ctranslate2 import Generator
+    from ctranslate2.converters.transformers import GPT2Loader
 
-    def __init__(self, peer: GPT2Peer, threads: int, compute_type: str = "float32"):
-        from ctranslate2 import Generator
-        from ctranslate2.converters.transformers import GPT2Loader
+    spec = GPT2Loader().get_model_spec(peer.model)
+    [names] = _tokens([range(peer.model.config.vocab_size)])
+    spec.register_vocabulary(names)
+    spec.config.bos_token = spec.config.eos_token = spec.config.unk_token = names[-1]
+    generator = _in_ctranslate2(Generator, spec, threads, compute_type)
+    options = {"min_length": count, "max_length": count, "include_prompt_in_result": False}
 
-        spec = GPT2Loader().get_model_spec(peer.model)
-        [names] = _tokens([range(peer.model.config.vocab_size)])
-        spec.register_vocabulary(names)
-        spec.config.bos_token = spec.config.eos_token = spec.config.unk_token = names[-1]
-        self._generator = in_ctranslate2(Generator, spec, threads, compute_type)
-
-    def generate(self, rows: np.ndarray, count: int) -> np.ndarray:
-        """Generates `count` tokens after each prompt by greedy decoding: `(B, P) -> (B, count)`."""
-        results = self._generator.generate_batch(
-            _tokens(rows), min_length=count, max_length=count, include_prompt_in_result=False
-        )
+    def generate(rows: np.ndarray) -> np.ndarray:
+        results = generator.generate_batch(_tokens(rows), **options)
         return np.array([result.sequences_ids[0] for result in results])
+
+    return generate

@@ -1,10 +1,11 @@
-"""Training steps of BERT in PyTorch: a plain PyTorch model with SDPA, and a Hugging Face model.
+"""Training steps of BERT in PyTorch: of PyTorch's own encoder layers, and of Hugging Face's model.
 
-Both models have post-norm, exact GELU, tied embeddings, logits only at masked positions, and fused
-AdamW. With mixed_bfloat16, autocast computes in bfloat16 and weights are in float32. The inputs
-have no padding and no attention mask. PyTorch uses a GPU if there is one.
+Both models have post-norm, SDPA, exact GELU, tied embeddings, logits only at masked positions, and
+fused AdamW. With mixed_bfloat16, autocast computes in bfloat16 and weights are in float32. The
+inputs have no padding and no attention mask. PyTorch uses a GPU if there is one.
 """
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -24,49 +25,23 @@ from experiments.lab.benchmarks.workers import Contender
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-class SdpaLayer(nn.Module):
-    """Post-norm Transformer layer with `scaled_dot_product_attention` (SDPA).
+class SdpaEncoder(nn.Module):
+    """BERT encoder with a masked language model head, on PyTorch's `TransformerEncoder`.
 
-    One linear layer projects the input to queries, keys and values.
+    In training, PyTorch's layers call `scaled_dot_product_attention` (SDPA).
     """
 
     def __init__(self, setting: StepSetting):
         super().__init__()
-        width, inner_dim = setting.hidden_dim, setting.feed_forward_dim
-        self.num_heads, self.dropout = setting.num_heads, setting.dropout
-        self.query_key_value = nn.Linear(width, 3 * width)
-        self.output = nn.Linear(width, width)
-        self.attention_norm = nn.LayerNorm(width, EPSILON)
-        self.inner = nn.Linear(width, inner_dim)
-        self.outer = nn.Linear(inner_dim, width)
-        self.feed_forward_norm = nn.LayerNorm(width, EPSILON)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Computes the layer's output, `(B, L, D) -> (B, L, D)`."""
-        dropout = self.dropout if self.training else 0.0
-        # (B, L, 3 D) -> (B, L, 3, H, d) -> (3, B, H, L, d)
-        query, key, value = (
-            self.query_key_value(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        )
-        y = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
-        y = self.output(y.transpose(1, 2).flatten(2))  # (B, H, L, d) -> (B, L, H d) -> (B, L, D)
-        x = self.attention_norm(x + F.dropout(y, dropout, self.training))
-        y = self.outer(F.gelu(self.inner(x)))
-        return self.feed_forward_norm(x + F.dropout(y, dropout, self.training))
-
-
-class SdpaEncoder(nn.Module):
-    """BERT encoder with a masked language model head, in plain PyTorch."""
-
-    def __init__(self, setting: StepSetting):
-        super().__init__()
-        width = setting.hidden_dim
-        self.dropout = setting.dropout
+        width, dropout = setting.hidden_dim, setting.dropout
         self.tokens = nn.Embedding(setting.vocab_size, width)
         self.positions = nn.Embedding(setting.length, width)
         self.segments = nn.Embedding(2, width)
-        self.norm = nn.LayerNorm(width, EPSILON)
-        self.layers = nn.ModuleList(SdpaLayer(setting) for _ in range(setting.num_layers))
+        self.norm, self.dropout = nn.LayerNorm(width, EPSILON), nn.Dropout(dropout)
+        sizes = (width, setting.num_heads, setting.feed_forward_dim, dropout, "gelu", EPSILON)
+        layer = nn.TransformerEncoderLayer(*sizes, batch_first=True)
+        layer.dropout = nn.Identity()  # BERT has no dropout between the two matrices
+        self.encoder = nn.TransformerEncoder(layer, setting.num_layers)
         self.dense = nn.Linear(width, width)
         self.head_norm = nn.LayerNorm(width, EPSILON)
         self.bias = nn.Parameter(torch.zeros(setting.vocab_size))
@@ -77,9 +52,7 @@ class SdpaEncoder(nn.Module):
     def forward(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Computes logits `(N, V)` at N positions in the flattened batch `(B L,)`."""
         x = self.tokens(ids) + (self.positions.weight + self.segments.weight[0])  # (B, L, D)
-        x = F.dropout(self.norm(x), self.dropout, self.training)
-        for layer in self.layers:
-            x = layer(x)
+        x = self.encoder(self.dropout(self.norm(x)))
         x = x.flatten(0, 1)[positions]  # (B, L, D) -> (B L, D) -> (N, D)
         x = self.head_norm(F.gelu(self.dense(x)))
         return F.linear(x, self.tokens.weight, self.bias)
@@ -123,10 +96,9 @@ def training_step(
     `logits` maps ids `(B, L)` and positions `(N,)` to logits `(N, V)`.
     """
     batch, bfloat16 = random_batch(setting), setting.dtype_policy == "mixed_bfloat16"
-    ids = torch.from_numpy(batch["token_ids"]).long().to(DEVICE)
-    positions = torch.from_numpy(flat_positions(batch)).to(DEVICE)
-    labels = torch.from_numpy(batch["masked_labels"]).long().flatten().to(DEVICE)
-    model.to(DEVICE)
+    arrays = (batch["token_ids"], flat_positions(batch), batch["masked_labels"].reshape(-1))
+    ids, positions, labels = (torch.from_numpy(array).long().to(DEVICE) for array in arrays)
+    model.to(DEVICE).train()
     optimizer = torch.optim.AdamW(
         model.parameters(),
         lr=ADAMW["learning_rate"],
@@ -135,7 +107,6 @@ def training_step(
         weight_decay=ADAMW["weight_decay"],
         fused=True,
     )
-    model.train()
 
     def run_steps(steps: int) -> float:
         for _ in range(steps):
@@ -152,21 +123,14 @@ def training_step(
 def contenders(**options) -> dict[str, Contender]:
     """Makes `Contender` objects that run a BERT training step in PyTorch.
 
-    The models are the plain model, the compiled plain model, and Hugging Face's model.
+    The models are PyTorch's own, the same compiled, and Hugging Face's.
     """
     setting = StepSetting(**options)
     torch.manual_seed(setting.seed)
-    eager, compiled, hugging_face_model = (
-        SdpaEncoder(setting),
-        SdpaEncoder(setting),
-        hugging_face(setting),
-    )
-    return {
-        "PyTorch SDPA": training_step(setting, eager, eager),
-        "PyTorch SDPA, torch.compile": training_step(setting, compiled, torch.compile(compiled)),
-        "Hugging Face": training_step(
-            setting,
-            hugging_face_model,
-            lambda *inputs: hugging_face_logits(hugging_face_model, *inputs),
-        ),
+    eager, compiled, other = SdpaEncoder(setting), SdpaEncoder(setting), hugging_face(setting)
+    logits = {
+        "PyTorch SDPA": (eager, eager),
+        "PyTorch SDPA, torch.compile": (compiled, torch.compile(compiled)),
+        "Hugging Face": (other, functools.partial(hugging_face_logits, other)),
     }
+    return {name: training_step(setting, *pair) for name, pair in logits.items()}

@@ -28,7 +28,7 @@ from experiments.command_line import ENGINES
 from experiments.lab.benchmarks import harness
 from experiments.lab.benchmarks.encoder_step import SETTINGS, StepSetting
 from experiments.lab.benchmarks.harness import Benchmark, Tables
-from experiments.lab.benchmarks.workers import Worker, thread_variables
+from experiments.lab.benchmarks.workers import Worker
 from macaron_tf.cli.arguments import argument, count, switch
 from macaron_tf.errors import UserError
 from macaron_tf.kernels.choice import NAMES
@@ -41,6 +41,8 @@ PEERS = {
     "keras_hub": f"{KERAS}:keras_hub_contenders",
     "model_garden": f"{KERAS}:model_garden_contenders",
 }
+# Variables with the thread count of TensorFlow, PyTorch and OpenMP.
+THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 # Without these variables, glibc returns large blocks of memory to the system after each step. A
 # small step then has 60,000 page faults in PyTorch, but almost no page faults in TensorFlow.
 KEEP_MEMORY = {
@@ -56,7 +58,6 @@ command = Benchmark(
     "train_step",
     __doc__,
     "tokens",
-    ("tensorflow", "keras", "jax", "torch", "transformers", "keras-hub", "tf-models-official"),
     argument(
         "--against",
         "what to compare. blocks: blocks of this library; peers: this library and other libraries",
@@ -72,8 +73,13 @@ command = Benchmark(
         "512 tokens)",
         ["small"],
     ),
-    harness.DTYPE_POLICY,
-    harness.DROPOUT,
+    argument(
+        "--dtype-policy",
+        "Keras dtype policy of all contenders",
+        default="float32",
+        choices=("float32", "mixed_bfloat16"),
+    ),
+    count("--dropout", "rate of all dropout layers", 0.1, minimum=0.0, below=1),
     switch("--jit", "compile the step with XLA, for --against blocks"),
     argument(
         "--implementation",
@@ -95,7 +101,7 @@ def measure(setting: StepSetting, options: argparse.Namespace) -> list[dict]:
     against_peers = options.against == "peers"
     factories = [AGAINST[options.against]]
     factories += [PEERS[name] for name in options.peers if against_peers]
-    environment = {**thread_variables(options.threads), **KEEP_MEMORY}
+    environment = {**dict.fromkeys(THREADS, str(options.threads)), **KEEP_MEMORY}
     ours = environment | (JAX_VARIABLES if options.engine == "jax" else {})
     with contextlib.ExitStack() as stack:
         # Workers start one after another, so that each worker can compile with all cores.

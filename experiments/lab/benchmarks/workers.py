@@ -18,12 +18,6 @@ from dataclasses import dataclass
 from macaron_tf.errors import UserError
 
 
-def thread_variables(threads: int) -> dict[str, str]:
-    """Returns environment variables that set the thread count of TensorFlow, PyTorch and OpenMP."""
-    names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
-    return dict.fromkeys(names, str(threads))
-
-
 @dataclass(frozen=True)
 class Contender:
     """An implementation under comparison, which a child process runs and a benchmark times.
