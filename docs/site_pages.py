@@ -45,16 +45,10 @@ def on_files(files: Files, config) -> Files:
         names |= {posixpath.normpath(posixpath.join(posixpath.dirname(name), to)) for to in linked}
     generated = {**settings_pages(), **commands_pages(), **api_pages()}
     theme = [file for file in files if file.src_dir != config.docs_dir]
-    return Files(
-        [
-            *theme,
-            *(
-                File(name, str(ROOT), config.site_dir, config.use_directory_urls)
-                for name in sorted(names)
-            ),
-            *(File.generated(config, name, content=text) for name, text in generated.items()),
-        ]
-    )
+    site = config.site_dir, config.use_directory_urls
+    pages = [File(name, str(ROOT), *site) for name in sorted(names)]
+    pages += [File.generated(config, name, content=text) for name, text in generated.items()]
+    return Files([*theme, *pages])
 
 
 def on_page_markdown(markdown: str, page, config, files) -> str:
@@ -67,14 +61,12 @@ def on_page_markdown(markdown: str, page, config, files) -> str:
     from experiments import registry
     from macaron_tf.models import catalog
 
-    models, recipes = (
-        [
-            name
-            for pattern in page.meta.get(key, "").split()
-            for name in fnmatch.filter(all_names, pattern)
+    def matching(key: str, names: list[str]) -> list[str]:
+        return [
+            n for pattern in page.meta.get(key, "").split() for n in fnmatch.filter(names, pattern)
         ]
-        for key, all_names in (("models", catalog.names()), ("recipes", registry.names()))
-    )
+
+    models, recipes = matching("models", catalog.names()), matching("recipes", registry.names())
     sections = [markdown]
     if models:
         sections.append(

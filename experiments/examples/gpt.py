@@ -35,23 +35,16 @@ parser.add_argument(
     "--data-dir",
     help="folder with TensorFlow Datasets (default: $TFDS_DATA_DIR or ~/tensorflow_datasets)",
 )
-parser.add_argument(
-    "--documents",
-    type=int,
-    default=8,
-    help="maximum number of documents to read (default: %(default)s)",
-)
-parser.add_argument(
-    "--length", type=int, default=128, help="row length in bytes (default: %(default)s)"
-)
-parser.add_argument("--width", type=int, default=128, help="hidden size (default: %(default)s)")
-parser.add_argument("--depth", type=int, default=4, help="number of blocks (default: %(default)s)")
-parser.add_argument(
-    "--steps", type=int, default=1000, help="number of training updates (default: %(default)s)"
-)
-parser.add_argument(
-    "--prompt", default="The old man", help="prompt that the GPT continues (default: %(default)s)"
-)
+for flag, default, text in (
+    ("--documents", 8, "maximum number of documents to read"),
+    ("--length", 128, "row length in bytes"),
+    ("--width", 128, "hidden size"),
+    ("--depth", 4, "number of blocks"),
+    ("--steps", 1000, "number of training updates"),
+    ("--prompt", "The old man", "prompt that the GPT continues"),
+):
+    text += " (default: %(default)s)"
+    parser.add_argument(flag, type=type(default), default=default, help=text)
 args = parser.parse_args()
 keras.utils.set_random_seed(1)
 

@@ -41,19 +41,14 @@ parser.add_argument(
     "--data-dir",
     help="folder with TensorFlow Datasets (default: $TFDS_DATA_DIR or ~/tensorflow_datasets)",
 )
-parser.add_argument(
-    "--seeds",
-    type=int,
-    default=3,
-    help="number of random seeds for each block (default: %(default)s)",
-)
-parser.add_argument(
-    "--steps", type=int, default=300, help="number of training updates (default: %(default)s)"
-)
-parser.add_argument(
-    "--length", type=int, default=64, help="row length in bytes (default: %(default)s)"
-)
-parser.add_argument("--width", type=int, default=64, help="hidden size (default: %(default)s)")
+for flag, default, text in (
+    ("--seeds", 3, "number of random seeds for each block"),
+    ("--steps", 300, "number of training updates"),
+    ("--length", 64, "row length in bytes"),
+    ("--width", 64, "hidden size"),
+):
+    text += " (default: %(default)s)"
+    parser.add_argument(flag, type=int, default=default, help=text)
 args = parser.parse_args()
 
 # %% [markdown]

@@ -15,6 +15,7 @@ NAME.md, all local errors to NAME.json, and a figure to NAME.png, in the folder 
 
 import argparse
 import dataclasses
+import itertools
 import statistics
 from collections.abc import Callable, Iterator
 
@@ -64,19 +65,11 @@ def run(options: argparse.Namespace) -> None:
     for operators, seed, block, x in measured:
         print(f"{operators}, {seed}", flush=True)
         exact = solutions(block, x)
-        for splitting in SPLITTINGS:
-            for sub_step in SUB_STEPS:
-                errors = local_errors(block, x, splitting, sub_step, exact)
-                rows.append(
-                    {
-                        "operators": operators,
-                        "seed": seed,
-                        "splitting": splitting,
-                        "sub_step": sub_step,
-                        "order": order(errors),
-                        "errors": dict(zip(map(str, STEPS), errors, strict=True)),
-                    }
-                )
+        for splitting, sub_step in itertools.product(SPLITTINGS, SUB_STEPS):
+            errors = local_errors(block, x, splitting, sub_step, exact)
+            row = {"operators": operators, "seed": seed, "splitting": splitting}
+            row |= {"sub_step": sub_step, "order": order(errors)}
+            rows.append({**row, "errors": dict(zip(map(str, STEPS), errors, strict=True))})
     title = "Local errors of splitting schemes"
     studies.write(out, options.name, options, title, _report(rows), rows=rows)
     studies.mean_curves(
@@ -220,23 +213,21 @@ def _report(rows: list[dict]) -> list[str]:
     ]
     for name, operator_rows in studies.grouped(rows, "operators").items():
         baseline = [
-            row
+            row["errors"]
             for row in operator_rows
             if (row["splitting"], row["sub_step"]) == ("Lie-Trotter", "euler")
         ]
         cells = []
         for splitting, splitting_rows in studies.grouped(operator_rows, "splitting").items():
             cells.append([splitting])
-            for sub_step_rows in studies.grouped(splitting_rows, "sub_step").values():
-                ratios = [
-                    statistics.mean(
-                        row["errors"][step] / baseline_row["errors"][step]
-                        for row, baseline_row in zip(sub_step_rows, baseline, strict=True)
-                    )
+            for members in studies.grouped(splitting_rows, "sub_step").values():
+                pairs = [*zip((row["errors"] for row in members), baseline, strict=True)]
+                ratios = (
+                    statistics.mean(own[step] / first[step] for own, first in pairs)
                     for step in (str(STEPS[-2]), str(STEPS[0]))
-                ]
-                ratio_text = " and ".join(f"{ratio:.2g}" for ratio in ratios)
-                cells[-1].append(f"{studies.mean_of(sub_step_rows, 'order', 2)} ({ratio_text})")
+                )
+                shown = "{} ({:.2g} and {:.2g})"
+                cells[-1].append(shown.format(studies.mean_of(members, "order", 2), *ratios))
         lines += [f"{name}:", "", *studies.table(("splitting", *SUB_STEPS), cells), ""]
     return lines
 

@@ -12,34 +12,26 @@ command again. The recipe of TASK is `tcn_TASK`, which `macaron train` trains al
 """
 
 import argparse
-import dataclasses
 import statistics
 
 import keras
-import tensorflow as tf
 from etils import epath
 
 from experiments import command_line as cli
 from experiments import registry, studies
 from macaron_tf.errors import UserError
-from macaron_tf.io.paths import as_path, refuse_damage
+from macaron_tf.io.paths import as_path
 from macaron_tf.io.plug_ins import is_import_path
 from macaron_tf.runs.recipe import refuse_argument_settings
-from macaron_tf.runs.run import write_json
 from macaron_tf.runs.sequences.data import TaskData
 from macaron_tf.runs.sequences.run import SequenceRecipe, SequenceRun, task_metrics
 from macaron_tf.runs.sequences.tasks import MODELS, TASKS, Task
 from macaron_tf.runs.trainer import fit
-from macaron_tf.text.token_rows import fingerprint
 from macaron_tf.training import build_fit_model
 
 
 def run(options: argparse.Namespace) -> None:
-    """Trains the models of a task and writes the report OUT/TASK.md.
-
-    Complete runs are not trained again. OUT/TASK.json has the results of all runs, and OUT/TASK.png
-    shows the validation curves.
-    """
+    """Trains the models of a task, and writes OUT/TASK.md, OUT/TASK.json and OUT/TASK.png."""
     refuse_argument_settings(
         options.set,
         {"training.seed": "--seeds", "task": "TASK", "model.mixer": "--models", "data": "--data"},
@@ -58,8 +50,7 @@ def run(options: argparse.Namespace) -> None:
         for mixer in options.models:
             data = task.read_data(base.of_mixer(mixer, settings), options.tfds)
             recipe = base.of_mixer(mixer, settings, data.vocab_size)
-            path = out / f"{mixer}-{seed}"
-            rows.append(_train(recipe, task, data, path, options))
+            rows.append(_train(recipe, task, data, out / f"{mixer}-{seed}", options))
     lines = [
         f"Metric: {task.unit}. The best checkpoint is chosen by validation.",
         "",
@@ -67,8 +58,7 @@ def run(options: argparse.Namespace) -> None:
     ]
     if all(row["test"] is None for row in rows):
         lines += ["", "The data have no test split."]
-    left_out = ("run", "test_data")
-    small = [{key: row[key] for key in row if key not in left_out} for row in rows]
+    small = [{key: row[key] for key in row if key != "run"} for row in rows]
     studies.write(out, base.task, options, task.title, lines, rows=small)
     curves = studies.curves(rows, "model", "step", task.metric)
     figure = out / f"{base.task}.png"
@@ -82,55 +72,28 @@ def _train(
     path: epath.Path,
     options: argparse.Namespace,
 ) -> dict:
-    """Trains or resumes a run, or reads the result of a complete run.
+    """Trains or resumes a run unless it is complete, and evaluates its best checkpoint.
 
-    Returns the contents of RUN/result.json. The value "test" is the test score, or `None` without a
-    test split.
+    Returns the results of the run. The value "test" is the test score, or `None` without a test
+    split.
     """
-    result_path = path / "result.json"
-    context = {"data_dir": options.data_dir, "settings": options.set}
-    run = SequenceRun(path, recipe, None, data.vocab_size, **context).continued()
-    if (
-        run.earlier
-        and result_path.exists()
-        and run.earlier.recipe.changed(data=recipe.data) == recipe
-    ):
-        if data.fingerprint:
-            run.earlier.check_data(data.fingerprint)
-        row = studies.read_json(result_path)
-        with refuse_damage(result_path, "remove the file and give the same command again"):
-            table(task, [row])
-        if data.test is None or row.get("test_data") == _dataset_digest(data.test):
-            print(f"{path}: complete")
-            return row
-        print(f"{path}: complete; the best checkpoint is scored on the new test split")
-    else:
-        row = _trained(run, data, options)
-    test = None
-    if data.test is not None:
-        network = run.load_network("best")
-        model = build_fit_model(network, recipe.make_objective(), recipe.training)
-        test = task_metrics(model, data.test)[task.metric]
-    row |= {"test": test, "test_data": _dataset_digest(data.test)}
-    write_json(result_path, row)
-    return row
-
-
-def _trained(run: SequenceRun, data: TaskData, options: argparse.Namespace) -> dict:
-    """Trains or resumes a run, and returns its results without the test score."""
     keras.backend.clear_session()
-    config = run.recipe.model_config(data.vocab_size)
-    size = f"{config.parameters:,} parameters, widths {config.widths}"
-    print(f"{run.path}: {config.mixer} with {size}; {data.summary}", flush=True)
-    plan = dataclasses.replace(run.plan_of(data), note=None)
-    result = fit(plan, callbacks=options.callbacks)
+    config = recipe.model_config(data.vocab_size)
+    context = {"data_dir": options.data_dir, "settings": options.set}
+    run = SequenceRun(path, recipe, None, data.vocab_size, **context)
+    print(f"{path}: {config.mixer} with widths {config.widths}", flush=True)
+    result = fit(run.plan_of(data), callbacks=options.callbacks)
     if result.best_checkpoint is None:
         raise UserError(
-            f"{run.path} stopped before its first validation: lower training.validate_every"
+            f"{path} stopped before its first validation: lower training.validate_every"
         )
+    test = None
+    if data.test is not None:
+        model = build_fit_model(run.load_network("best"), recipe.make_objective(), recipe.training)
+        test = task_metrics(model, data.test)[task.metric]
     return {
         "model": config.mixer,
-        "seed": run.recipe.training.seed,
+        "seed": recipe.training.seed,
         "parameters": config.parameters,
         "widths": list(config.widths),
         "validation": result.best_score,
@@ -138,16 +101,9 @@ def _trained(run: SequenceRun, data: TaskData, options: argparse.Namespace) -> d
         "updates": result.step,
         "minutes": result.elapsed_seconds / 60,
         "reason": result.reason,
-        "run": str(run.path),
+        "test": test,
+        "run": str(path),
     }
-
-
-def _dataset_digest(dataset: tf.data.Dataset | None) -> str:
-    """Computes the SHA-256 digest (hex) of all batches; the digest of `None` is ""."""
-    if dataset is None:
-        return ""
-    batches = dataset.as_numpy_iterator()
-    return fingerprint(batch[name] for batch in batches for name in sorted(batch))
 
 
 def table(task: Task, rows: list[dict]) -> list[str]:
@@ -177,11 +133,7 @@ def table(task: Task, rows: list[dict]) -> list[str]:
 
 
 def _cell(task: Task, values: list[float]) -> str:
-    """Formats the mean and standard deviation of a metric over seeds.
-
-    Accuracies are shown in percent. A mean below 0.1 has three significant digits, and other means
-    have two decimals.
-    """
+    """Formats the mean and standard deviation of a metric over seeds, accuracies in percent."""
     if not values:
         return "-"
     scale = 100 if task.metric == "accuracy" else 1

@@ -86,8 +86,9 @@ def run(options: argparse.Namespace) -> int:
                 try:
                     cells = pool.submit(check, name, topology, options.set, mesh).result()
                 except concurrent.futures.process.BrokenProcessPool:
-                    cells = ["NO: the compiler ended its process", *["-"] * (len(COLUMNS) - 5)]
-            cells = [*title, f"{layout.rows} x {layout.length}", *cells, commit()]
+                    cells = ["NO: the compiler ended its process"]
+            cells = [*title, f"{layout.rows} x {layout.length}", *cells]
+            cells += [*["-"] * (len(COLUMNS) - 1 - len(cells)), commit()]
             print(f"| {' | '.join(cells)} |", flush=True)
             passed &= cells[3] == "yes"
     return 0 if passed else 1
@@ -108,7 +109,7 @@ def check(name: str, topology: str, settings: list[str], mesh: str | None) -> li
     layout, (limit, clock) = layout_of(recipe), CHIPS[topology.partition(":")[0]]
     if recipe.kind == "pretraining":  # a Transformer-XL's memory has one row per row of a batch
         recipe = recipe.changed(batch_size=layout.rows * replicas)
-    cells, problems = ["-"] * (len(COLUMNS) - 5), []
+    cells, problems = [], []
     try:
         model = build(recipe, layout)
         gradients = 4 * model.network.count_params()  # float32
@@ -162,17 +163,15 @@ def load(name: str, settings: Sequence[str] = ()):
 
 
 class Layout(NamedTuple):
-    """Run class, vocabulary and micro-batch shape of a recipe.
+    """Vocabulary and micro-batch shape of a recipe.
 
     Attributes:
-        run: class of the run, which builds the network.
         vocabulary: vocabulary, or an object with its size; `None` means no vocabulary.
         rows, length: shape of a core's micro-batch, with rows of the maximum length. For
             translation, source and target have this length.
         row: specs of one row's features; `None` means those that the recipe's objective makes.
     """
 
-    run: type
     vocabulary: Any
     rows: int
     length: int
@@ -187,32 +186,26 @@ def layout_of(recipe) -> Layout:
         return TensorSpec(shape, int32)
 
     if recipe.kind == "pretraining":
-        from macaron_tf.runs.pretraining import PretrainingRun
         from macaron_tf.text.wordpiece import WordPieceVocabulary
 
         words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
         words += [f"w{number}" for number in range(len(words), recipe.vocabulary.size)]
-        vocabulary = WordPieceVocabulary(words)
         length = recipe.corpus.sequence_length
-        return Layout(PretrainingRun, vocabulary, recipe.batch_size, length, None)
+        return Layout(WordPieceVocabulary(words), recipe.batch_size, length, None)
     if recipe.kind == "translation":
         from macaron_tf.data.buckets import bucket_shapes
-        from macaron_tf.runs.translation import TranslationRun
 
         batching = recipe.data.batching
         vocabulary = types.SimpleNamespace(size=_rounded(recipe.data.vocabulary_size, 8))
         length = _rounded(recipe.data.cleaning.max_tokens, batching.length_multiple)
         [(rows, length)] = bucket_shapes([length], batching.max_tokens, batching.row_multiple)
         pair = {"source": ids(length), "target": ids(length)}
-        return Layout(TranslationRun, vocabulary, rows, length, pair)
+        return Layout(vocabulary, rows, length, pair)
     if recipe.kind == "elmo":
-        from macaron_tf.runs.elmo import ElmoRun
-
         length, vocabulary = recipe.row_length, types.SimpleNamespace(size=recipe.vocabulary_size)
         width = recipe.model_config(vocabulary.size).max_characters
         row = {"characters": ids(length, width), "words": ids(length)}
-        return Layout(ElmoRun, vocabulary, recipe.batch_size, length, row)
-    from macaron_tf.runs.sequences.run import SequenceRun
+        return Layout(vocabulary, recipe.batch_size, length, row)
     from macaron_tf.runs.sequences.tasks import TASKS
 
     task, config = TASKS[recipe.task], recipe.model_config()
@@ -221,7 +214,7 @@ def layout_of(recipe) -> Layout:
     values = TensorSpec((*outputs, config.output_dim))
     targets = ids(*outputs) if task.loss == "classes" else values
     row = {"inputs": inputs, "targets": targets, "weight": TensorSpec(outputs)}
-    return Layout(SequenceRun, None, recipe.batch_size, task.length, row)
+    return Layout(None, recipe.batch_size, task.length, row)
 
 
 def _rounded(value: int, multiple: int) -> int:
@@ -267,13 +260,13 @@ def build(recipe, layout: Layout):
     """Builds the model as the command `train` does, but with static shapes in the objective."""
     import keras
 
+    from macaron_tf.runs.kinds import run_class
     from macaron_tf.training import build_fit_model
 
     keras.utils.set_random_seed(recipe.training.seed)
-    run = layout.run(None, recipe, layout.vocabulary)
-    network = run.build_network()
+    run = run_class(recipe.kind)(None, recipe, layout.vocabulary)
+    network, objective = run.build_network(), recipe.make_objective(static_shapes=True)
     stage = run.first_stage(network)
-    objective = recipe.make_objective(static_shapes=True)
     model = build_fit_model(network, objective, recipe.training, first_stage=stage)
     model.memory = run.memory(network)
     model.prepare()

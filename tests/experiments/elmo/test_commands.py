@@ -8,14 +8,14 @@ import pytest
 import tensorflow as tf
 
 from experiments.commands import main
-from experiments.lab.elmo_tags import main as tag
+from experiments.compare.commands import main as compare
 from macaron_tf.engines import certificate
 from macaron_tf.model import load
 from macaron_tf.runs.elmo import ElmoRun, embed
 from macaron_tf.training.progress import read_lines
 from tests.toys.pretraining import flags
 from tests.toys.runs import elmo
-from tests.toys.tasks import validations, write_table
+from tests.toys.tasks import write_table
 
 COLOURS = ("red", "blue", "green")
 TAGS = {"red": "B-PER", "blue": "B-LOC", "green": "B-ORG"}
@@ -116,34 +116,21 @@ def test_words_are_embedded_by_command(run, tmp_path, ran):
 
 
 @pytest.mark.slow
-def test_a_tagger_with_and_one_without(run, tmp_path, capsys):
-    for split, count in (("train", 640), ("dev", 20)):
-        (tmp_path / f"{split}.conll").write_text(conll(drawn(count, count)))
-    words = [run, str(tmp_path / "out"), "--source", f"conll:{tmp_path}/{{split}}.conll"]
-    words += ["--places", "input", "both"]
-    assert tag([*words, "--epochs", "5"]) == 0
-    shown = json.loads((tmp_path / "out" / "tagging.json").read_text())
-    without, *having, both = shown["rows"]
-    assert all(row["f1"] > 0.8 for row in (without, *having, both))
-    assert without["layers"] == [] and having[0]["output_layers"] == []
-    for layers in (having[0]["layers"], both["layers"], both["output_layers"]):
-        assert len(layers) == 3 and sum(layers) == pytest.approx(1.0)
-    assert both["layers"] != both["output_layers"]
-    assert "points of F1" in (tmp_path / "out" / "tagging.md").read_text()
-    capsys.readouterr()
-    assert tag([*words, "--epochs", "5"]) == 0
-    assert capsys.readouterr().out.count("complete") == 3
-    assert tag([*words, "--epochs", "4"]) == 2
-    assert "with --epochs=5, but this command has --epochs=4" in capsys.readouterr().err
-    # Another split is scored with the epoch chosen on "dev". Its sentences have other tags here.
-    (tmp_path / "test.conll").write_text(conll(drawn(20, 20)).replace("B-PER", "B-MISC"))
-    words[1] = str(tmp_path / "test")
-    assert tag([*words[:-3], "--epochs", "5", "--split", "test"]) == 0
-    (row, _) = json.loads((tmp_path / "test" / "tagging.json").read_text())["rows"]
-    judged = [line["f1"] for line in validations(tmp_path / "test" / "without-ELMo-1")]
-    assert max(judged) == pytest.approx(without["f1"]) and row["f1"] < 0.8
-    assert tag([*words, "--split", "train"]) == 2
-    assert "trains the taggers: give --split dev" in capsys.readouterr().err
+def test_taggers_with_and_without_its_vectors_are_compared(run, tmp_path, ran):
+    [source] = colour_tables(tmp_path)["conll2003"]
+    arm = f"finetune_elmo:conll2003:init={run},words.elmo_place="
+    small = [source, "epochs=4", "batch_size=8", "words.lstm_dim=12", "words.word_dim=6"]
+    small += ["training.learning_rate=0.02", "words.dropout=0.0"]
+    words = [f"{place}={arm}{place}" for place in ("none", "input", "both")]
+    ran(compare, tmp_path / "out", *words, "--seeds", "1", *flags(small))
+    rows = json.loads((tmp_path / "out" / "compare.json").read_text())["rows"]
+    assert all(row["score"] > 0.8 for row in rows)
+    without, having, both = (row["parameters"] for row in rows)
+    assert without < having < both
+    mixtures = load(tmp_path / "out" / "both-1").network.encoder.mixtures
+    weights = [np.asarray(mixture.weights_of_layers) for mixture in mixtures.values()]
+    np.testing.assert_allclose([sum(layers) for layers in weights], 1.0, atol=1e-6)
+    assert not np.allclose(*weights)
 
 
 def test_neighbours_by_letters_and_by_context(run, text, capsys):

@@ -99,9 +99,12 @@ def test_models_and_seeds_are_trained_and_shown(whole):
 def test_finished_runs_are_not_trained_again(again, capsys):
     folder, command = again
     rows = rows_in(folder)
+    logs = [(folder / name / "metrics.jsonl").read_bytes() for name in ("tcn-1", "gru-2")]
     assert train(command) == 0
-    assert capsys.readouterr().out.count("complete") == 4
-    assert rows_in(folder) == rows
+    for row, earlier in zip(rows_in(folder), rows, strict=True):
+        assert {**row, "minutes": 0} == {**earlier, "minutes": 0}
+    assert logs == [(folder / n / "metrics.jsonl").read_bytes() for n in ("tcn-1", "gru-2")]
+    capsys.readouterr()
     assert train([*command, "--set", "training.learning_rate=0.1"]) == 2
     assert "training.learning_rate=0.02, not 0.1" in capsys.readouterr().err
     assert train([*command, "--set", "training.max_steps=60"]) == 0  # goes on after step 40
@@ -117,20 +120,14 @@ def test_other_pieces_with_as_many_keys_are_refused(again, split, tunes, tmp_pat
     assert "the training data differ from" in capsys.readouterr().err
 
 
-def test_a_complete_run_is_scored_on_a_new_test_split_and_keeps_its_score_without_one(
-    again, tunes, tmp_path, capsys
-):
+def test_a_complete_run_is_scored_on_the_test_split_that_there_is(again, tunes, tmp_path):
     folder, command = again
     rows, command[3] = rows_in(folder), str(tmp_path / "other.mat")
     write_pieces(command[3], tunes, testdata=lambda pieces: pieces[:, :1])
     assert train(command) == 0
-    assert capsys.readouterr().out.count("scored on the new test split") == 4
     scored = rows_in(folder)
     assert [row["validation"] for row in scored] == [row["validation"] for row in rows]
     assert all(one["test"] != two["test"] for one, two in zip(scored, rows, strict=True))
-    write_pieces(command[3], tunes, testdata=lambda pieces: pieces[:, :0])
-    assert train(command) == 0
-    assert rows_in(folder) == scored
 
 
 def test_bad_input_is_named(tunes, tmp_path, refused):
@@ -285,13 +282,10 @@ def test_mnist_reads_pixels_in_one_order(tfds, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_task_in_a_bucket(tunes, tmp_path, ran, refused):
+def test_a_task_in_a_bucket(tunes, tmp_path, ran):
     out = as_path(ram_paths.folder(tmp_path))
     command = ["jsb", out, "--data", tunes, "--models", "tcn", *flags(SMALL)]
     ran(train, *command)
     assert {path.name for path in out.iterdir()} == {"jsb.json", "jsb.md", "jsb.png", "tcn-1"}
     [row] = json.loads((out / "jsb.json").read_text())["rows"]
-    assert row["test"] > 0 and "complete" in ran(train, *command).out
-    for content in (b"{", b"[]", b"{}", b"[" * 100_000, json.dumps({**row, "widths": 3}).encode()):
-        (out / "tcn-1/result.json").write_bytes(content)
-        refused(train, command, "tcn-1/result.json is damaged")
+    assert row["test"] > 0
