@@ -36,17 +36,10 @@ def bert_config(setting: StepSetting, family: str = "bert", **changes) -> Encode
 
     `family` is the prefix of the model's name in the catalog, such as "macaron_bert".
     """
-    return catalog.config(
-        f"{family}_base",
-        num_layers=setting.num_layers,
-        hidden_dim=setting.hidden_dim,
-        num_heads=setting.num_heads,
-        vocab_size=setting.vocab_size,
-        max_length=setting.length,
-        dropout=setting.dropout,
-        attention_dropout=setting.dropout,
-        **{"feed_forward_dim": setting.feed_forward_dim, **changes},
-    )
+    sizes = ("num_layers", "hidden_dim", "feed_forward_dim", "num_heads", "vocab_size", "dropout")
+    options = {name: getattr(setting, name) for name in sizes}
+    options |= {"max_length": setting.length, "attention_dropout": setting.dropout}
+    return catalog.config(f"{family}_base", **{**options, **changes})
 
 
 def block_configs(setting: StepSetting) -> dict[str, EncoderConfig]:
