@@ -9,8 +9,7 @@ They classify lines of varied length. The implementations are:
 
 - Hugging Face in PyTorch, with its fast tokenizer (SDPA, inference mode)
 - the Hugging Face model in ONNX Runtime and in OpenVINO, with the same tokenizer
-- this library as a SavedModel in TensorFlow, as a Keras model in memory, and as `predict` with
-  LiteRT for small requests
+- this library as a SavedModel in TensorFlow, and as `predict` with LiteRT for small requests
 
 Before the timing, the benchmark checks that the answers agree. The SavedModel signature is
 called in this process, by one client and by several clients.
@@ -44,7 +43,6 @@ import tensorflow as tf
 from experiments.lab.benchmarks import peers
 from experiments.lab.benchmarks.harness import Benchmark, Tables, made_up_texts, timed
 from macaron_tf.cli.arguments import argument, count, path_argument, switch
-from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.engines.exported import ExportedModel, find_version
 from macaron_tf.engines.networks import EXACT
 from macaron_tf.errors import UserError
@@ -216,21 +214,6 @@ def exported(model: Pretrained, folder: pathlib.Path, bfloat16: bool = False) ->
     return answer
 
 
-def our_answers(model: Pretrained, folder: pathlib.Path) -> dict[str, Answer]:
-    """Makes functions that classify lines by a SavedModel, by `predict_on_batch` and by a call."""
-
-    def answer(call: Callable, lines: Sequence[str]) -> np.ndarray:
-        logits = call(encode_pairs(model.vocabulary, tf.constant(lines), None, MAX_LENGTH))
-        return tf.nn.softmax(logits).numpy()
-
-    called = functools.partial(model.network, training=False)
-    return {
-        SAVED_MODEL: exported(model, folder),
-        "Keras, predict_on_batch": functools.partial(answer, model.network.predict_on_batch),
-        "Keras, called": functools.partial(answer, called),
-    }
-
-
 def in_lite(model: Pretrained, precision: str) -> Answer:
     """Returns a function that classifies lines by `predict`, with LiteRT for small requests.
 
@@ -250,7 +233,7 @@ def classifiers(options: argparse.Namespace, folder: pathlib.Path) -> dict[str, 
     answers = {
         REFERENCE: peer,
         **peer.in_engines(folder / "model.onnx", options.threads, options.bfloat16),
-        **our_answers(model, folder / "float32"),
+        SAVED_MODEL: exported(model, folder / "float32"),
         "LiteRT": in_lite(model, "fp32"),
     }
     if options.bfloat16:
@@ -386,7 +369,6 @@ def main(options: argparse.Namespace) -> Tables:
             check_agreement(answers, requests)
             yield f"{about}, batch {batch}", with_latencies(answers, requests, options)
         if options.clients:
-            answers = {name: answer for name, answer in answers.items() if "Keras" not in name}
             rows = with_latencies(answers, requests_of(1, options), options, options.clients)
             yield f"{about}, batch 1, {options.clients} clients", rows
 
