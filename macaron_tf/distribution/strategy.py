@@ -178,10 +178,6 @@ class Workers:
             return list(values)
         return self._sums(np.asarray(values, np.float64)).tolist()
 
-    def of_chief(self, values: Sequence[float]) -> list[float]:
-        """Returns the chief's `values` on every worker. Every worker must call this method."""
-        return self.totals([value if self.chief else 0.0 for value in values])
-
     def gather(self, value: bytes) -> list[bytes]:
         """Returns the workers' values of `value`, in order. Every worker must call this method."""
         lengths = self.concatenate(np.array([len(value)]))

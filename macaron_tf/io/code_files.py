@@ -71,10 +71,10 @@ def offer_code(folder: epath.Path) -> None:
         sys.path.append(str(code))
 
 
-def _is_installed(origin: str | None) -> bool:
+def _is_installed(origin: str) -> bool:
     """Returns whether a file belongs to an installed package or to Python itself."""
     library_folders = {sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")}
-    return bool(origin) and any(map(pathlib.Path(origin).is_relative_to, library_folders))
+    return any(map(pathlib.Path(origin).is_relative_to, library_folders))
 
 
 def _files_of(import_path: str) -> dict[str, pathlib.Path]:
@@ -86,8 +86,8 @@ def _files_of(import_path: str) -> dict[str, pathlib.Path]:
     belongs to an installed package.
     """
     origin, name = plug_ins.origin_of(import_path), import_path.partition(":")[0]
-    is_own = name.partition(".")[0] not in _PROJECT_PACKAGES and not _is_installed(origin)
-    if not is_own or not origin or not origin.endswith(".py"):
+    is_own = name.partition(".")[0] not in _PROJECT_PACKAGES
+    if not is_own or not (origin or "").endswith(".py") or _is_installed(origin):
         return {}
     file = pathlib.Path(origin).resolve()
     name = file.stem if name.endswith(".py") else name

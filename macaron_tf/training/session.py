@@ -6,6 +6,7 @@ import functools
 import math
 import os
 import pathlib
+import re
 import signal
 import sys
 import threading
@@ -17,7 +18,6 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.distribution import Workers, spread_seeds
-from macaron_tf.distribution.device_memory import peak_memory
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import only_writer
@@ -161,13 +161,13 @@ class TrainingSession(keras.callbacks.Callback):
 
     def restore(self) -> None:
         """Restores the newest undamaged checkpoint, if there is one."""
-        step = -1.0
+        step = 0.0
         if self.workers.chief:
             self.checkpoints.clean()
-            if newest := self.checkpoints.latest():
-                step = float(newest.name.removeprefix("step-"))
+            newest = self.checkpoints.latest()
+            step = float(newest.name.removeprefix("step-")) if newest else -1.0
         # All workers restore the checkpoint that the chief chose.
-        (step,) = self.workers.of_chief([step])
+        (step,) = self.workers.totals([step])
         if step < 0:
             return
         checkpoint = self.checkpoints.of_step(int(step))
@@ -253,7 +253,7 @@ class TrainingSession(keras.callbacks.Callback):
             self._report(step)
         stops, due = self.decide()
         if stops:
-            self.model.stop_training = True  # Keras then calls `on_epoch_end`
+            self.model.stop_training = True  # `fit` then calls `on_epoch_end`
         elif due and step % self.config.validate_every:
             self.save()
 
@@ -285,8 +285,10 @@ class TrainingSession(keras.callbacks.Callback):
         tokens = metrics.get("input_tokens", metrics["tokens"]) * (step - last_step)
         speed = tokens / max(seconds, 1e-9)
         timing = {"seconds": self.elapsed_seconds(), "tokens_per_second": speed}
-        if (peak_bytes := peak_memory()) is not None:
-            timing["memory_mib"] = peak_bytes / 2**20
+        # Not `getrusage`, which includes memory of the parent process.
+        status = pathlib.Path("/proc/self/status")
+        if status.exists() and (peak := re.search(r"VmHWM:\s*(\d+) kB", status.read_text())):
+            timing["memory_mib"] = int(peak[1]) / 2**10
         for reporter in self.reporters:
             reporter.train(step, metrics, timing)
 
