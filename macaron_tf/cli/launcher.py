@@ -19,23 +19,14 @@ from macaron_tf.errors import COMMANDS_FOLDER, nearest
 RUNS = "experiments.commands"  # the module of `train`, `evaluate`, `predict` and the like
 # Maps each other command to its module and its help text.
 COMMANDS = {
-    "compare": (
-        "experiments.compare.commands",
-        "compare blocks, splitting schemes or recipes over several seeds",
-    ),
+    "compare": ("experiments.compare.commands", "compare blocks, schemes or recipes by a test"),
     "few_shot": ("experiments.few_shot.commands", "evaluate language models with few-shot prompts"),
     "look": ("experiments.look", "plot attention weights and the memory of SwishRNN layers"),
     "export": ("export.saved_model", "export a trained model as a SavedModel"),
     "serve": ("export.serve", "serve a SavedModel on this machine over HTTP"),
-    "hugging_face": (
-        "export.hugging_face",
-        "export a trained model for Hugging Face's transformers",
-    ),
+    "hugging_face": ("export.hugging_face", "export a model for Hugging Face's transformers"),
     "hub": ("export.hub", "upload a trained model and its model card to the Hugging Face Hub"),
-    "demo": (
-        "experiments.demo",
-        "train, score, export and serve a translator in 3 to 6 minutes",
-    ),
+    "demo": ("experiments.demo", "train, score, export and serve a translator in 3 to 6 minutes"),
 }
 _TEXT = """\
 Train, evaluate, export and serve Macaron Net, SwishRNN and related models.

@@ -74,14 +74,9 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def make_schedule(config: TrainingConfig) -> WarmupSchedule:
-    return WarmupSchedule(
-        config.schedule,
-        config.learning_rate,
-        config.max_steps,
-        config.warmup_steps,
-        config.warmup_start,
-        config.schedule_end,
-    )
+    ends = config.warmup_start, config.schedule_end
+    steps = config.max_steps, config.warmup_steps
+    return WarmupSchedule(config.schedule, config.learning_rate, *steps, *ends)
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf", name="Adam")
