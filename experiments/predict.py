@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import io
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import numpy as np
@@ -123,17 +123,20 @@ def _answer(options: argparse.Namespace, given: dict[str, Any]) -> Answer:
             raise UserError("--backward applies only to a translator, without --json: leave it out")
         if make in (_translations, _continuations):
             _check_sampling(given, task.controls.get("temperature", 0.0))
-        if options.json:
-            return lambda lines, first: map(
-                json_line, model.predict(*task.columns(lines, first), **given)
-            )
-        return make(model, given, options)
+        return (_json_lines if options.json else make)(model, given, options)
+
+
+def _json_lines(model: Pretrained, given: dict, options: argparse.Namespace) -> Answer:
+    return _formatted(model, given, json_line)
 
 
 def _labelled(model: Pretrained, given: dict, options: argparse.Namespace) -> Answer:
-    return lambda lines, first: map(
-        model.task.line, model.predict(*model.task.columns(lines, first), **given)
-    )
+    return _formatted(model, given, model.task.line)
+
+
+def _formatted(model: Pretrained, given: dict, line: Callable[[Any], str]) -> Answer:
+    columns = model.task.columns
+    return lambda lines, first: map(line, model.predict(*columns(lines, first), **given))
 
 
 def _fillings(model: Pretrained, given: dict, options: argparse.Namespace) -> Answer:
@@ -148,24 +151,14 @@ def _fillings(model: Pretrained, given: dict, options: argparse.Namespace) -> An
     return answer
 
 
-def _json_lines(model: Pretrained, given: dict, options: argparse.Namespace) -> Answer:
-    return lambda lines, first: map(json_line, model.predict(lines))
-
-
 def _translations(model: Pretrained, given: dict, options: argparse.Namespace) -> Answer:
     task, n_best = model.task, given.get("n_best", 1)
-    if options.backward and not model.recipe.get("unsupervised", False):
-        raise UserError(
-            f"--backward is not possible with {options.run}: give a run with unsupervised=True"
-        )
     if "temperature" in given and "beam_size" in given:
         raise UserError("beam_size has no effect with a temperature: leave one of them out")
     if "temperature" in given:
         lengths = ("max_length_ratio", "max_length_offset", "max_length", "min_length")
-        sampling = {
-            name: given[name] for name in ("temperature", "top_k", "top_p") if name in given
-        }
-        sampling |= {name: getattr(task.decoding, name) for name in lengths}
+        sampling = {name: given[name] for name in _SAMPLING[:-1] if name in given}
+        sampling |= task.decoding.options(*lengths)
         decoding: Any = SamplingConfig(num_samples=n_best, **sampling)
     else:
         beam_size = given.get("beam_size", task.decoding.beam_size)
@@ -186,7 +179,7 @@ def _translated(
         yield from (f"{line}\n" for line in translations.best)
         return
     for hypotheses in translations.hypotheses:
-        columns = [f"{hypothesis.score:.4f}\t{hypothesis.text}" for hypothesis in hypotheses]
+        columns = [f"{found.score:.4f}\t{found.text}" for found in hypotheses]
         # Beam search may find fewer than `n_best` hypotheses. Empty columns then fill the row.
         columns += ["\t"] * (n_best - len(columns))
         yield "\t".join(columns) + "\n"
@@ -218,6 +211,7 @@ def _continuations(model: Pretrained, given: dict, options: argparse.Namespace) 
         | {name: given[name] for name in _WRITING if name in given and name != "seed"}
     )
     generator, seed = model.task.generator, given.get("seed", 1)
+    trailing = " " if generator.line_ends else None
 
     def answer(lines: list[str], first: int) -> Iterator[str]:
         for number, text in enumerate(lines, 1):
@@ -225,11 +219,7 @@ def _continuations(model: Pretrained, given: dict, options: argparse.Namespace) 
                 raise TextError(
                     number, f"{GAP} cannot be filled, because objective.kind marks no gaps"
                 )
-            prompt = (
-                ""
-                if isinstance(generator, SequenceGenerator)
-                else text.rstrip(" " if generator.line_ends else None)
-            )
+            prompt = "" if isinstance(generator, SequenceGenerator) else text.rstrip(trailing)
             for sample_index in range(config.num_samples):
                 chunks = generator.stream(text, config, seed + sample_index)
                 try:  # before the prompt is written

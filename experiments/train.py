@@ -40,17 +40,8 @@ def planned(options: argparse.Namespace) -> Plan:
     the pre-trained model; then those of `--set`.
     """
     path, trust_code, earlier = as_path(options.run), options.trust_code, None
-    inputs = Inputs(
-        options.devices,
-        options.tfds,
-        options.corpus,
-        options.vocabulary,
-        options.lower_case,
-        options.processes,
-        options.own_shards,
-        options.resume is not None,
-        trust_code,
-    )
+    named = {name: vars(options)[name] for name in (*_FLAGS, "devices", "tfds", "trust_code")}
+    inputs = Inputs(**named, resumes=options.resume is not None)
     settings = [f"init={options.init}"] if options.init else []
     if options.init and any(text.startswith("init=") for text in options.set):
         raise UserError("the command has both --init and --set init=: leave one of them out")

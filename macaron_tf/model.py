@@ -18,7 +18,7 @@ from macaron_tf.engines.lite_writer import PRECISIONS, convert_to_lite
 from macaron_tf.engines.networks import FORMATS
 from macaron_tf.engines.saved_model import write_version
 from macaron_tf.errors import UserError, check_choice
-from macaron_tf.hub.hugging_face import writer
+from macaron_tf.hub import saving
 from macaron_tf.hub.loading import read_model
 from macaron_tf.io.paths import as_path
 from macaron_tf.models import catalog
@@ -26,7 +26,7 @@ from macaron_tf.models.base import Model
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.model_card import USE_OF_EXPORT
 from macaron_tf.models.tasks import CausalClassifier, EncoderClassifier
-from macaron_tf.tasks import Decoding, TaskKind, saving, task_of
+from macaron_tf.tasks import Decoding, TaskKind, task_of
 from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text.base import Vocabulary
 
@@ -213,23 +213,20 @@ class Pretrained(ModelParts):
         if config.splittings != self.config.splittings:
             raise UserError(f"scheme={config.scheme!r} does not fit the weights: leave scheme out")
         self.require_floats()
-        if config.causal and config.summary == "first":
-            causal_classifier = CausalClassifier(config, num_classes, head_dropout)
-            causal_classifier.build()
-            causal_classifier.encoder.set_weights(self.encoder.get_weights())
-            if language_head := self.network.language_head:
-                causal_classifier.language_head.set_weights(language_head.get_weights())
-            return causal_classifier
         pooler = self.network.pooler or self.pooler
-        classifier = EncoderClassifier(
-            config, num_classes, head_dropout, pooler and pooler.activation_argument
-        )
-        if pooler and not classifier.pooler.is_like(pooler):
-            pooler, classifier = None, EncoderClassifier(config, num_classes, head_dropout)
+        if config.causal and config.summary == "first":
+            classifier = CausalClassifier(config, num_classes, head_dropout)
+        else:
+            arguments = config, num_classes, head_dropout
+            classifier = EncoderClassifier(*arguments, pooler and pooler.activation_argument)
+            if pooler and not classifier.pooler.is_like(pooler):
+                pooler, classifier = None, EncoderClassifier(*arguments)
         classifier.build()
         classifier.encoder.set_weights(self.encoder.get_weights())
-        if pooler:
+        if pooler and classifier.pooler:
             classifier.pooler.set_weights(pooler.get_weights())
+        if classifier.language_head and self.network.language_head:
+            classifier.language_head.set_weights(self.network.language_head.get_weights())
         return classifier
 
     def fit(
@@ -305,7 +302,7 @@ class Pretrained(ModelParts):
                 files above. Transformers and `load("hugging-face:DIR")` can read the folder.
             license: license to record. `None` means the model's `license`.
         """
-        self._saving(format, license).save(self, directory)
+        saving.save(self, self._task, directory, format, license)
 
     def push_to_hub(
         self,
@@ -326,10 +323,7 @@ class Pretrained(ModelParts):
             format, license: see `save_pretrained`.
             private: whether a new repository is private. `None` means the owner's default.
         """
-        return self._saving(format, license).publish(self, repository, private)
-
-    def _saving(self, format: str, license: str | None) -> saving.Saving:
-        return saving.Saving(self._task, format, license, writer)
+        return saving.publish(self, self._task, repository, format, license, private)
 
     @property
     def _task(self) -> TaskKind | None:

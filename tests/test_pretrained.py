@@ -184,7 +184,7 @@ def test_a_save_that_fails_leaves_nothing(bert, tmp_path, monkeypatch):
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("macaron_tf.tasks.saving.require_disk_space", full)
+    monkeypatch.setattr("macaron_tf.hub.saving.require_disk_space", full)
     before = sorted(tmp_path.rglob("*"))
     refuses("No space left on device", bert.save_pretrained, tmp_path / "saved")
     assert sorted(tmp_path.rglob("*")) == before

@@ -29,12 +29,12 @@ from macaron_tf.evaluation.translation import (
 from macaron_tf.io.paths import as_path, read_json
 from macaron_tf.models import EncoderDecoder
 from macaron_tf.runs.corpora import prepare_corpus
-from macaron_tf.runs.epochs import read_init
 from macaron_tf.runs.finetuning import CHANCE_MARGIN, RESULT, FinetuningRun, TaskData
 from macaron_tf.runs.pretraining import PretrainingRun, check_corpus
 from macaron_tf.runs.pretraining_recipe import PretrainingRecipe
 from macaron_tf.runs.recipe import Recipe, recipe_from_json
 from macaron_tf.runs.run import DIVERGED, saved_versions
+from macaron_tf.runs.starts import read_start
 from macaron_tf.runs.translation import TranslationRun
 from macaron_tf.runs.translation_recipe import TranslationRecipe
 from macaron_tf.training import Diverged
@@ -376,7 +376,7 @@ class Finetuning(Trainer):
         starts = {recipe.init: None for recipe in recipes.values()}
         seeds = [*self.options.seeds, *self.options.tuning_seeds]
         for location in dict.fromkeys(one.replace(SEED, str(n)) for one in starts for n in seeds):
-            read_init(location, trust_code=self.options.trust_code)
+            read_start(location, trust_code=self.options.trust_code)
 
     def check(self, arm: Arm, seed: int, run: pathlib.Path) -> None:
         """Does nothing, because a run saves a recipe with the settings of the loaded model.

@@ -19,13 +19,17 @@ from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import encode_sets
 from macaron_tf.data.tasks.examples import Examples
 from macaron_tf.errors import UserError, check_packages, warn
-from macaron_tf.evaluation.similarity import (
-    nearest,
-    unit_vectors,
-)
+from macaron_tf.evaluation.similarity import nearest, unit_vectors
 from macaron_tf.io import paths as storage
 from macaron_tf.models.tasks import SiameseEncoder
-from macaron_tf.runs.embedding import EmbeddingRun, measure, pair_task, read_encoder, read_sets
+from macaron_tf.runs.embedding import (
+    TRIPLETS,
+    EmbeddingRun,
+    measure,
+    pair_task,
+    read_encoder,
+    read_sets,
+)
 from macaron_tf.runs.recipe import named_settings
 from macaron_tf.runs.run import (
     checkpoint_location,
@@ -48,15 +52,11 @@ def open_encoder(options: argparse.Namespace) -> tuple[SentenceEmbedding, Embedd
     location, run = checkpoint_location(options.run, options.checkpoint), None
     chosen = EncoderSettings(**named_settings(EncoderSettings, options.set))
     with options.devices.scope():
-        start = read_encoder(location, None, options.lower_case, options.trust_code)
+        start = read_encoder(location, options.lower_case, options.trust_code)
         source, config = start.source, start.config
-        if isinstance(source.network, SiameseEncoder):
-            located = locate(location)
-            run = (
-                None
-                if located.without_recipe
-                else EmbeddingRun.open(located.folder, options.trust_code)
-            )
+        located = locate(location)
+        if isinstance(source.network, SiameseEncoder) and not located.without_recipe:
+            run = EmbeddingRun.open(located.folder, options.trust_code)
         if chosen.max_length and config.longest is not None and config.longest < chosen.max_length:
             raise UserError(
                 f"max_length is {chosen.max_length}, but {location} has {config.longest} positions"
@@ -98,18 +98,14 @@ def run(opened: EmbeddingRun | None, options: argparse.Namespace) -> None:
     encoder, encoder_run = open_encoder(options)
     recipe = encoder_run and encoder_run.recipe
     name = options.task or (recipe.task if recipe else "stsb")
-    task, classes = pair_task(name), encoder.network.num_classes
-    if task.kind == "classification" and not task.regression:
-        if classes != task.num_classes:
-            raise UserError(
-                f"the task {name} has {task.num_classes} classes, but the encoder was trained with "
-                f"{classes or 'no'} classes: give --task stsb, which needs none"
-            )
-        if recipe and recipe.task_definition.labels != task.labels:
-            raise UserError(
-                f"the classes of the task {name} are {', '.join(task.labels)}, but must be "
-                f"{', '.join(recipe.task_definition.labels)}: give --task {recipe.task}"
-            )
+    task, trained = pair_task(name), ()
+    if recipe and recipe.num_classes:
+        trained = recipe.task_definition.labels
+    if task.labels and task is not TRIPLETS and task.labels != trained:
+        raise UserError(
+            f"the classes of the task {name} are {', '.join(task.labels)}, but must be "
+            f"{', '.join(trained) or 'none'}: give --task stsb, which needs none"
+        )
     is_own = recipe and name == recipe.task
     source = options.source or (recipe.source if is_own else task.source)
     split = options.split or default_splits(source, [*task.validation_splits])[0]
@@ -145,7 +141,8 @@ def _write_results(
         path = encoder_run and encoder_run.path
         location = checkpoint_location(options.run, options.checkpoint)
         name = scores_name(subject, "", [encoder.identity(), *texts])
-        save_scores(options.output, path, name, {"encoder": location, **encoder.facts(), **record})
+        record = {"encoder": location, **encoder.facts(), **record}
+        save_scores(options.output, path, name, **record)
 
 
 def run_sets(options: argparse.Namespace) -> None:

@@ -11,7 +11,7 @@ from macaron_tf.data.tasks.examples import read_examples
 from macaron_tf.errors import UserError, check_packages, diverged
 from macaron_tf.evaluation.glue import write_submission
 from macaron_tf.io import paths as storage
-from macaron_tf.runs.finetuning import TRAIN, FinetuningRun, TaskData, by_split, measure
+from macaron_tf.runs.finetuning import TRAIN, FinetuningRun, TaskData, by_split
 from macaron_tf.runs.run import (
     default_splits,
     metrics_line,
@@ -46,19 +46,16 @@ def evaluate(run: FinetuningRun, options: argparse.Namespace) -> None:
     examples, language_of = {}, {}
     origin, table = (options.tfds, source), run.recipe.table
     for language in languages or (None,):
-        if (
-            is_run_source
-            and language is None
-            and labelled_task.split_names(splits, *origin) is None
-        ):
-            sets = labelled_task.read_splits([*splits, TRAIN], *origin, table)
-            check_trained(run, sets[TRAIN])
-            sets = {split: sets[split] for split in splits}
-        elif is_run_source:
-            sets = labelled_task.read_splits(splits, *origin, table, language)
+        if is_run_source:
+            held_out = not language and labelled_task.split_names(splits, *origin) is None
+            wanted = [*splits, TRAIN] if held_out else splits
+            sets = labelled_task.read_splits(wanted, *origin, table, language)
+            if held_out:
+                check_trained(run, sets[TRAIN])
         else:
             sets = {split: labelled_task.read(split, *origin, language) for split in splits}
-        for split, split_examples in sets.items():
+        for split in splits:
+            split_examples = sets[split]
             name = (language if len(splits) == 1 else f"{language}_{split}") if language else split
             examples[name], language_of[name] = split_examples, language
     for (name, first), (other_name, second) in itertools.combinations(examples.items(), 2):
@@ -74,24 +71,19 @@ def evaluate(run: FinetuningRun, options: argparse.Namespace) -> None:
     began = time.monotonic()
     outputs = {name: outputs_of(rows, language_of[name]) for name, rows in examples.items()}
     seconds = time.monotonic() - began
-    if languages:
-        metrics = {
-            name: labelled_task.measure(outputs[name], rows) for name, rows in examples.items()
-        }
-        for name, values in metrics.items():
-            print(f"{name:8} {metrics_line(values)}")
-    else:
-        metrics = measure(task, outputs, examples)
+    metrics = {name: labelled_task.measure(outputs[name], rows) for name, rows in examples.items()}
+    for name, values in metrics.items() if languages else ():
+        print(f"{name:8} {metrics_line(values)}")
+    if not languages:
+        metrics = by_split(metrics)
         print(metrics_line(metrics))
     count, step = sum(map(len, examples.values())), manifest["step"]
     print(f"{count:,} examples of {', '.join(splits)} in {seconds:.1f} s, step {step:,}")
     record = {
-        "run": str(run.path),
         "task": task.name,
         "source": source,
         "splits": splits,
         "languages": [*languages],
-        "checkpoint": checkpoint.name,
         "step": step,
         "seconds": round(seconds, 2),
         "metrics": metrics,
@@ -102,7 +94,7 @@ def evaluate(run: FinetuningRun, options: argparse.Namespace) -> None:
     identity = [manifest["files"], {name: vars(rows) for name, rows in examples.items()}]
     settings = "-".join([checkpoint.name, *languages, ""])
     name = scores_name(f"{source}-{'-'.join(splits)}", settings, identity)
-    save_scores(options.output, run.path, name, record)
+    save_scores(options.output, run.path, name, checkpoint.name, **record)
 
 
 def check_trained(run: FinetuningRun, train: Any) -> None:
@@ -166,9 +158,8 @@ def baseline(options: argparse.Namespace) -> None:
     if predictor is None:
         raise UserError(f"the task {task.name} has no baseline: give one of texts or tags")
     score = data.labelled_task.score
-    metrics = by_split(
-        {name: score(predictor(rows), rows) for name, rows in data.validation.items()}
-    )
+    validation = data.validation.items()
+    metrics = by_split({name: score(predictor(rows), rows) for name, rows in validation})
     print(metrics_line(metrics))
     if options.output:
         record = {"task": task.name, "source": options.source or task.source, **metrics}

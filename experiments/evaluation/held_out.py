@@ -27,7 +27,7 @@ def words(opened: ElmoRun, options: argparse.Namespace) -> None:
     name, model = _open(opened, options)
     metrics = evaluate_model(model, held_out.evaluation_dataset())
     print("\n".join(f"{metric:12} {value}" for metric, value in metrics.items()))
-    save_scores(options.output, opened.path, name, {"checkpoint": name, **metrics})
+    save_scores(options.output, opened.path, name, name, **metrics)
 
 
 def sequences(opened: SequenceRun, options: argparse.Namespace) -> None:
@@ -41,4 +41,4 @@ def sequences(opened: SequenceRun, options: argparse.Namespace) -> None:
         if dataset is not None:
             record[split] = task_metrics(model, dataset)
             print(f"{split:12} {metrics_line(record[split])}")
-    save_scores(options.output, opened.path, name, {"checkpoint": name, **record})
+    save_scores(options.output, opened.path, name, name, **record)

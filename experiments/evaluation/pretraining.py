@@ -35,42 +35,31 @@ def run(opened: PretrainingRun, options: argparse.Namespace) -> None:
                 "of a batch need equal lengths"
             )
     check_corpus(recipe, corpus, any_pairs=True)
-    languages = recipe.corpus.languages
-    if languages != corpus.config.languages:
-        prepared, trained = (
-            f"the language codes {', '.join(codes)}" if codes else "no language codes"
-            for codes in (corpus.config.languages, languages)
-        )
+    prepared, trained = corpus.config.languages, recipe.corpus.languages
+    if prepared != trained:
         raise UserError(
-            f"{corpus.folder} has {prepared}, but {opened.path} was trained with {trained}"
+            f"{corpus.folder} has the languages {prepared}, but {opened.path} has {trained}"
         )
     recipe = recipe.changed(
         validation_batches=None,
         training=dict(accumulation_steps=1),  # otherwise each micro-batch has its own memory
     )
     with options.devices.scope():
-        changed_run = dataclasses.replace(opened, recipe=recipe)
-        network = changed_run.load_network(checkpoint, saved=not has_memory)
+        evaluated = dataclasses.replace(opened, recipe=recipe)
+        network = evaluated.load_network(checkpoint, saved=not has_memory)
         objective = recipe.make_objective()
         model = build_fit_model(network, objective, recipe.training)
     with Progress("evaluating"):
         metrics = evaluate_model(model, validation_batches(recipe, corpus, objective))
     memory, suffix = {}, ""
     if has_memory:
-        clamp = recipe.model_config().clamp_length
-        memory = {"memory": recipe.objective.memory_length, "clamp": clamp}
-        suffix = f"-memory-{recipe.objective.memory_length}" + (f"-clamp-{clamp}" if clamp else "")
-        print(f"{'memory':24} {recipe.objective.memory_length}")
+        length, clamp = recipe.objective.memory_length, recipe.model_config().clamp_length
+        memory = {"memory": length, "clamp": clamp}
+        suffix = f"-memory-{length}" + (f"-clamp-{clamp}" if clamp else "")
+        print(f"{'memory':24} {length}")
     for name, value in metrics.items():
         print(f"{name:24} {value:.4f}")
-    record = {
-        "run": str(opened.path),
-        "checkpoint": checkpoint.name,
-        "corpus": str(options.corpus),
-        "fingerprint": corpus.fingerprint,
-        "rows": rows,
-        **memory,
-        **metrics,
-    }
     name = f"{corpus.fingerprint[:8]}-{checkpoint.name}{suffix}"
-    save_scores(options.output, opened.path, name, record)
+    record = {"corpus": str(options.corpus), "fingerprint": corpus.fingerprint, "rows": rows}
+    record |= memory | metrics
+    save_scores(options.output, opened.path, name, checkpoint.name, **record)

@@ -15,10 +15,8 @@ def evaluate(opened: TextRun, options: argparse.Namespace) -> None:
     recipe = opened.recipe.changed(source=options.source or opened.recipe.source)
     split = options.split or default_splits(options.source, ["validation"])[0]
     examples = [TextPairs.read(recipe, name, split, options.tfds) for name in recipe.tasks]
-    checkpoint, decoding = (
-        opened.checkpoint(options.checkpoint),
-        dataclasses.asdict(recipe.decoding),
-    )
+    checkpoint = opened.checkpoint(options.checkpoint)
+    decoding = dataclasses.asdict(recipe.decoding)
     with options.devices.scope():
         translator = opened.line_translator(opened.load_network(checkpoint))
     for pairs in examples:
@@ -28,8 +26,6 @@ def evaluate(opened: TextRun, options: argparse.Namespace) -> None:
             title = name if len(recipe.tasks) == 1 else f"{pairs.task}_{name}"
             print(f"{title:24} {value:.4f}")
         record = {
-            "run": str(opened.path),
-            "checkpoint": checkpoint.name,
             "task": pairs.task,
             "source": recipe.examples_of(pairs.task)[0],
             "split": pairs.split,
@@ -41,4 +37,4 @@ def evaluate(opened: TextRun, options: argparse.Namespace) -> None:
         }
         subject = f"{pairs.task}-{record['source']}-{pairs.split}"
         name = scores_name(subject, f"{checkpoint.name}-", [pairs.pairs, decoding])
-        save_scores(options.output, opened.path, name, record)
+        save_scores(options.output, opened.path, name, checkpoint.name, **record)

@@ -16,11 +16,7 @@ from macaron_tf.runs.kinds import open_run
 from macaron_tf.runs.run import Run, default_splits, save_scores, scores_name
 from macaron_tf.runs.trainer import generated
 from macaron_tf.runs.translation import TranslationRun
-from macaron_tf.training.checkpoints import (
-    average_checkpoints,
-    last_checkpoints,
-    read_manifest,
-)
+from macaron_tf.training.checkpoints import average_checkpoints, last_checkpoints, read_manifest
 
 
 def run_average(options: argparse.Namespace) -> None:
@@ -57,10 +53,6 @@ def run(opened: TranslationRun, options: argparse.Namespace) -> None:
     if codes[0] != codes[1] and languages == codes[::-1]:
         mend = "give --backward" if opened.recipe.unsupervised else "train another run"
         raise UserError(f"{options.run} translates from {languages[1]} to {languages[0]}: {mend}")
-    if options.backward and not opened.recipe.unsupervised:
-        raise UserError(
-            f"--backward is not possible with {options.run}: give a run with unsupervised=True"
-        )
     parts = data.parts if source == data.source else {}
     splits = [data.validation_split]
     split = options.split or (splits if parts else default_splits(source, splits))[0]
@@ -91,27 +83,18 @@ def run(opened: TranslationRun, options: argparse.Namespace) -> None:
         "decoding": dataclasses.asdict(translator.config),
         "metric": dataclasses.asdict(metric),
     }
-    record = {
-        "run": str(opened.path),
-        "checkpoint": checkpoint.name,
-        "steps": steps,
-        **conditions,
-        "seconds": round(seconds, 2),
-        **dataclasses.asdict(scores),
-        "hypotheses": hypotheses,
-        "references": references,
-    }
+    record = {"steps": steps, **conditions, "seconds": round(seconds, 2)}
+    record |= dataclasses.asdict(scores) | {"hypotheses": hypotheses, "references": references}
     settings = f"{checkpoint.name}-beam{decoding.beam_size}-"
     identity = [conditions, manifest["files"], list(pairs)]
     name = scores_name(f"{source}-{split}", settings, identity)
-    save_scores(options.output, opened.path, name, record)
+    save_scores(options.output, opened.path, name, checkpoint.name, **record)
 
 
 def run_compare(options: argparse.Namespace) -> None:
     """Runs the command `bootstrap`: prints the BLEU of two evaluations and a p-value."""
-    (first, references, metric), (second, others, other_metric) = map(
-        _read_outputs, (options.first, options.second)
-    )
+    first, references, metric = _read_outputs(options.first)
+    second, others, other_metric = _read_outputs(options.second)
     if references != others:
         raise UserError(f"{options.first} and {options.second} have different references")
     metric, other_metric = (each.for_references(references) for each in (metric, other_metric))
@@ -120,8 +103,7 @@ def run_compare(options: argparse.Namespace) -> None:
             f"{options.first} was scored by {metric.signature}, {options.second} by "
             f"{other_metric.signature}: score both with the same metric"
         )
-    arguments = {"resamples": options.samples, "seed": options.seed}
-    print(paired_bootstrap(first, second, references, metric, **arguments))
+    print(paired_bootstrap(first, second, references, metric, options.samples, seed=options.seed))
 
 
 def _read_outputs(name: str) -> tuple[list[str], list[str], TranslationMetric]:

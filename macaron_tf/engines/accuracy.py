@@ -66,4 +66,4 @@ class Accuracy:
 
     def _compute_metrics(self, logits: np.ndarray) -> dict[str, float]:
         task, examples = self._task, self._examples
-        return task.measure(task.outputs(logits, self._encoded, examples, task.limits), examples)
+        return task.measure(task.outputs(logits, self._encoded, examples), examples)

@@ -54,6 +54,7 @@ class ElmoRecipe(Recipe):
     """
 
     kind = "elmo"
+    configs = (ElmoConfig,)
 
     sources: tuple[str, ...]
     vocabulary_size: Annotated[int, Ge(4), INT32] = 8_000
@@ -65,10 +66,6 @@ class ElmoRecipe(Recipe):
     def check(self) -> None:
         if not self.sources:
             raise self.error("sources is empty: give the text, as in sources=text-lines:FILE")
-
-    def model_config(self, vocab_size: int | None = None) -> ElmoConfig:
-        config = super().model_config(vocab_size)
-        return self.expect_model(config, ElmoConfig, "is not an ELMo")
 
     def make_objective(self, static_shapes: bool = False) -> BidirectionalLanguageObjective:
         return BidirectionalLanguageObjective(self.samples)
@@ -85,12 +82,11 @@ class ElmoRun(Run):
         recipe.check_metric(recipe.make_objective().metric_names)
         run = self.continued()
         rows, held_out, vocabulary = read_rows(recipe, run.vocabulary, inputs.tfds)
+        validation = held_out.evaluation_dataset()
         return Plan(
             run=dataclasses.replace(run, vocabulary=vocabulary),
             batches=functools.partial(rows.dataset, recipe.training.seed),
-            validation=lambda network: (
-                lambda model, step: evaluate_model(model, held_out.evaluation_dataset())
-            ),
+            validation=lambda network: lambda model, step: evaluate_model(model, validation),
             fingerprint=rows.fingerprint(),
             counts={"rows": len(rows.ids)},
             note=f"; {rows.ids.size:,} training words, {held_out.ids.size:,} held-out words, "
@@ -119,8 +115,8 @@ class Rows(ArrayBatches):
             ids = self.ids[indices]
             return {"characters": characters[ids], "words": text.targets(ids)}
 
-        shapes = {"characters": ("int32", (None, length, width))}
-        shapes["words"] = ("int32", (None, length))
+        characters_shape, words_shape = (None, length, width), (None, length)
+        shapes = {"characters": ("int32", characters_shape), "words": ("int32", words_shape)}
         super().__init__(count, recipe.batch_size, gather, shapes)
 
     def fingerprint(self) -> str:

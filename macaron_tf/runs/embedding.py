@@ -1,6 +1,7 @@
 """Sentence-BERT: recipe, run, data, and the function that opens a sentence encoder."""
 
 import dataclasses
+import os
 from typing import Annotated, Literal
 
 import numpy as np
@@ -21,9 +22,9 @@ from macaron_tf.objectives import (
     PairClassificationObjective,
     TripletObjective,
 )
-from macaron_tf.runs.epochs import EpochRecipe, EpochRun, read_init, warn_start
+from macaron_tf.runs.epochs import EpochRecipe, EpochRun, warn_start
 from macaron_tf.runs.run import Inputs, Plan, Run
-from macaron_tf.runs.starts import Start
+from macaron_tf.runs.starts import Start, read_start
 from macaron_tf.settings import INT32, Positive
 from macaron_tf.tasks import labelled
 from macaron_tf.tasks.embedding import SentenceEmbedding, warn_cut
@@ -177,8 +178,7 @@ class EmbeddingRun(EpochRun):
     def read_start(cls, recipe: EmbeddingRecipe, inputs: Inputs, earlier: Run | None) -> Start:
         if earlier or not recipe.init:
             return super().read_start(recipe, inputs, earlier)
-        arguments = inputs.vocabulary, inputs.lower_case, inputs.trust_code
-        return read_encoder(recipe.init, *arguments)
+        return read_encoder(recipe.init, inputs.lower_case, inputs.trust_code, inputs.vocabulary)
 
     @classmethod
     def started(cls, recipe: EmbeddingRecipe, start: Start) -> EmbeddingRecipe:
@@ -233,12 +233,12 @@ class EmbeddingRun(EpochRun):
 
 def read_encoder(
     location: str,
-    vocabulary: str | None = None,
     lower_case: bool | None = None,
     trust_code: bool = False,
+    vocabulary: str | os.PathLike | None = None,
 ) -> Start:
-    """Loads an encoder by `read_init`, also from a sentence-transformers folder."""
-    init = read_init(location, None, vocabulary, lower_case, ("encoder",), True, trust_code)
+    """Loads an encoder by `read_start`, also from a sentence-transformers folder."""
+    init = read_start(location, ("encoder",), lower_case, True, trust_code, vocabulary)
     if init.config.summary == "last":
         raise UserError(
             f"{location} is an XLNet with [CLS] at the end of a sequence: give another encoder"

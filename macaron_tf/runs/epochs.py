@@ -2,9 +2,8 @@
 
 import dataclasses
 import functools
-import os
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Annotated
 
 import keras
@@ -15,17 +14,15 @@ from macaron_tf.data.batches import EncodedExamples, ExampleBatches
 from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError, warn
 from macaron_tf.hub.tokenizers.reading import refuse_lower_case
-from macaron_tf.models import ElmoConfig, EncoderConfig, EncoderDecoderConfig, catalog
+from macaron_tf.models import ElmoConfig, catalog
 from macaron_tf.runs.recipe import MAY_CHANGE, Recipe
 from macaron_tf.runs.run import Inputs, Plan, Run
 from macaron_tf.runs.starts import Start, read_start
 from macaron_tf.settings import Count, Dropout
 from macaron_tf.text import load_encoder_vocabulary
-from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training.session import Validate
 
 NOTHING = "random weights"
-_Recipe = typing.TypeVar("_Recipe", bound="EpochRecipe")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,7 +39,8 @@ class EpochRecipe(Recipe):
         task: name of the task; `macaron_tf.data.tasks.definitions` lists the tasks.
         source: source of the examples; see `macaron_tf.data.tasks.examples`. `None` means that
             neither the user nor the task names a source.
-        init: pre-trained model to start from; `None` means random weights. See `read_init`.
+        init: pre-trained model to start from, in a form that `macaron_tf.load` accepts;
+            `None` means random weights.
         batch_size: number of examples in a micro-batch or, if long texts are read in windows,
             number of windows.
         epochs: number of passes over the training set; `None` means `training.max_steps` updates.
@@ -55,16 +53,10 @@ class EpochRecipe(Recipe):
 
     # These settings may differ when a run is resumed, because the update counts that they
     # determine are compared instead.
-    may_change: typing.ClassVar[tuple[str, ...]] = (
-        *MAY_CHANGE,
-        "epochs",
-        "warmup_fraction",
-        "validate_epochs",
-    )
-
+    may_change = (*MAY_CHANGE, "epochs", "warmup_fraction", "validate_epochs")
     by_argument: typing.ClassVar = {"task": "the recipe with its task, as in finetune:sst2,"}
-    start_settings: typing.ClassVar = ("init", "model")
-    configs: typing.ClassVar[tuple[type, ...]] = (EncoderConfig,)  # supported model configurations
+    start_settings = ("init", "model")
+    lengths = ("max_length",)
 
     task: str
     source: str | None
@@ -74,13 +66,6 @@ class EpochRecipe(Recipe):
     warmup_fraction: Dropout | None = 0.1
     validate_epochs: Annotated[float, Gt(0), Lt(1e6)] | None = 1.0
     max_length: Count = 128
-
-    def model_config(self, vocab_size: int | None = None) -> EncoderConfig | EncoderDecoderConfig:
-        config = super().model_config(vocab_size)
-        if not isinstance(config, self.configs):
-            self.expect_model(config, EncoderConfig, "is not an encoder")
-        self.expect_positions(config, "max_length", self.max_length)
-        return config
 
     def usage(self) -> dict:
         return {**super().usage(), "trained_length": self.max_length}
@@ -98,10 +83,10 @@ class EpochRecipe(Recipe):
         """Returns the recipe with update counts for a training set of `num_examples` examples."""
         training = self.training
         updates_per_epoch = -(-num_examples // self.batch_size) / training.accumulation_steps
-        changes = {"max_steps": training.max_steps}
+        max_steps = training.max_steps
         if self.epochs is not None:
-            changes["max_steps"] = max(round(self.epochs * updates_per_epoch), 1)
-        max_steps = changes["max_steps"]
+            max_steps = max(round(self.epochs * updates_per_epoch), 1)
+        changes = {"max_steps": max_steps}
         if self.warmup_fraction is not None:
             changes["warmup_steps"] = min(round(self.warmup_fraction * max_steps), max_steps - 1)
         if self.validate_epochs is not None:
@@ -117,19 +102,24 @@ class EpochRun(Run):
 
     @classmethod
     def read_start(cls, recipe: EpochRecipe, inputs: Inputs, earlier: Run | None) -> Start:
-        vocabulary = inputs.vocabulary
-        if earlier and not recipe.init:
-            if vocabulary:
-                raise UserError("--resume cannot be combined with --vocabulary: leave it out")
+        vocabulary, lower_case = inputs.vocabulary, inputs.lower_case
+        if recipe.init:
+            options = {"trust_code": inputs.trust_code, "vocabulary": vocabulary}
+            return read_start(recipe.init, lower_case=lower_case, **options)
+        if earlier and vocabulary:
+            raise UserError("--resume cannot be combined with --vocabulary: leave it out")
+        if earlier:
             return Start(NOTHING, earlier.vocabulary, recipe.model, recipe.model_options)
-        model = None if recipe.init else recipe.model
-        return read_init(
-            recipe.init, model, vocabulary, inputs.lower_case, trust_code=inputs.trust_code
-        )
-
-    @classmethod
-    def started(cls, recipe: _Recipe, start: Start) -> _Recipe:
-        return recipe.changed(**start.settings) if recipe.init else recipe
+        if not vocabulary:
+            raise UserError(
+                "--init is missing: give a model, such as hugging-face:DIR, or train from random "
+                "weights by `--set model=bert_tiny --vocabulary CORPUS/vocabulary` after `macaron "
+                "prepare bert_tiny CORPUS --set corpus.sources=text-lines:FILE`"
+            )
+        refuse_lower_case(lower_case, f"--vocabulary {vocabulary}")
+        if recipe.model in catalog.names(ElmoConfig):
+            raise UserError(f"model={recipe.model} needs pre-trained weights: give --init RUN")
+        return Start(NOTHING, load_encoder_vocabulary(vocabulary), recipe.model)
 
     def plan_of_examples(
         self,
@@ -153,43 +143,6 @@ class EpochRun(Run):
             note=f", from {start.given}",
             **fields,
         )
-
-
-def read_init(
-    location: str | None,
-    model: str | None = None,
-    vocabulary: str | os.PathLike | None = None,
-    lower_case: bool | None = None,
-    kinds: Sequence[str] = ("encoder", "reader", "words"),
-    pooling: bool = False,
-    trust_code: bool = False,
-) -> Start:
-    """Loads the pre-trained model that `--init` names, or prepares a start from random weights.
-
-    Args:
-        location: value of `--init`, which is a location that `macaron_tf.load` reads; `None` means
-            random weights.
-        model: name of the model in the catalog, if `location` is `None`.
-        vocabulary: folder of the vocabulary. If `location` is `None`, this argument is required.
-            Otherwise, the vocabulary must equal the vocabulary of the loaded model.
-        lower_case: whether the model lower-cases text, for a model whose files do not say so.
-        pooling: whether to read the pooling of a sentence-transformers model.
-    """
-    if not location and not vocabulary:
-        raise UserError(
-            "--init is missing: give a model, such as hugging-face:DIR, or train from random "
-            "weights by `--set model=bert_tiny --vocabulary CORPUS/vocabulary` after `macaron "
-            "prepare bert_tiny CORPUS --set corpus.sources=text-lines:FILE`"
-        )
-    if not location:
-        refuse_lower_case(lower_case, f"--vocabulary {vocabulary}")
-        if model in catalog.names(ElmoConfig):
-            raise UserError(f"model={model} needs pre-trained weights: give --init RUN")
-        return Start(NOTHING, load_encoder_vocabulary(vocabulary), model)
-    init = read_start(location, kinds, lower_case, pooling, trust_code)
-    if vocabulary:
-        check_vocabulary(init.vocabulary.hash, load_encoder_vocabulary(vocabulary).hash, location)
-    return init
 
 
 def warn_start(

@@ -18,12 +18,7 @@ from macaron_tf.data.tasks.definitions import Task, get_task
 from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.distribution import Workers
 from macaron_tf.errors import UserError
-from macaron_tf.models import (
-    ElmoConfig,
-    EncoderConfig,
-    EncoderDecoderConfig,
-    WordEncoderConfig,
-)
+from macaron_tf.models import ElmoConfig, EncoderConfig, EncoderDecoderConfig, WordEncoderConfig
 from macaron_tf.objectives import Objective
 from macaron_tf.runs.epochs import EpochRecipe, EpochRun, example_batches, warn_start
 from macaron_tf.runs.recipe import as_user_errors
@@ -165,9 +160,9 @@ class FinetuningRecipe(EpochRecipe):
     @property
     def limits(self) -> Limits:
         """Length and layout of the rows that the model reads."""
-        config = self.model_config()
-        language_arguments = self.language, self.languages, embeds_languages(config)
-        return Limits(self.max_length, self.spans, config.causal, *language_arguments)
+        config, languages = self.model_config(), (self.language, self.languages)
+        layout = config.causal, *languages, embeds_languages(config)
+        return Limits(self.max_length, self.spans, *layout)
 
     def unread(self) -> list[str]:
         kind, config = self.task_definition.kind, self.model_config()
@@ -260,11 +255,6 @@ class FinetuningRun(EpochRun):
     def plan(self, start: Start, inputs: Inputs) -> Plan:
         task, recipe = get_task(self.recipe.task, own=True), self.recipe
         self._check(recipe, start)
-        # A built-in recipe may also change settings that nothing reads.
-        changed = {
-            f.name for f in dataclasses.fields(recipe) if getattr(recipe, f.name) != f.default
-        }
-        unread = [path for path in recipe.unread() if path.rstrip(".") in changed]
         data = TaskData(task, recipe.source, inputs.tfds, recipe.table)
         if task.own:
             print(f"{recipe.source}: {data.task.summary()}", file=sys.stderr)
@@ -273,11 +263,9 @@ class FinetuningRun(EpochRun):
         self._check(recipe, start)
         mend = "; to classify texts in {} give --set language=CODE"
         warn_start(start, recipe, recipe.language, mend)
+        vocabulary = start.vocabulary
         # Raises for a run of other settings before tokenization, which takes minutes.
-        settings, vocabulary = [*self.settings, *unread], start.vocabulary
-        run = dataclasses.replace(
-            self, recipe=recipe, vocabulary=vocabulary, settings=settings
-        ).continued()
+        run = dataclasses.replace(self, recipe=recipe, vocabulary=vocabulary).continued()
         encoded = data.encoded(vocabulary, recipe.limits)
         level, strategy = data.chance_level(), inputs.devices
 
@@ -340,11 +328,10 @@ def _validation(
     def validate(model: FitModel, step: int) -> dict[str, float]:
         logits = {split: outputs_of.logits(rows) for split, rows in sets.items()}
         outputs = {
-            split: task.outputs(logits[split], rows.encoded, data.splits[split], task.limits)
+            split: task.outputs(logits[split], rows.encoded, data.splits[split])
             for split, rows in sets.items()
         }
-        first = next(iter(sets))
-        rows = sets[first]
+        first, rows = next(iter(sets.items()))
         batch = {
             "token_ids": tf.ones((len(rows), 1), tf.int32),
             "label": tf.constant(rows.labels(np.arange(len(rows)), rows.lengths[-1])),

@@ -52,17 +52,13 @@ class PretrainingRun(Run):
             # Imported late, because only --init needs the readers of other libraries.
             from macaron_tf.runs.starts import read_start
 
-            kinds, trust_code = ("encoder", "pair"), inputs.trust_code
-            return read_start(recipe.init, kinds, inputs.lower_case, trust_code=trust_code)
+            options = {"lower_case": inputs.lower_case, "trust_code": inputs.trust_code}
+            return read_start(recipe.init, ("encoder", "pair"), **options)
         if inputs.lower_case is not None:
             raise UserError(
                 "--[no-]lower-case applies only to --init: set vocabulary.lower_case instead"
             )
         return None
-
-    @classmethod
-    def started(cls, recipe: PretrainingRecipe, start: "Start | None") -> PretrainingRecipe:
-        return recipe.changed(**start.settings) if start else recipe
 
     @classmethod
     def train_vocabulary(cls, recipe: PretrainingRecipe, tfds: Tfds | None) -> PieceVocabulary:
@@ -82,43 +78,22 @@ class PretrainingRun(Run):
         if folder := inputs.corpus or (earlier and earlier.data_record().get("corpus")):
             corpus = PretrainingCorpus.open(folder)
         else:
-            vocabulary = start and start.vocabulary
-            corpus = prepare_corpus(recipe, None, inputs.vocabulary, inputs.tfds, vocabulary)
+            own = start and start.vocabulary
+            corpus = prepare_corpus(recipe, None, inputs.vocabulary, inputs.tfds, own)
         if start:
             check_vocabulary(start.vocabulary.hash, corpus.vocabulary.hash, recipe.init)
-        return self.plan_of_corpus(corpus, inputs.devices, inputs.own_shards, start, objective)
-
-    def plan_of_corpus(
-        self,
-        corpus: PretrainingCorpus,
-        strategy: tf.distribute.Strategy | None = None,
-        own_shards: bool = False,
-        start: "Start | None" = None,
-        objective: PretrainingObjective | None = None,
-    ) -> Plan:
-        """Plans the training on a prepared corpus.
-
-        Args:
-            corpus: its `sequence_length` and `pairs` must equal the recipe's settings. Its other
-                settings and its vocabulary become those of the run.
-            strategy: distribution strategy; `None` means the current strategy.
-            own_shards: whether each worker reads only its own shards. The order of the rows then
-                depends on the number of workers.
-            start: pre-trained model that `recipe.init` names; `None` means random weights.
-            objective: the recipe's objective; `None` means that this method makes it.
-        """
-        check_corpus(self.recipe, corpus)
-        if corpus.rows("train") < self.recipe.batch_size:
+        check_corpus(recipe, corpus)
+        rows = corpus.rows("train")
+        if rows < recipe.batch_size:
             raise UserError(
-                f"one batch needs {self.recipe.batch_size} training rows, but {corpus.folder} has "
-                f"only {corpus.rows('train')}: prepare a corpus with more text, or lower batch_size"
+                f"one batch needs {recipe.batch_size} training rows, but {corpus.folder} has only "
+                f"{rows}: prepare a corpus with more text, or lower batch_size"
             )
-        recipe = self.recipe.changed(
-            corpus=corpus.config, vocabulary=vocabulary_config(corpus.vocabulary)
-        )
-        strategy = strategy or tf.distribute.get_strategy()
-        objective = objective or recipe.make_objective(needs_static_shapes(strategy))
-        workers, validation_data = Workers(strategy), validation_batches(recipe, corpus, objective)
+        # The settings of the corpus and its vocabulary become those of the run.
+        vocabulary = vocabulary_config(corpus.vocabulary)
+        recipe = recipe.changed(corpus=corpus.config, vocabulary=vocabulary)
+        workers, own_shards = Workers(inputs.devices), inputs.own_shards
+        validation_data = validation_batches(recipe, corpus, objective)
 
         def initialize(network: keras.Model) -> None:
             if start and (random_parts := start.copy_to(network)):
@@ -132,18 +107,18 @@ class PretrainingRun(Run):
             # A shard may have been damaged since the corpus was opened.
             return corpus.shard_error(error) if isinstance(error, tf.errors.OpError) else None
 
-        example = "text_to_text:sst2" if recipe.objective.encoder_decoder else "finetune:sst2"
+        example = "text_to_text:sst2" if objective.encoder_decoder else "finetune:sst2"
         commands = [f"train {example} {{run}}-sst2 --init {{run}}"]
-        if recipe.objective.causal:
+        if objective.causal:
             commands.append('predict {run} "The story of"')
-        elif isinstance(recipe.objective, MaskedLanguageObjective | SpanBoundaryObjective):
+        elif isinstance(objective, MaskedLanguageObjective | SpanBoundaryObjective):
             commands.append('predict {run} "the [MASK] of the story"')
         return Plan(
             run=dataclasses.replace(self, recipe=recipe, vocabulary=corpus.vocabulary),
             batches=_batches(recipe, corpus, objective, workers, own_shards),
             validation=lambda network: lambda model, step: evaluate_model(model, validation_data),
             fingerprint=corpus.fingerprint,
-            counts={"rows": corpus.rows("train"), "corpus": str(absolute(corpus.folder))},
+            counts={"rows": rows, "corpus": str(absolute(corpus.folder))},
             per_worker=own_shards and workers.several,
             initialize=initialize,
             objective=objective,
@@ -186,7 +161,7 @@ def _batches(
 ) -> Callable[[int], tf.data.Dataset]:
     """Returns a function from the first micro-batch's index to the endless training batches."""
     batch_size, seed, mask_seed = recipe.batch_size, recipe.training.seed, recipe.training.seed
-    if recipe.objective.has_memory and own_shards:
+    if objective.has_memory and own_shards:
         raise UserError(
             f"objective {objective.name!r} reads texts in order: leave --own-shards out"
         )
@@ -204,22 +179,16 @@ def _batches(
                 f"batch_size is {batch_size}, but --own-shards needs a multiple of {workers.count}"
             )
         corpus, batch_size = corpus.shard(workers.index, workers.count), batch_size // workers.count
-        if recipe.objective.duplicates is None:  # static masks depend only on the row
+        if objective.duplicates is None:  # static masks depend only on the row
             mask_seed = process_seed(seed, workers.index)
     accumulation_steps = recipe.training.accumulation_steps
-    numbered = recipe.objective.duplicates is not None
+    numbered = objective.duplicates is not None
     bidirectional = isinstance(objective, PermutationObjective) and objective.bidirectional
 
     def batches(first_index: int) -> tf.data.Dataset:
-        if recipe.objective.has_memory:
-            rows = stream_dataset(
-                corpus,
-                "train",
-                batch_size,
-                first_index,
-                bidirectional=bidirectional,
-                micro_batches=accumulation_steps,
-            )
+        if objective.has_memory:
+            options = {"bidirectional": bidirectional, "micro_batches": accumulation_steps}
+            rows = stream_dataset(corpus, "train", batch_size, first_index, **options)
         elif corpus.config.batch_alpha is not None:
             rows = language_batches(
                 corpus, batch_size, seed, first_index, accumulation_steps, numbered
@@ -238,17 +207,12 @@ def validation_batches(
     recipe: PretrainingRecipe, corpus: PretrainingCorpus, objective: PretrainingObjective
 ) -> tf.data.Dataset:
     """Makes the validation batches of a corpus, with the same masks in every validation."""
-    if recipe.objective.has_memory:  # these objectives need texts of equal length
+    if objective.has_memory:  # these objectives need texts of equal length
         rows = stream_dataset(corpus, "validation", recipe.batch_size, repeat=False)
     else:
-        rows = corpus.dataset(
-            "validation",
-            recipe.batch_size,
-            None,
-            repeat=False,
-            drop_remainder=False,
-            numbered=recipe.objective.duplicates is not None,
-        )
+        options = {"repeat": False, "drop_remainder": False}
+        options["numbered"] = objective.duplicates is not None
+        rows = corpus.dataset("validation", recipe.batch_size, None, **options)
     if recipe.isolate_documents:
         rows = with_documents(rows, corpus.vocabulary.special.end)
     batches = objective.dataset(rows, corpus.vocabulary, seed=0)

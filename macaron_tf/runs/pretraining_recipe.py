@@ -18,7 +18,7 @@ from macaron_tf.objectives import (
     PermutationObjective,
     PretrainingObjective,
 )
-from macaron_tf.runs.recipe import MAY_CHANGE, Recipe, as_user_errors, refuse
+from macaron_tf.runs.recipe import MAY_CHANGE, Recipe, as_user_errors
 from macaron_tf.settings import INT32, Count, Settings, Variants
 from macaron_tf.training.config import LOWER_IS_BETTER
 
@@ -80,6 +80,7 @@ class PretrainingRecipe(Recipe):
     kind = "pretraining"
     may_change = (*MAY_CHANGE, "validation_batches")
     evaluation_settings = ("objective.memory_length", "model.clamp_length")
+    configs = (EncoderConfig, EncoderDecoderConfig)
     by_argument: ClassVar[dict[str, str]] = {
         "objective.name": "--set objective=NAME",
         "objective.sentence_pair": "--set corpus.pairs",
@@ -108,39 +109,23 @@ class PretrainingRecipe(Recipe):
 
     def check(self) -> None:
         objective, corpus = self.objective, self.corpus
-        name = f"objective {objective.name!r}"
-        isolated, in_documents = self.isolate_documents, "isolate_documents=True cannot be combined"
-        refuse(
-            (
-                corpus.paired and not isinstance(objective, MaskedLanguageObjective),
-                f"{name} needs rows of running text: set corpus.pairs=none",
-            ),
-            (
-                objective.causal and corpus.has_translations,
-                f"{name} needs rows in one language: leave translation pairs out of corpus.sources",
-            ),
-            (
-                isolated and objective.has_memory,
-                f"{in_documents} with {name}, whose memory spans documents: leave it out",
-            ),
-            (
-                isolated and objective.encoder_decoder,
-                f"{in_documents} with {name}, which treats each row as one text: leave it out",
-            ),
-            (
-                isolated and corpus.has_translations,
-                f"{in_documents} with translation pairs, whose two sides belong together: leave it "
-                "out",
-            ),
-            (
-                objective.has_memory and corpus.batch_alpha is not None,
-                f"{name} continues texts from batch to batch: leave corpus.batch_alpha out",
-            ),
-            (
-                objective.has_memory and corpus.packing != "full_text",
-                f"{name} reads texts that continue from row to row: set corpus.packing=full_text",
-            ),
-        )
+        name, isolated = f"objective {objective.name!r}", "isolate_documents=True excludes"
+        if corpus.paired and not isinstance(objective, MaskedLanguageObjective):
+            raise UserError(f"{name} needs rows of running text: set corpus.pairs=none")
+        if objective.causal and corpus.has_translations:
+            raise UserError(f"{name} needs rows in one language: leave translation pairs out")
+        if self.isolate_documents and objective.has_memory:
+            raise UserError(f"{isolated} {name}, whose memory spans documents: leave it out")
+        if self.isolate_documents and objective.encoder_decoder:
+            raise UserError(f"{isolated} {name}, which treats each row as one text: leave it out")
+        if self.isolate_documents and corpus.has_translations:
+            raise UserError(f"{isolated} translation pairs, which belong together: leave it out")
+        if objective.has_memory and corpus.batch_alpha is not None:
+            raise UserError(
+                f"{name} continues texts from batch to batch: leave corpus.batch_alpha out"
+            )
+        if objective.has_memory and corpus.packing != "full_text":
+            raise UserError(f"{name} continues texts from row to row: set corpus.packing=full_text")
 
     def unread(self) -> list[str]:
         read = {
@@ -151,56 +136,47 @@ class PretrainingRecipe(Recipe):
 
     def model_config(self, vocab_size: int | None = None) -> EncoderConfig | EncoderDecoderConfig:
         config, objective = super().model_config(vocab_size), self.objective
-        name, length = f"objective {objective.name!r}", self.corpus.sequence_length
-        if objective.encoder_decoder:
-            predicate = f"is not an encoder-decoder, which {name} needs"
-            self.expect_model(config, EncoderDecoderConfig, predicate)
-            length -= 1  # minus 2 for [CLS] and [SEP], plus 1 for EOS
-        else:
-            self.expect_model(config, EncoderConfig, "is not an encoder")
-        refuse(
-            (
-                config.longest is not None and config.longest < length,
+        name, languages = f"objective {objective.name!r}", self.corpus.languages
+        decodes = objective.encoder_decoder
+        self.expect_model(config, EncoderDecoderConfig if decodes else EncoderConfig)
+        # An encoder-decoder's row lacks [CLS] and [SEP], and has EOS.
+        if config.longest is not None and config.longest < self.corpus.sequence_length - decodes:
+            raise UserError(
                 f"model.max_length is {config.max_length}, but rows have up to "
-                f"{self.corpus.sequence_length} tokens: lower corpus.sequence_length",
-            ),
-            (
-                objective.encoder_decoder and self.corpus.languages,
-                f"{name} does not use the language codes in corpus.sources: leave them out",
-            ),
-        )
-        if objective.encoder_decoder:
+                f"{self.corpus.sequence_length} tokens: lower corpus.sequence_length"
+            )
+        if decodes and languages:
+            raise UserError(f"{name} reads no languages: leave them out of corpus.sources")
+        if decodes:
             return config
-        refuse(
-            (
-                self.corpus.paired and config.num_segments < 2,
+        if self.corpus.paired and config.num_segments < 2:
+            raise UserError(
                 f"corpus.pairs={self.corpus.pairs} makes rows of 2 segments, but "
-                f"model.num_segments is {config.num_segments}: set model.num_segments=2",
-            ),
-            (
-                config.causal != objective.causal,
+                f"model.num_segments is {config.num_segments}: set model.num_segments=2"
+            )
+        if config.causal != objective.causal:
+            raise UserError(
                 f"{name} does not support model.causal={config.causal}: set "
-                f"model.causal={objective.causal}",
-            ),
-            (
-                config.adaptive_cutoffs and not (objective.causal or objective.has_memory),
-                f"{name} does not support an adaptive softmax: set model.adaptive_cutoffs=()",
-            ),
-            (
-                isinstance(objective, PermutationObjective) and "swish_rnn" in config.blocks,
+                f"model.causal={objective.causal}"
+            )
+        if config.adaptive_cutoffs and not (objective.causal or objective.has_memory):
+            raise UserError(
+                f"{name} does not support an adaptive softmax: set model.adaptive_cutoffs=()"
+            )
+        if isinstance(objective, PermutationObjective) and "swish_rnn" in config.blocks:
+            raise UserError(
                 f"{name} does not support model.block=swish_rnn, because the recurrence would "
-                "reveal each token to its own prediction: set model.block=transformer or macaron",
-            ),
-            (
-                objective.has_memory and not config.relative,
-                f"{name} needs relative-position attention: set model.positions=transformer_xl",
-            ),
-            (
-                config.num_languages and not self.corpus.languages,
+                "reveal each token to its own prediction: set model.block=transformer or macaron"
+            )
+        if objective.has_memory and not config.relative:
+            raise UserError(
+                f"{name} needs relative-position attention: set model.positions=transformer_xl"
+            )
+        if config.num_languages and not languages:
+            raise UserError(
                 f"{self.model} has language embeddings, but no source in corpus.sources has a "
-                "language code: write (NAME, SPLIT, None, LANGUAGE), or set model.num_languages=0",
-            ),
-        )
+                "language code: write (NAME, SPLIT, None, LANGUAGE), or set model.num_languages=0"
+            )
         if config.adaptive_cutoffs and vocab_size:
             with as_user_errors("model.adaptive_cutoffs"):
                 cluster_bounds(vocab_size, config.adaptive_cutoffs)
@@ -208,7 +184,7 @@ class PretrainingRecipe(Recipe):
             with as_user_errors("isolate_documents=True"):
                 Stack(config, config.num_layers, causal=config.causal).check_documents()
         if config.num_languages:
-            config = dataclasses.replace(config, num_languages=len(self.corpus.languages))
+            config = dataclasses.replace(config, num_languages=len(languages))
         return config
 
     def network(self, config: EncoderConfig | EncoderDecoderConfig) -> keras.Model:

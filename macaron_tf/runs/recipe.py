@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import difflib
 import json
+import operator
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -14,7 +15,13 @@ import keras
 
 from macaron_tf.errors import ALIASES, UserError, nearest, parse_json, warn
 from macaron_tf.io.plug_ins import find_sources, imported_names, source_names
-from macaron_tf.models import EncoderConfig, EncoderDecoderConfig, catalog
+from macaron_tf.models import (
+    ElmoConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    TemporalConfig,
+    catalog,
+)
 from macaron_tf.objectives import Objective
 from macaron_tf.settings import SettingDescription, Settings, Variants, describe, hints_of, parse
 from macaron_tf.training.config import ENDING_SCHEDULES, TrainingConfig
@@ -41,7 +48,12 @@ CARD_SETTINGS = ("objective.name", "batch_size", "max_tokens", "vocabulary.kind"
 CARD_SETTINGS += ("training.optimizer", "training.learning_rate", "training.schedule")
 CARD_SETTINGS += ("training.max_steps", "training.warmup_steps", "training.seed")
 
-_Config = typing.TypeVar("_Config")
+_MODELS = {
+    EncoderConfig: "an encoder",
+    EncoderDecoderConfig: "an encoder-decoder",
+    ElmoConfig: "an ELMo",
+    TemporalConfig: "a sequence model",
+}
 _Recipe = typing.TypeVar("_Recipe", bound="Recipe")
 
 
@@ -67,6 +79,10 @@ class Recipe(Settings):
     start_settings: typing.ClassVar[tuple[str, ...]] = ("init",)
     # Settings that an evaluation may change. A path that ends in a dot is a whole section.
     evaluation_settings: typing.ClassVar[tuple[str, ...]] = ()
+    # Classes of the configurations that the recipe supports, and the settings with numbers of
+    # tokens that must not exceed the model's positions.
+    configs: typing.ClassVar[tuple[type, ...]] = (EncoderConfig,)
+    lengths: typing.ClassVar[tuple[str, ...]] = ()
 
     model: str
     training: TrainingConfig
@@ -87,7 +103,7 @@ class Recipe(Settings):
         """
         return _changed(self, values)
 
-    def model_config(self, vocab_size: int | None = None) -> EncoderConfig | EncoderDecoderConfig:
+    def model_config(self, vocab_size: int | None = None) -> typing.Any:
         """Returns the model's configuration with `model_options` applied.
 
         Args:
@@ -99,7 +115,15 @@ class Recipe(Settings):
             raise UserError(
                 "model.vocab_size is the size of the vocabulary: leave model.vocab_size out"
             )
-        return self.catalog_config(vocab_size=vocab_size or 8, **options)
+        config = self.catalog_config(vocab_size=vocab_size or 8, **options)
+        self.expect_model(config, *self.configs)
+        for name in self.lengths:
+            length = operator.attrgetter(name)(self)
+            if config.longest is not None and config.longest < length:
+                raise UserError(
+                    f"{name} is {length}, but the model has {config.longest} positions: lower it"
+                )
+        return config
 
     def catalog_config(self, **options):
         """Returns the catalog's configuration of the model, with only `options` replaced."""
@@ -138,22 +162,12 @@ class Recipe(Settings):
             "unlisted": tuple(sorted(unlisted)),
         }
 
-    def expect_model(self, config, config_class: type[_Config], predicate: str) -> _Config:
-        """Returns the model's configuration, or raises a `UserError` if it is no `config_class`.
-
-        Args:
-            predicate: predicate of the error message, such as "is not an encoder".
-        """
-        if not isinstance(config, config_class):
-            choices = ", ".join(catalog.names(config_class))
-            raise UserError(f"the model {self.model} {predicate}: set model to one of {choices}")
-        return config
-
-    def expect_positions(self, config, name: str, length: int) -> None:
-        """Raises a `UserError` if `length`, the setting `name`, exceeds the model's positions."""
-        if config.longest is not None and config.longest < length:
+    def expect_model(self, config, *classes: type) -> None:
+        """Raises a `UserError` if the model's configuration has none of the classes."""
+        if not isinstance(config, classes):
+            choices = ", ".join(catalog.names(classes[0]))
             raise UserError(
-                f"{name} is {length}, but the model has {config.longest} positions: lower {name}"
+                f"the model {self.model} is not {_MODELS[classes[0]]}: set model to {choices}"
             )
 
     def follow(self, path: str) -> "Recipe":
@@ -223,13 +237,6 @@ def is_among(path: str, settings: Iterable[str]) -> bool:
     )
 
 
-def refuse(*rules: tuple[object, str]) -> None:
-    """Raises a `UserError` with the sentence of the first rule whose condition is true."""
-    for is_broken, sentence in rules:
-        if is_broken:
-            raise UserError(sentence)
-
-
 @contextlib.contextmanager
 def as_user_errors(prefix: str) -> Iterator[None]:
     """Turns a `ValueError` in the `with` block into a `UserError` that begins with `prefix`."""
@@ -284,40 +291,37 @@ def override(
             user code. If the saved run has the recipe's own warm-up, it keeps this warm-up even if
             `training.max_steps` changes.
     """
-    model_texts, values, paths, settings = {}, {}, [], tuple(settings)
+    settings = tuple(settings)
     refuse_argument_settings(settings, recipe.by_argument)
-    variants = _variants(type(recipe))
-    parts = (setting.partition("=") for setting in settings)
-    chosen = {
-        path: parse(path, text, variants[path]) for path, _, text in parts if path in variants
-    }
+    texts, values, model_texts = {}, {}, {}
     for setting in settings:
-        path, equals, text = setting.partition("=")
+        path, equals, texts[path] = setting.partition("=")
         if not equals:
             raise UserError(
                 f"--set {setting} contains no '=': write PATH=VALUE, such as training.seed=2"
             )
+    variants = _variants(type(recipe))
+    chosen = {
+        path: parse(path, text, variants[path]) for path, text in texts.items() if path in variants
+    }
+    for path, text in texts.items():
         if path.startswith("model."):
             model_texts[path.removeprefix("model.")] = text
-        elif path in chosen:
-            paths.append(path)
-        else:
-            hint, section = _hint(recipe, type(recipe), path, setting, chosen), values
-            value = parse(path, text, hint)
-            find_sources(value)
+        elif path not in chosen:
+            hint, section = _hint(recipe, type(recipe), path, f"{path}={text}", chosen), values
             *parents, name = path.split(".")
             for parent in parents:
                 section = section.setdefault(parent, {})
-            section[name] = value
-            paths.append(path)
+            section[name] = parse(path, text, hint)
+            find_sources(section[name])
     for path, start in chosen.items():
-        values[path] = _as_variant(getattr(recipe, path), start, values.get(path, {}))
+        values[path] = _changed(getattr(recipe, path), values.get(path, {}), start)
     given, training = recipe.training, values.get("training", {})
     keeps_warm_up = "warmup_steps" not in training
     if keeps_warm_up:
         steps = training.get("max_steps", given.max_steps)
         training["warmup_steps"] = _warm_up(given, steps)
-    recipe = _changed(recipe, {**values, "training": training})
+    recipe = recipe.changed(**values | {"training": training})
     if model_texts:
         model_options = dict(recipe.model_options)
         for name, text in model_texts.items():
@@ -329,8 +333,8 @@ def override(
     if saved and keeps_warm_up:
         warm_up = saved.training.warmup_steps
         if _warm_up(given, saved.training.max_steps) == warm_up:
-            recipe = _changed(recipe, {"training": {"warmup_steps": warm_up}})
-    for path in paths:
+            recipe = recipe.changed(training={"warmup_steps": warm_up})
+    for path in texts:
         recipe = recipe.follow(path)
     if not saved:
         _check_warm_up(recipe.training)
@@ -419,17 +423,25 @@ def _check_warm_up(training: TrainingConfig) -> None:
         )
 
 
-def _changed(node, values: dict[str, typing.Any]):
-    """Returns nested settings with fields replaced; only the final values are validated."""
-    new_values, variants = {}, _variants(type(node))
+def _changed(node, values: Mapping[str, typing.Any], start: Settings | None = None):
+    """Returns nested settings with fields replaced; only the final values are validated.
+
+    With `start`, settings of another class, the result is `start` with the fields that it shares
+    with `node`, and then `values`.
+    """
+    fields = {}
+    if start is not None:
+        shared = hints_of(type(start)).keys() & hints_of(type(node)).keys() - {"name"}
+        fields, node = node.options(*shared), start
+    variants = _variants(type(node))
     for name, value in values.items():
-        before = getattr(node, name)
+        before = fields.get(name, getattr(node, name))
         if isinstance(value, dict):
             value = _changed(before, value)
         elif name in variants and isinstance(value, str):
-            value = _as_variant(before, parse(name, value, variants[name]), {})
-        new_values[name] = value
-    return dataclasses.replace(node, **new_values)
+            value = _changed(before, {}, parse(name, value, variants[name]))
+        fields[name] = value
+    return dataclasses.replace(node, **fields)
 
 
 def _variants(cls: type[Settings]) -> dict[str, typing.Any]:
@@ -439,16 +451,6 @@ def _variants(cls: type[Settings]) -> dict[str, typing.Any]:
         for name, hint in hints_of(cls).items()
         if any(isinstance(part, Variants) for part in typing.get_args(hint))
     }
-
-
-def _as_variant(before: Settings, start: Settings, values: dict[str, typing.Any]) -> Settings:
-    """Returns `start` with the fields that it shares with `before`, and then `values`."""
-    shared = hints_of(type(start)).keys() & hints_of(type(before)).keys() - {"name"}
-    fields = {name: getattr(before, name) for name in shared}
-    for name, value in values.items():
-        section = fields.get(name, getattr(start, name))
-        fields[name] = _changed(section, value) if isinstance(value, dict) else value
-    return dataclasses.replace(start, **fields)
 
 
 def settings_of(recipe: Recipe) -> Iterator[tuple[str, str, str, str]]:

@@ -47,6 +47,7 @@ from macaron_tf.training.session import Validate
 from macaron_tf.training.state import load_network
 from macaron_tf.training.updates import FirstStage
 
+_Recipe = typing.TypeVar("_Recipe", bound=Recipe)
 DIVERGED = "diverged.json"
 _DATA_DIR = "data_dir"
 _HASH = "vocabulary"  # key in data.json of the vocabulary hash, on which the fingerprint depends
@@ -84,7 +85,7 @@ class Run(abc.ABC):
 
     Each kind of training, such as pre-training, is a subclass: it sets `recipe_class` and
     `vocabulary_class` (`None` for runs without a vocabulary), and says how a run starts
-    (`read_start`, `started`), what it trains on (`plan`) and how it is scored (`evaluation`).
+    (`read_start`, `started`) and what it trains on (`plan`).
 
     Attributes:
         data_dir: folder of TensorFlow Datasets. The path of the folder is saved in data.json, where
@@ -98,10 +99,6 @@ class Run(abc.ABC):
     # Fields of `Inputs` that `read_start` and `plan` read, among those that not all kinds read.
     training_flags: typing.ClassVar[tuple[str, ...]] = ()
     trains_on_jax: typing.ClassVar[bool] = False
-    # Function of a run and the parsed options of `evaluate` that scores the run, as
-    # `module:function`, and the flags that it reads, among those that not all kinds read.
-    evaluation: typing.ClassVar[str]
-    evaluation_flags: typing.ClassVar[tuple[str, ...]] = ()
     vocabulary_class: typing.ClassVar[type | None] = PieceVocabulary
 
     path: epath.Path
@@ -120,16 +117,12 @@ class Run(abc.ABC):
             trust_code: whether to import user code that the run names; see `recipe_from_json`.
         """
         path = storage.as_path(path)
-        recipe, vocabulary_class = cls._read_recipe(path, trust_code), cls.vocabulary_class
-        vocabulary = vocabulary_class and vocabulary_class.load(path / "vocabulary")
-        return cls(path, recipe, vocabulary, trust_code=trust_code)
-
-    @classmethod
-    def _read_recipe(cls, path: epath.Path, trust_code: bool) -> Recipe:
-        text = _read_recipe_text(path)
+        text, vocabulary_class = _read_recipe_text(path), cls.vocabulary_class
         if trust_code:
             offer_code(path)
-        return recipe_from_json(cls.recipe_class, text, str(path / "recipe.json"), trust_code)
+        recipe = recipe_from_json(cls.recipe_class, text, str(path / "recipe.json"), trust_code)
+        vocabulary = vocabulary_class and vocabulary_class.load(path / "vocabulary")
+        return cls(path, recipe, vocabulary, trust_code=trust_code)
 
     @classmethod
     def read_start(cls, recipe: Recipe, inputs: Inputs, earlier: "Run | None") -> typing.Any:
@@ -141,9 +134,9 @@ class Run(abc.ABC):
         return None
 
     @classmethod
-    def started(cls, recipe: Recipe, start: typing.Any) -> Recipe:
+    def started(cls, recipe: _Recipe, start: typing.Any) -> _Recipe:
         """Returns the recipe with the settings of the pre-trained model `start`."""
-        return recipe
+        return recipe.changed(**start.settings) if start else recipe
 
     @classmethod
     def train_vocabulary(cls, recipe: Recipe, tfds: Tfds | None) -> PieceVocabulary:
@@ -253,21 +246,18 @@ class Run(abc.ABC):
                 resumed run reads the same data.
             counts: sizes and locations of the training data, which are written to data.json.
         """
-        folder = None
+        if self.data_dir is not None:
+            data_dir = storage.absolute(storage.as_path(self.data_dir).expanduser())
+            counts[_DATA_DIR] = str(data_dir)
         if self.vocabulary is not None:
-            folder = "vocabulary"
-            self.vocabulary.save(self.path / folder)
+            self.vocabulary.save(self.path / "vocabulary")
+            counts[_HASH] = self.vocabulary.hash
         if fingerprint or self.data_dir is not None:
-            if self.data_dir is not None:
-                data_dir = storage.absolute(storage.as_path(self.data_dir).expanduser())
-                counts = {**counts, _DATA_DIR: str(data_dir)}
-            if self.vocabulary is not None:
-                counts = {**counts, _HASH: self.vocabulary.hash}
             write_json(self.path / "data.json", {"sha256": fingerprint, **counts})
         record = {
             "kind": self.recipe.kind,
             "network": keras.saving.serialize_keras_object(network),
-            "vocabulary": folder,
+            "vocabulary": None if self.vocabulary is None else "vocabulary",
             "save_every_steps": self.recipe.training.save_every_steps,
             "usage": self.recipe.usage(),
             "versions": saved_versions(self.path) or versions(),
@@ -464,15 +454,19 @@ def scores_name(subject: str, settings: str, identity: typing.Any) -> str:
     return f"{stem}-{settings}{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-def save_scores(output: str | None, run: epath.Path, name: str, record: typing.Any) -> None:
+def save_scores(
+    output: str | None, run: epath.Path, name: str, checkpoint: str | None = None, **record
+) -> None:
     """Writes scores to the JSON file `name`.json, and prints the path of the file.
 
     The folder is `output` or, if `output` is `None`, the folder `scores` of the run. If that folder
-    cannot be written, as in a read-only run, the function only warns on stderr.
+    cannot be written, as in a read-only run, the function only warns on stderr. With the name of a
+    `checkpoint`, the record has the fields `run` and `checkpoint`.
     """
     path = storage.as_path(output or run / "scores") / f"{name}.json"
+    origin = {"run": str(run), "checkpoint": checkpoint} if checkpoint else {}
     try:
-        write_json(path, record)
+        write_json(path, {**origin, **record})
         print(f"scores: {path}")
     except UserError as error:
         if output:

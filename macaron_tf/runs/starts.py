@@ -1,6 +1,7 @@
 """Initialization of networks from pre-trained weights, for the flag `--init`."""
 
 import dataclasses
+import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,6 @@ from macaron_tf.hub.loading import read_model
 from macaron_tf.models import Elmo, ElmoConfig, EncoderConfig, EncoderDecoderConfig, catalog
 from macaron_tf.models.base import Model
 from macaron_tf.models.config import (
-    SEQUENCE_BLOCKS,
     WEIGHTLESS_FIELDS,
     architecture_of,
     differing_fields,
@@ -23,7 +23,7 @@ from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.tasks import TaskModel, TokenLevelModel
 from macaron_tf.objectives import objective_class
 from macaron_tf.tasks.model_parts import ModelParts
-from macaron_tf.text import PieceVocabulary
+from macaron_tf.text import PieceVocabulary, check_vocabulary, load_encoder_vocabulary
 from macaron_tf.text.words import CharacterWords
 
 # Parts of an encoder-decoder that can be initialized with an encoder's weights.
@@ -65,7 +65,9 @@ class Start:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Recipe settings that describe this starting point."""
+        """Recipe settings that describe this starting point, if it is a pre-trained model."""
+        if not self.source:
+            return {}
         return {"init": self.given, "model": self.model, "model_options": self.model_options}
 
     @property
@@ -153,18 +155,23 @@ class Start:
 
 def read_start(
     given: str,
-    kinds: Collection[str],
+    kinds: Collection[str] = ("encoder", "reader", "words"),
     lower_case: bool | None = None,
     pooling: bool = False,
     trust_code: bool = False,
+    vocabulary: str | os.PathLike | None = None,
 ) -> Start:
     """Loads the pre-trained network that `--init` names.
 
     Args:
         kinds: see `start_of`.
         lower_case, pooling, trust_code: see `macaron_tf.load`.
+        vocabulary: folder of a vocabulary, which must equal that of the loaded model.
     """
-    return start_of(given, read_model(given, lower_case, pooling, trust_code=trust_code), kinds)
+    start = start_of(given, read_model(given, lower_case, pooling, trust_code=trust_code), kinds)
+    if vocabulary:
+        check_vocabulary(start.vocabulary.hash, load_encoder_vocabulary(vocabulary).hash, given)
+    return start
 
 
 def start_of(given: str, source: ModelParts, kinds: Collection[str]) -> Start:
@@ -272,24 +279,16 @@ def config_from_encoder(
             layers in each stack (encoder or decoder) that is not in `parts`.
         parts: names from `PARTS` of the parts to initialize. The embeddings are always initialized.
     """
-    for field, plain in (("embedding_dim", config.hidden_dim), ("sharing", "none")):
+    for field, plain in (
+        ("embedding_dim", config.hidden_dim),
+        ("sharing", "none"),
+        ("affine", True),
+    ):
         value = getattr(config, field)
         if value not in (None, plain):
             raise ValueError(
                 f"{field}={value!r} is not supported in an encoder-decoder: use {plain!r}"
             )
-    unsupported_blocks = config.without_attention
-    if unsupported_blocks or config.positions == "transformer_xl" or not config.affine:
-        setting = (
-            f"block={unsupported_blocks[0]!r}"
-            if unsupported_blocks
-            else f"positions={config.positions!r}"
-        )
-        setting = setting if config.affine else "affine=False"
-        raise ValueError(
-            f"{setting} is not supported in an encoder-decoder: use an encoder with affine=True, "
-            f"without Transformer-XL positions, and with the blocks {', '.join(SEQUENCE_BLOCKS)}"
-        )
     depths = {
         f"num_{part}_layers": config.num_layers for part in ("encoder", "decoder") if part in parts
     }

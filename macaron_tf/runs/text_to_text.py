@@ -1,7 +1,6 @@
 """Text-to-text fine-tuning: examples (`TextPairs`), recipe (`TextRecipe`) and run (`TextRun`)."""
 
 import dataclasses
-import functools
 import itertools
 import sys
 import typing
@@ -15,8 +14,7 @@ from macaron_tf.data.batches import Draw, MixingConfig
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import TASKS, get_task
-from macaron_tf.data.tasks.examples import read_examples
-from macaron_tf.data.tasks.questions import Answer, read_questions
+from macaron_tf.data.tasks.questions import Answer
 from macaron_tf.data.tasks.text_tasks import (
     PREFIXES,
     answer_text,
@@ -39,6 +37,7 @@ from macaron_tf.runs.run import Inputs, Plan, Run
 from macaron_tf.runs.starts import Start, read_start
 from macaron_tf.runs.trainer import plan_of_pairs, warn_truncated
 from macaron_tf.settings import INT32, Count, Dropout, Natural
+from macaron_tf.tasks import labelled
 from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text import PieceVocabulary, TextVocabulary
 from macaron_tf.training import TrainingConfig
@@ -81,8 +80,10 @@ class TextRecipe(Recipe):
     """
 
     kind = "text_to_text"
+    configs = (EncoderDecoderConfig,)
+    lengths = ("max_source", "max_target")
     evaluation_settings = ("decoding.",)
-    may_change: typing.ClassVar = (*MAY_CHANGE, "decoding.", "validation_examples")
+    may_change = (*MAY_CHANGE, "decoding.", "validation_examples")
     by_argument: typing.ClassVar = {
         "task": "the recipe with its tasks, as in text_to_text:sst2+cola,",
         # `max_target` limits the length of answers, see `TextRun.line_translator`.
@@ -115,9 +116,15 @@ class TextRecipe(Recipe):
                 )
             if self.tasks.count(task) > 1:
                 raise self.error(f"task={self.task!r} names {task!r} twice: name each task once")
-        for name in ("max_source", "max_target"):
+        for name in self.lengths:
             if self.starts and getattr(self, name) < 3:
                 raise UserError(f"{name} must be at least 3, for [CLS], one token and EOS")
+        several = len(self.tasks) > 1
+        if self.source and several and all(default_examples(task)[0] for task in self.tasks):
+            raise UserError(
+                f"source={self.source} has no effect, because each task of {self.task} reads its "
+                "default source: leave it out"
+            )
 
     def unread(self) -> list[str]:
         return [*super().unread(), *(["mixing."] if len(self.tasks) == 1 else [])]
@@ -129,16 +136,12 @@ class TextRecipe(Recipe):
     def examples_of(self, task: str) -> tuple[str, tuple[str, str]]:
         """Returns the source of a task's examples, and the names of the two text fields."""
         default, fields = default_examples(task)
-        several = len(self.tasks) > 1
-        if several and self.source and all(default_examples(name)[0] for name in self.tasks):
-            raise UserError(
-                f"source={self.source} has no effect, because each task of {self.task} reads its "
-                "default source: leave it out"
-            )
-        source = default if several and default else self.source or default
+        if len(self.tasks) > 1 and default:
+            return default, fields
+        source = self.source or default
         if not source:
             raise UserError(f"the task {task!r} has no default source: give --set source=SOURCE")
-        return source, fields if several and default else self.fields or fields
+        return source, self.fields or fields
 
     @property
     def max_answer_tokens(self) -> int:
@@ -161,18 +164,12 @@ class TextRecipe(Recipe):
         }
 
     def usage(self) -> dict:
-        own = {"trained_length": self.max_source, "answers": self.answers}
-        return {**super().usage(), **own}
+        return {**super().usage(), "trained_length": self.max_source, "answers": self.answers}
 
     def model_config(self, vocab_size: int | None = None) -> EncoderDecoderConfig:
         if vocab_size is not None:
             vocab_size += self.sentinel_rows
-        config = self.expect_model(
-            super().model_config(vocab_size), EncoderDecoderConfig, "is not an encoder-decoder"
-        )
-        for name in ("max_source", "max_target"):
-            self.expect_positions(config, name, getattr(self, name))
-        return config
+        return super().model_config(vocab_size)
 
 
 def default_examples(task: str) -> tuple[str, tuple[str, str]]:
@@ -216,45 +213,34 @@ class TextPairs:
         task = get_task(name)
         if split == "validation":
             split = task.validation_splits[0]
-        has_spans = task.kind == "spans"
-        examples = (read_questions if has_spans else read_examples)(task, split, tfds, source)
-        if examples.labels is None:
-            raise UserError(f"the split {split!r} of {source} has no labels: give another split")
-        if has_spans:
+        examples = labelled(task).read(split, tfds, source)
+        if task.kind == "spans":
             return cls(name, split, questions_as_texts(examples), examples.labels)
         return cls(name, split, as_texts(task, examples), examples.labels, examples.groups)
 
-    def first(self, count: int | None) -> "TextPairs":
-        """Returns a copy with only the first `count` examples, or with all if `count` is `None`."""
-        labels, groups = (
-            None if values is None else values[:count] for values in (self.labels, self.groups)
-        )
-        return TextPairs(self.task, self.split, self.pairs[:count], labels, groups, self.language)
-
-    @functools.cached_property
-    def metric(self) -> TranslationMetric:
-        """BLEU settings, with the tokenizer for the language of the references."""
-        return TranslationMetric(self.language).for_references([target for _, target in self.pairs])
-
     def score(self, answers: Sequence[str]) -> dict[str, float]:
-        """Computes the metrics of the task from generated answers, one for each pair.
+        """Computes the metrics of the task from generated answers to the first examples.
 
         The value of "score" is the main metric or, for GLUE and SuperGLUE, the mean of the task's
         metrics.
         """
-        targets = [target for _, target in self.pairs]
+        count = len(answers)
+        targets = [target for _, target in self.pairs[:count]]
         if self.task == "summarization":
             metrics = rouge(answers, targets)
             return {**metrics, "score": metrics["rougeL"]}
         if self.task == "translation":
-            scores = evaluate_translations(answers, targets, self.metric)
+            # The tokenizer of BLEU depends on the language of the references.
+            metric = TranslationMetric(self.language).for_references(targets)
+            scores = evaluate_translations(answers, targets, metric)
             return {"bleu": scores.bleu, "chrf": scores.chrf, "score": scores.bleu}
-        task = get_task(self.task)
+        task, labels = get_task(self.task), self.labels[:count]
         if task.kind == "spans":
-            truths = [[answer.text for answer in correct] for correct in self.labels or ()]
+            truths = [[answer.text for answer in correct] for correct in labels]
             metrics = score_answers(answers, truths)
             return {**metrics, "score": metrics["f1"]}
-        return glue.score(task, read_answers(task, answers, self.labels), self.labels, self.groups)
+        groups = None if self.groups is None else self.groups[:count]
+        return glue.score(task, read_answers(task, answers, labels), labels, groups)
 
 
 def check_answers(name: str, vocabulary: PieceVocabulary, max_tokens: int | None = None) -> None:
@@ -374,10 +360,8 @@ class TextRun(Run):
                     f"all examples of {name} have an empty input or output: leave {name} out"
                 )
             rates = zip(recipe.tasks, counts, recipe.mixing.rates(counts), strict=True)
-            listing = ", ".join(
-                f"{name} {rate:.3f} ({count:,} pairs)" for name, count, rate in rates
-            )
-            print(f"sampling rates of the tasks: {listing}", flush=True)
+            listing = (f"{name} {rate:.3f} ({count:,} pairs)" for name, count, rate in rates)
+            print(f"sampling rates of the tasks: {', '.join(listing)}", flush=True)
             return recipe.mixing.make_draw(task_indices[pair_indices])
 
         data, validation_data = (
@@ -396,12 +380,14 @@ class TextRun(Run):
         print(f"{recipe.task}: {data.summary()}", flush=True)
         warn_truncated(data.tokens.source.lengths, recipe.max_source, "max_source")
         warn_truncated(data.tokens.target.lengths, recipe.max_target, "max_target")
-        scored_sets = [examples.first(recipe.validation_examples) for examples in validation_sets]
+        scored_pairs = [
+            examples.pairs[: recipe.validation_examples] for examples in validation_sets
+        ]
 
         def score(answers: Sequence[str]) -> dict[str, float]:
             remaining, metrics = iter(answers), {}
-            for examples in scored_sets:
-                scores = examples.score([*itertools.islice(remaining, len(examples.pairs))])
+            for examples, pairs in zip(validation_sets, scored_pairs, strict=True):
+                scores = examples.score([*itertools.islice(remaining, len(pairs))])
                 for name, value in scores.items():
                     metrics[_metric_name(name, examples.task, recipe)] = value
             means = [metrics[_metric_name("score", name, recipe)] for name in recipe.tasks]
@@ -411,7 +397,7 @@ class TextRun(Run):
             run,
             data,
             validation_data,
-            [pair for examples in scored_sets for pair in examples.pairs],
+            [*itertools.chain.from_iterable(scored_pairs)],
             score,
             "source: {}\ntarget: {}\nanswer: {}",
             initialize=start.copy_to,

@@ -42,8 +42,7 @@ class TranslationRun(Run):
     def read_start(
         cls, recipe: TranslationRecipe, inputs: Inputs, earlier: Run | None
     ) -> TranslationStart:
-        parts = recipe.init, recipe.init_parts, recipe.init_decoder
-        return read_init(*parts, inputs.trust_code)
+        return read_init(recipe.init, recipe.init_parts, recipe.init_decoder, inputs.trust_code)
 
     @classmethod
     def started(cls, recipe: TranslationRecipe, start: TranslationStart) -> TranslationRecipe:
@@ -103,16 +102,13 @@ class TranslationRun(Run):
             vocabulary = start.vocabulary(recipe, inputs.vocabulary, tfds)
         if run.earlier:
             check_vocabulary(run.earlier.vocabulary.hash, vocabulary.hash, run.path)
-        languages, normalization = config.languages, config.normalization
-        if (vocabulary.languages, vocabulary.normalization) != (languages, normalization):
-            trained, wanted = (
-                f"the languages {' and '.join(settings.languages)} with normalization "
-                f"{settings.normalization!r}"
-                for settings in (vocabulary, config)
-            )
-            raise UserError(
-                f"the vocabulary was trained for {trained}, but must be for {wanted}: train another"
-            )
+        for name in ("languages", "normalization"):
+            trained, wanted = getattr(vocabulary, name), getattr(config, name)
+            if trained != wanted:
+                raise UserError(
+                    f"the vocabulary was trained for {name}={trained!r}, but must be for "
+                    f"{wanted!r}: train another"
+                )
         source = vocabulary.source if isinstance(vocabulary, PairVocabulary) else vocabulary
         rule = isinstance(source, SentencePieceVocabulary) and source.normalization_rule
         wanted_rule = config.normalization_rule
@@ -141,11 +137,8 @@ class TranslationRun(Run):
         if config.target_split:
             _warn_unequal_lengths(config, tfds)
         tokens = max(data.tokens.source.size, data.tokens.target.size)
-        needed = config.batching.max_tokens
-        if tokens < needed:
-            raise UserError(
-                f"{config.source} has only {tokens} tokens: lower data.batching.max_tokens={needed}"
-            )
+        if tokens < config.batching.max_tokens:
+            raise UserError(f"the text has only {tokens} tokens: lower data.batching.max_tokens")
         if is_tpu(strategy) and len(data.shapes) > 1:
             raise UserError(
                 f"a TPU needs batches of one shape, not {len(data.shapes)}: set "
@@ -193,14 +186,10 @@ class TranslationRun(Run):
 def _warn_unequal_lengths(config: DataConfig, tfds: Tfds | None) -> None:
     """Warns on stderr if one text is longer, because training never reads its surplus lines."""
     splits = config.train_split, config.target_split
-    source_lines, target_lines = (
-        count_texts(config.source, name, config.languages, tfds) for name in splits
-    )
-    if source_lines and target_lines and source_lines != target_lines:
-        longer = splits[target_lines > source_lines]
-        shorter = splits[source_lines > target_lines]
+    counts = [count_texts(config.source, name, config.languages, tfds) for name in splits]
+    if all(counts) and counts[0] != counts[1]:
+        (fewer, shorter), (more, longer) = sorted(zip(counts, splits, strict=True))
         warn(
-            f"{abs(source_lines - target_lines):,} line(s) of {longer!r} are not read, "
-            f"because {shorter!r} has only {min(source_lines, target_lines):,} lines: give splits "
-            "with equal numbers of lines"
+            f"{more - fewer:,} line(s) of {longer!r} are not read, because {shorter!r} has only "
+            f"{fewer:,} lines: give splits with equal numbers of lines"
         )

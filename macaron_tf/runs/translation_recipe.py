@@ -7,10 +7,7 @@ from annotated_types import Ge, Gt, Lt
 
 from macaron_tf.data.sources.names import WHOLE_SPLITS, HeldOut, Source
 from macaron_tf.data.translation import BatchingConfig, BpeDropoutConfig, CleaningConfig
-from macaron_tf.decoding import (
-    BackTranslationObjective,
-    BeamSearchConfig,
-)
+from macaron_tf.decoding import BackTranslationObjective, BeamSearchConfig
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.translation import TranslationMetric
 from macaron_tf.models import EncoderDecoderConfig
@@ -121,6 +118,8 @@ class TranslationRecipe(Recipe):
     """
 
     kind = "translation"
+    configs = (EncoderDecoderConfig,)
+    lengths = ("data.cleaning.max_tokens", "decoding.max_length")
     start_settings = ("init", "init_decoder", "init_parts")
     evaluation_settings = ("decoding.", "metric.", "data.source_language", "data.target_language")
     may_change = (
@@ -155,15 +154,11 @@ class TranslationRecipe(Recipe):
         """
         if vocab_size is not None:
             vocab_size += self.sentinel_rows
-        config = self.expect_model(
-            super().model_config(vocab_size), EncoderDecoderConfig, "cannot translate"
-        )
+        config = super().model_config(vocab_size)
         if self.first_stage_steps and not config.num_source_layers:
             raise UserError(
                 "first_stage_steps needs a new source encoder: give --init with a BART or T5"
             )
-        self.expect_positions(config, "data.cleaning.max_tokens", self.data.cleaning.max_tokens)
-        self.expect_positions(config, "decoding.max_length", self.decoding.max_length)
         return dataclasses.replace(
             config, source_vocab_size=source_vocab_size, two_way=self.unsupervised
         )
@@ -194,14 +189,8 @@ class TranslationRecipe(Recipe):
 
     def check_continues(self, before: "TranslationRecipe", where, may_change=None) -> None:
         if before.init != self.init:
-            start_before, start_now = (
-                f"with --init {init}" if init else "without --init"
-                for init in (before.init, self.init)
-            )
-            mend = f"give --init {before.init}" if before.init else "leave --init out"
-            raise UserError(
-                f"{where} was started {start_before}, but this command runs {start_now}: {mend}"
-            )
+            started = f"with --init {before.init}" if before.init else "without --init"
+            raise UserError(f"{where} was started {started}: give the same command again")
         super().check_continues(before, where, may_change)
 
     def follow(self, path: str) -> "TranslationRecipe":

@@ -58,21 +58,18 @@ class TranslationStart:
 
     def check(self, recipe: TranslationRecipe) -> None:
         """Raises a `UserError` if the recipe's settings do not fit this initialization."""
-        wanted = recipe.model_config()
+        wanted, data = recipe.model_config(), recipe.data
         if recipe.unsupervised and not isinstance(self, EncoderStart):
             raise UserError(
                 "unsupervised=True needs a model of both languages: give --init with a run of XLM"
             )
-        if recipe.unsupervised and recipe.data.source_language == recipe.data.target_language:
-            raise UserError(
-                f"data.source_language and data.target_language are {recipe.data.source_language}"
-            )
-        if not self.init:
-            if wanted.num_source_layers:
-                raise UserError("model.num_source_layers needs --init with a run of BART or T5")
-            return
-        check_shapes(self.init.given, self.apply(recipe).model_config(), wanted, _MAY_DIFFER)
-        if recipe.data.bpe_dropout.dropout:
+        if recipe.unsupervised and data.source_language == data.target_language:
+            raise UserError(f"unsupervised=True needs two languages, not {data.source_language}")
+        if self.init:
+            check_shapes(self.init.given, self.apply(recipe).model_config(), wanted, _MAY_DIFFER)
+        elif wanted.num_source_layers:
+            raise UserError("model.num_source_layers needs --init with a run of BART or T5")
+        if self.init and data.bpe_dropout.dropout:
             raise UserError(
                 "data.bpe_dropout.dropout needs a vocabulary of the run, not --init's: leave it out"
             )
@@ -87,16 +84,9 @@ class TranslationStart:
         if directory:
             return SentencePieceVocabulary.load(directory)
         data = recipe.data
-        print(f"training a vocabulary of {data.vocabulary_size:,} pieces", flush=True)
-        return SentencePieceVocabulary.train(
-            interleave(_training_pairs(recipe, tfds), data.languages),
-            data.vocabulary_size,
-            normalization=data.normalization,
-            languages=data.languages,
-            masks=False,
-            character_coverage=1.0,
-            normalization_rule=data.normalization_rule,
-        )
+        lines = interleave(_training_pairs(recipe, tfds), data.languages)
+        options = {"normalization": data.normalization, "languages": data.languages}
+        return _trained_vocabulary(recipe, lines, masks=False, **options)
 
     def copy_to(self, network: EncoderDecoder, recipe: TranslationRecipe) -> None:
         """Copies the pre-trained weights, if there are any, into a built network."""
@@ -112,6 +102,15 @@ def _training_pairs(recipe: TranslationRecipe, tfds: Tfds | None) -> Iterator[tu
         return draw_sample(progress.over(pairs), SAMPLE)
 
 
+def _trained_vocabulary(
+    recipe: TranslationRecipe, lines: Iterator[str], **options
+) -> SentencePieceVocabulary:
+    size, rule = recipe.data.vocabulary_size, recipe.data.normalization_rule
+    print(f"training a vocabulary of {size:,} pieces", flush=True)
+    options |= {"character_coverage": 1.0, "normalization_rule": rule}
+    return SentencePieceVocabulary.train(lines, size, **options)
+
+
 def _with_model(recipe: TranslationRecipe, config: EncoderDecoderConfig) -> TranslationRecipe:
     """Returns `recipe` with the model `config`, and text lengths that fit its position count."""
     options = differing_fields(config, catalog.config(recipe.model))
@@ -124,14 +123,6 @@ def _with_model(recipe: TranslationRecipe, config: EncoderDecoderConfig) -> Tran
         data=dict(cleaning=cleaning),
         decoding=dict(max_length=min(recipe.decoding.max_length, max_length)),
     )
-
-
-def _fitted_config(
-    init: Start, config: EncoderDecoderConfig, parts: Sequence[str]
-) -> EncoderDecoderConfig:
-    """Returns `config` with the sizes of the pre-trained `init`, which initializes `parts`."""
-    with as_user_errors(f"--init {init.given}"):
-        return config_from_encoder(init.config, config, parts)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -149,14 +140,25 @@ class EncoderStart(TranslationStart):
     decoder: Start | None = None
 
     def apply(self, recipe: TranslationRecipe) -> TranslationRecipe:
-        config = _fitted_config(self.init, recipe.model_config(), self.parts)
+        config = self._fitted(recipe.model_config(), self.init, self.parts)
         if self.decoder:
-            config = _fitted_config(self.decoder, config, ("decoder",))
+            encoder_config = config
+            config = self._fitted(config, self.decoder, ("decoder",))
+            free = (*_MAY_DIFFER, "num_decoder_layers")
+            check_shapes(self.init.given, encoder_config, config, free)
         special = self.init.vocabulary.special
         config = dataclasses.replace(config, begin_id=special.begin, end_id=special.end)
         decoder = self.decoder.given if self.decoder else None
         recipe = recipe.changed(init=self.init.given, init_decoder=decoder, init_parts=self.parts)
         return _with_model(recipe, config)
+
+    @staticmethod
+    def _fitted(
+        config: EncoderDecoderConfig, start: Start, parts: Sequence[str]
+    ) -> EncoderDecoderConfig:
+        """Returns `config` with the sizes of a pre-trained encoder, which initializes `parts`."""
+        with as_user_errors(f"--init {start.given}"):
+            return config_from_encoder(start.config, config, parts)
 
     def check(self, recipe: TranslationRecipe) -> None:
         super().check(recipe)
@@ -164,12 +166,6 @@ class EncoderStart(TranslationStart):
             raise UserError(
                 f"the vocabulary of --init {self.init.given} has no [MASK]: give another run"
             )
-        if self.decoder:
-            hashes = self.init.vocabulary.hash, self.decoder.vocabulary.hash
-            check_vocabulary(*hashes, self.init.given)
-            config = _fitted_config(self.init, recipe.model_config(), self.parts)
-            decoder_config = _fitted_config(self.decoder, config, ("decoder",))
-            check_shapes(self.init.given, config, decoder_config, _MAY_DIFFER)
         self._language_rows(recipe)
 
     def vocabulary(
@@ -230,20 +226,11 @@ class SequenceStart(TranslationStart):
         if directory:
             source = load_encoder_vocabulary(directory)
         else:
-            size = data.vocabulary_size
-            print(f"training a vocabulary of {size:,} pieces for {language!r}", flush=True)
             lines = (line for line, _ in _training_pairs(recipe, tfds))
             lines = normalized_text(lines, data.normalization, [language])
             special = self.init.vocabulary.special
-            source = SentencePieceVocabulary.train(
-                lines,
-                size,
-                masks=special.rows is None,
-                special=special,
-                languages=(language,),
-                character_coverage=1.0,
-                normalization_rule=data.normalization_rule,
-            )
+            options = {"special": special, "masks": special.rows is None}
+            source = _trained_vocabulary(recipe, lines, languages=(language,), **options)
         return PairVocabulary(source, self.init.vocabulary, data.normalization, data.languages)
 
     def copy_to(self, network: EncoderDecoder, recipe: TranslationRecipe) -> None:
@@ -276,10 +263,11 @@ def read_init(
                     f"{name} cannot be combined with the encoder-decoder {location}: leave it out"
                 )
         return SequenceStart(start_of(location, model, ["pair"]))
-    parts = tuple(part for part in PARTS if part in (parts or PARTS[1:]))
-    if decoder:
-        parts = tuple(part for part in parts if part != "decoder") or PARTS[:1]
-    decoder_start = None
-    if decoder:
-        decoder_start = start_of(decoder, read_model(decoder, trust_code=trust_code), ["encoder"])
-    return EncoderStart(start_of(location, model, ["encoder"]), parts, decoder_start)
+    start, parts = start_of(location, model, ["encoder"]), parts or PARTS[1:]
+    parts = tuple(part for part in PARTS if part in parts)
+    if not decoder:
+        return EncoderStart(start, parts)
+    parts = tuple(part for part in parts if part != "decoder") or PARTS[:1]
+    decoder_start = start_of(decoder, read_model(decoder, trust_code=trust_code), ["encoder"])
+    check_vocabulary(start.vocabulary.hash, decoder_start.vocabulary.hash, location)
+    return EncoderStart(start, parts, decoder_start)

@@ -6,7 +6,7 @@ from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.errors import UserError, needs_vocabulary
 from macaron_tf.models import EncoderConfig
 from macaron_tf.models.base import Model
-from macaron_tf.tasks.base import Decoding, TaskKind, refuse_damaged_record
+from macaron_tf.tasks.base import Decoding, TaskKind
 from macaron_tf.tasks.classification import Classification, MultipleChoice
 from macaron_tf.tasks.embedding import SentenceEmbedding, WordVectors
 from macaron_tf.tasks.filling import Filling
@@ -52,7 +52,7 @@ def task_of(model: ModelParts) -> TaskKind:
             f"{name} has no vocabulary: pass `vocabulary=`, or put tokenizer files beside it"
         )
     if model.labelled:
-        with refuse_damaged_record(model):
+        with model.refuse_damage():
             task, limits = Task(**model.labelled["task"]), Limits(**model.labelled["limits"])
         metrics = model.results.get("metrics") or {}
         return labelled(task, limits, model.network, model.vocabulary, metrics)

@@ -1,7 +1,7 @@
 """Base classes of task types, which map texts to a network's answers in a TensorFlow graph."""
 
 import abc
-import contextlib
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from macaron_tf.decoding.sampling import Prompts, State
 from macaron_tf.errors import LineError, UserError, plural
-from macaron_tf.io.paths import refuse_damage
 from macaron_tf.io.serving import EXAMPLE, as_rows
 from macaron_tf.tasks.model_parts import ModelParts
 
@@ -112,9 +111,11 @@ class TaskKind(abc.ABC):
             raise UserError(f"{problem} not an option of a {self.name}: {advice}")
         return self.changed(**options)
 
-    def changed(self, **options: Any) -> Self:
-        """Returns a copy with changed options, or the task itself if its type has no options."""
-        return self
+    def changed(self, **attributes: Any) -> Self:
+        """Returns a copy of the task with changed attributes."""
+        copied = copy.copy(self)
+        vars(copied).update(attributes)
+        return copied
 
     def stream(self, text: str, **options: Any) -> Iterator[str]:
         """Yields each part of the answer to one text when it is decoded."""
@@ -199,11 +200,6 @@ class OnePass(TaskKind):
     def serve(self, *inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         rows, extras = self.prepare(*inputs)
         return self.conclude(self.compute(rows), extras)
-
-
-def refuse_damaged_record(model: ModelParts) -> contextlib.AbstractContextManager[None]:
-    """Converts errors about the content of `model.json` in a `with` block to a `UserError`."""
-    return refuse_damage(f"{model.name}/model.json", "save or train the model again")
 
 
 def require(is_good: tf.Tensor, message: str, value: Any) -> Any:

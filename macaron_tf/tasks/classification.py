@@ -68,8 +68,7 @@ class Classification(LabelledTask):
 
     def changed(self, language: str) -> Self:
         """Returns a copy of the task for texts in `language`, a language code."""
-        limits = dataclasses.replace(self.limits, language=language)
-        return type(self)(self.task, limits, self.network, self.vocabulary, self.tuned)
+        return super().changed(limits=dataclasses.replace(self.limits, language=language))
 
     def prepare(self, first: tf.Tensor, second: tf.Tensor | None = None) -> tuple[dict, None]:
         limits = self.limits
@@ -115,7 +114,7 @@ class Classification(LabelledTask):
             return self.objective
         return AuxiliaryLanguageObjective(self.task.num_classes, language_weight)
 
-    def outputs(self, logits, encoded, examples, limits) -> np.ndarray:
+    def outputs(self, logits, encoded, examples) -> np.ndarray:
         if not self.task.regression:
             return logits
         return logits.astype(float) * self.task.deviation + self.task.mean  # not clipped

@@ -61,7 +61,7 @@ class Filling(OnePass):
     def changed(self, top: int) -> Self:
         if type(top) is not int or top < 1:
             raise UserError(f"top={top!r} must be a whole number of at least 1")
-        return type(self)(self.network, self.vocabulary, self.longest, top)
+        return super().changed(top=top)
 
     @functools.cached_property
     def _token_texts(self) -> list[str]:

@@ -1,6 +1,5 @@
 """Text generation: continuations of a text, and answers to a text."""
 
-import copy
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
@@ -109,9 +108,7 @@ class Continuation(Decoding):
         return self.generator.model
 
     def with_decoder(self, decoder: Any) -> Self:
-        copied = copy.copy(self)
-        copied.generator = self.generator.with_model(decoder)
-        return copied
+        return self.changed(generator=self.generator.with_model(decoder))
 
     def begin(self, text: tf.Tensor) -> tuple[Prompts, Any, State]:
         rows, lengths = self._rows(text)

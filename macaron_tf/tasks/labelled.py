@@ -235,13 +235,7 @@ class LabelledTask(OnePass):
         return self.objective
 
     @abc.abstractmethod
-    def outputs(
-        self,
-        logits: np.ndarray,
-        encoded: EncodedExamples,
-        examples: Any,
-        limits: Limits,
-    ) -> Any:
+    def outputs(self, logits: np.ndarray, encoded: EncodedExamples, examples: Any) -> Any:
         """Converts logits to outputs, with one output per example.
 
         Args:

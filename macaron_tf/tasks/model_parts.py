@@ -1,5 +1,6 @@
 """The parts of a trained model: its network, its vocabulary, and how they are used."""
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Mapping
@@ -8,6 +9,7 @@ from typing import Any
 import keras
 
 from macaron_tf.errors import UserError
+from macaron_tf.io.paths import refuse_damage
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.layers.language_heads import ReplacedTokenHead
 from macaron_tf.models import catalog
@@ -162,6 +164,10 @@ class ModelParts:
         """(field, value) pairs of `config` that differ from the catalog model `model`."""
         catalog_config = catalog.config(self.model, vocab_size=self.config.vocab_size)
         return tuple(sorted(differing_fields(self.config, catalog_config).items()))
+
+    def refuse_damage(self) -> contextlib.AbstractContextManager[None]:
+        """Converts errors about the content of `model.json` in a `with` block to a `UserError`."""
+        return refuse_damage(f"{self.name}/model.json", "save or train the model again")
 
     def require_floats(self) -> None:
         """Raises a UserError if the weights are quantized instead of float."""

@@ -1,7 +1,6 @@
 """Extractive question answering, in which each answer is a span of a context."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +15,6 @@ from macaron_tf.data.tasks.questions import (
     read_questions,
 )
 from macaron_tf.decoding.spans import best_answers, best_spans, decide_answered
-from macaron_tf.errors import UserError, parse_json
 from macaron_tf.evaluation.answers import score_answers
 from macaron_tf.models import EncoderQuestionAnswering
 from macaron_tf.objectives import SpanObjective
@@ -88,30 +86,6 @@ class QuestionAnswering(LabelledTask):
         probability = decision["probability"]
         return {"answer": answer, "start": start, "end": end, "probability": probability}
 
-    def columns(self, lines: Sequence[str], first: int = 1) -> list[list[str]]:
-        """Splits lines into a list of questions and a list of contexts; see `TaskKind.columns`.
-
-        A line is a question and a context separated by a tab, or a JSON object with the keys
-        "question" and "context".
-        """
-        columns: list[list[str]] = [[], []]
-        for line_number, line in enumerate(lines, first):
-            # A line with a tab is not JSON, because JSON writes a tab within a text as \t.
-            if "\t" in line or not line.startswith("{"):
-                pair = [text for [text] in super().columns([line], line_number)]
-            else:
-                try:
-                    record = parse_json(line, question=str, context=str)
-                    pair = [record[n].encode("utf-8", "replace").decode() for n in self.inputs]
-                except ValueError as error:
-                    raise UserError(
-                        f"line {line_number} is no JSON object with a question and a context: "
-                        "correct it, or write both texts with a tab between"
-                    ) from error
-            for column, text in zip(columns, pair, strict=True):
-                column.append(text)
-        return columns
-
     def min_length(self, spans: SpanLimits) -> int:
         return spans.max_question + 4
 
@@ -125,11 +99,10 @@ class QuestionAnswering(LabelledTask):
     def objective(self) -> SpanObjective:
         return SpanObjective()
 
-    def outputs(
-        self, logits, encoded: EncodedExamples, examples: Questions, limits: Limits
-    ) -> SpanOutputs:
+    def outputs(self, logits, encoded: EncodedExamples, examples: Questions) -> SpanOutputs:
+        max_answer = self.limits.spans.max_answer
         chunks = [
-            best_spans(tf.constant(logits[begin : begin + _CHUNK]), limits.spans.max_answer)
+            best_spans(tf.constant(logits[begin : begin + _CHUNK]), max_answer)
             for begin in range(0, len(logits), _CHUNK)
         ]
         spans = {name: tf.concat([chunk[name] for chunk in chunks], axis=0) for name in chunks[0]}

@@ -124,4 +124,4 @@ class SetOutputs:
         task = self.task.with_options(language=language) if language else self.task
         encoded = task.encoded(task.vocabulary, examples, task.limits)
         data = ExampleBatches(encoded, self.batch_size)
-        return task.outputs(self.logits(data), encoded, examples, task.limits)
+        return task.outputs(self.logits(data), encoded, examples)

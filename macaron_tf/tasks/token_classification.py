@@ -56,9 +56,8 @@ class TokenClassification(LabelledTask):
 
     def conclude(self, computed: tf.Tensor, extras: tuple) -> dict[str, tf.Tensor]:
         words, positions = extras
-        probabilities = word_probabilities(
-            computed, positions, self.task.outside
-        )  # (N, C), N words
+        # (N, C), N words
+        probabilities = word_probabilities(computed, positions, self.task.outside)
         tags = tf.gather(tf.constant(self.task.labels), tf.argmax(probabilities, axis=1))  # (N,)
         return {
             "words": words.to_tensor(),
@@ -83,7 +82,7 @@ class TokenClassification(LabelledTask):
     def objective(self) -> TaggingObjective:
         return TaggingObjective(self.task.num_classes)
 
-    def outputs(self, logits, encoded: EncodedExamples, examples, limits) -> list[np.ndarray]:
+    def outputs(self, logits, encoded: EncodedExamples, examples) -> list[np.ndarray]:
         # (W, C)
         probabilities = word_probabilities(
             tf.constant(logits), encoded.positions, self.task.outside

@@ -1,6 +1,5 @@
 """Translation of text lines by beam search."""
 
-import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -16,11 +15,12 @@ from macaron_tf.decoding import (
     translate_ids,
 )
 from macaron_tf.decoding.sampling import Prompts, State, first_state
+from macaron_tf.errors import UserError
 from macaron_tf.io.serving import EXAMPLE
 from macaron_tf.kernels import implementation_scope
 from macaron_tf.models import EncoderDecoder
 from macaron_tf.models.encoder_decoder import Backward
-from macaron_tf.tasks.base import Decoding, refuse_damaged_record, require
+from macaron_tf.tasks.base import Decoding, require
 from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text import PairVocabulary, PieceVocabulary
 
@@ -70,7 +70,7 @@ class Translation(Decoding):
     def of(cls, model: ModelParts) -> Self | None:
         if not isinstance(model.network, EncoderDecoder) or model.objective or model.answers:
             return None
-        with refuse_damaged_record(model):
+        with model.refuse_damage():
             decoding = BeamSearchConfig(**model.decoding)
         return cls(model.network, model.vocabulary, decoding)
 
@@ -81,12 +81,10 @@ class Translation(Decoding):
     def changed(self, compiled: bool = False, **fields: Any) -> Self:
         """Returns a copy with changed `BeamSearchConfig` fields. A compiled task stays compiled."""
         decoding = dataclasses.replace(self.decoding, **fields)
-        return type(self)(self.network, self.vocabulary, decoding, compiled or self.compiled)
+        return super().changed(decoding=decoding, compiled=compiled or self.compiled)
 
     def with_decoder(self, decoder: Any) -> Self:
-        copied = copy.copy(self)
-        copied.decoder = decoder
-        return copied
+        return super().changed(decoder=decoder)
 
     def begin(self, text: tf.Tensor) -> tuple[Prompts, Any, State]:
         source = self.ids(text, self.vocabulary.languages[0])
@@ -112,6 +110,10 @@ class Translation(Decoding):
             backward: whether to translate from the target language to the source language.
         """
         network, vocabulary = self.decoder, self.vocabulary
+        if backward and not self.network.config.two_way:
+            raise UserError(
+                "--backward is not possible with this translator: give a run with unsupervised=True"
+            )
         if backward:
             pair, network = vocabulary, Backward(self.network)
             sides = (pair.target, pair.source, pair.normalization, pair.languages[::-1])

@@ -362,7 +362,8 @@ def sizeless(monkeypatch):
     """Leaves out what needs a task's data; returns the locations of the models that are read."""
     read = []
     monkeypatch.setattr(
-        "experiments.compare.trainers.read_init", lambda location, trust_code: read.append(location)
+        "experiments.compare.trainers.read_start",
+        lambda location, trust_code: read.append(location),
     )
     monkeypatch.setattr(Finetuning, "chance_level", lambda self, rows: None)
     monkeypatch.setattr(Finetuning, "validation_size", lambda self, rows: "872 examples")

@@ -176,7 +176,7 @@ def test_search_finds_what_brute_force_finds(run, encoder, tmp_path, ran, monkey
         ("train sentence_bert:sst2 OUT TOY", "sst2 is not a task with sentence pairs"),
         ("train sentence_bert:stsb OUT TOY --set concatenation=u,w", "must be some of u, v"),
         ("train sentence_bert:stsb OUT TOY --set max_length=99", "16 positions"),
-        ("evaluate RUN --task rte", "rte has 2 classes"),
+        ("evaluate RUN --task rte", "but must be none: give --task stsb"),
         ("sts RUN own=tsv:FOLDER/alike", "all pairs of own have the same score"),
         ("search RUN --corpus FOLDER/empty", "contains no text"),
     ],

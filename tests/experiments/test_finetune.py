@@ -16,12 +16,13 @@ from macaron_tf.data.tasks.definitions import TASKS, get_task
 from macaron_tf.data.tasks.examples import Examples, read_examples
 from macaron_tf.engines.graph import TaskGraph
 from macaron_tf.errors import UserError
-from macaron_tf.runs.epochs import read_init, warn_start
+from macaron_tf.runs.epochs import warn_start
 from macaron_tf.runs.finetuning import FinetuningRun, TaskData, measure
 from macaron_tf.runs.pretraining import PretrainingRun
 from macaron_tf.runs.pretraining_recipe import PretrainingRecipe
 from macaron_tf.runs.recipe import override
 from macaron_tf.runs.run import saved_data_dir
+from macaron_tf.runs.starts import read_start
 from macaron_tf.tasks import Limits
 from macaron_tf.tasks.sets import SetOutputs
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
@@ -194,8 +195,8 @@ def test_a_pre_training_run_gives_encoder_pooler_and_vocabulary(toy, tmp_path, c
     check("model.dropout=0.3", "model.remat=True")
     with pytest.raises(UserError, match="vocabulary"):
         WordPieceVocabulary((*SPECIAL_PIECES, *toys.FILLERS)).save(tmp_path / "other")
-        read_init(f"{tmp_path}/bert", vocabulary=tmp_path / "other")
-    refuses("has no checkpoint 7", read_init, f"{tmp_path}/bert@7")
+        read_start(f"{tmp_path}/bert", vocabulary=tmp_path / "other")
+    refuses("has no checkpoint 7", read_start, f"{tmp_path}/bert@7")
 
 
 def test_another_tasks_run_gives_its_encoder(toy_run):

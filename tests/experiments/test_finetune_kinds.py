@@ -176,7 +176,6 @@ def test_a_diverged_models_outputs_score_nan(folder):
         ("train squad --set max_length=7", "max_length is 7, but squad needs at least 8"),
         ("train conll2003 --set source=conll:FOLDER/wrong.txt", "txt, line 2: the tag 'B-CAT'"),
         ("predict RUNS/squad2 --input FOLDER/pairs", "line 2 has 1 column: write"),
-        ("predict RUNS/squad2 --input FOLDER/objects", "line 1 is no JSON object"),
         ("submit RUNS/squad2 FOLDER", "which the GLUE server does not score"),
         ("baseline squad2 --source squad:RUNS/{split}.json", "squad2 has no baseline"),
     ],
@@ -187,7 +186,6 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(command, error, folder, tm
     (tmp_path / "wrong.json").write_text(json.dumps({"data": [{"paragraphs": [asked]}]}))
     (tmp_path / "wrong.txt").write_text("the O\ncat B-CAT\n")
     (tmp_path / "pairs").write_text("Who?\ta\nWho? a\n")
-    (tmp_path / "objects").write_text('{"question": "Who?"}\n')
     name, *given = toys.split_command(command, RUNS=folder, FOLDER=tmp_path)
     if name == "train":
         task, *more = given

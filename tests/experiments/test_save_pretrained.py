@@ -11,8 +11,8 @@ from experiments.commands import main
 from export.saved_model import main as export
 from macaron_tf.model import Pretrained
 from macaron_tf.models import EncoderClassifier, SiameseEncoder
-from macaron_tf.runs.epochs import read_init
 from macaron_tf.runs.finetuning import FinetuningRun
+from macaron_tf.runs.starts import read_start
 from tests.harness import refuses, run_card
 from tests.toys.marks import slow
 from tests.toys.pretraining import flags
@@ -113,7 +113,7 @@ def test_a_bare_encoder_is_a_start(toy_run, tmp_path):
     found = macaron_tf.load(toy_run)
     bare = Pretrained(found.encoder, vocabulary=found.vocabulary)
     bare.save_pretrained(tmp_path / "bare")
-    init = read_init(str(tmp_path / "bare"))
+    init = read_start(str(tmp_path / "bare"))
     network = EncoderClassifier(init.config, 3)
     network.build()
     init.copy_to(network)

@@ -11,8 +11,8 @@ from experiments.commands import main
 from macaron_tf.data.tasks.definitions import TASKS, Task
 from macaron_tf.model import load
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
-from macaron_tf.runs.epochs import read_init
 from macaron_tf.runs.pretraining import PretrainingRun
+from macaron_tf.runs.starts import read_start
 from macaron_tf.runs.text_to_text import TextRun, answers_of, check_answers
 from macaron_tf.training.progress import read_lines
 from tests.harness import refuses
@@ -39,10 +39,12 @@ def test_it_is_pre_trained_and_evaluated(
     assert scores_in(opened.path / "scores")["loss"] == pytest.approx(lines[-1]["loss"], abs=1e-5)
     sentinels = SENTINEL_ROWS if recipe == "t5_tiny" else 0
     assert opened.build_network().config.vocab_size == opened.vocabulary.size + sentinels
-    refuses("is an encoder-decoder, but must be an encoder", read_init, str(run), kinds=["encoder"])
+    refuses(
+        "is an encoder-decoder, but must be an encoder", read_start, str(run), kinds=["encoder"]
+    )
     if recipe == "t5_tiny":
         words = "must be an encoder or a BART or an ELMo"
-        refuses(words, read_init, str(run))
+        refuses(words, read_start, str(run))
         return
     # As a classifier, which reads the row again in the decoder.
     tuned, steps = tmp_path / "tuned", ["training.max_steps=2", "training.validate_every=2"]
@@ -54,7 +56,7 @@ def test_it_is_pre_trained_and_evaluated(
     label, *shown = line.split("\t")
     assert said["label"].numpy()[0].decode() == label
     np.testing.assert_allclose(said["probabilities"][0], [float(p) for p in shown], atol=1e-4)
-    again = read_init(str(tuned))  # a task run is a start too
+    again = read_start(str(tuned))  # a task run is a start too
     assert again.source.network.encoder_decoder is not None
 
 

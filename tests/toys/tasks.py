@@ -13,9 +13,9 @@ from macaron_tf.data.tasks.examples import Examples
 from macaron_tf.data.tasks.questions import Questions
 from macaron_tf.data.tasks.tags import TaggedSentences, at_spaces
 from macaron_tf.io.paths import as_path
-from macaron_tf.runs.epochs import read_init
 from macaron_tf.runs.finetuning import FinetuningRun
 from macaron_tf.runs.recipe import override, recipe_from_json
+from macaron_tf.runs.starts import read_start
 from macaron_tf.tasks import LabelledTask, QuestionAnswering, TokenClassification
 from macaron_tf.tasks.sets import SetOutputs
 from macaron_tf.text import load_encoder_vocabulary
@@ -120,7 +120,7 @@ def not_yet_trained(location: str, recipe: str = "finetune:sst2", *settings: str
         recipe: name of the recipe.
         settings: recipe settings besides `max_length=16`.
     """
-    init = read_init(location)
+    init = read_start(location)
     recipe = registry.load(recipe, settings=["max_length=16", *settings])
     recipe = recipe.changed(**init.settings)
     recipe = recipe_from_json(type(recipe), recipe.to_json(), "recipe.json")

@@ -51,19 +51,18 @@ class SequenceRecipe(Recipe):
     vocabulary_size: Annotated[int, Ge(4), INT32] = 10_000
     held_out: Annotated[int, Ge(2), INT32] = 50
 
+    def unread(self) -> list[str]:
+        reads_documents = self.task in ("wikitext", "lambada")
+        unread = [] if reads_documents else ["sources", "vocabulary_size", "held_out"]
+        return [*super().unread(), *unread]
+
     def check(self) -> None:
-        document_settings = ("sources", "vocabulary_size", "held_out")
-        changed = [
-            name for name in document_settings if getattr(self, name) != getattr(type(self), name)
-        ]
-        if changed and self.task not in ("wikitext", "lambada"):
-            raise self.error(f"{changed[0]} has no effect in {self.task}: leave it out")
         if self.data and not TASKS[self.task].takes_data:
             raise UserError(f"data={self.data} has no effect in {self.task}: leave data out")
 
     def model_config(self, vocab_size: int | None = None) -> TemporalConfig:
         config = self.catalog_config(**dict(self.model_options))
-        self.expect_model(config, TemporalConfig, "is not a sequence model")
+        self.expect_model(config, TemporalConfig)
         if vocab_size and config.vocab_size:
             config = dataclasses.replace(config, vocab_size=vocab_size, output_dim=vocab_size)
         return config

@@ -18,6 +18,7 @@ from macaron_tf.runs.corpora import vocabulary_config, vocabulary_lines
 from macaron_tf.runs.pretraining import PretrainingRun
 from macaron_tf.runs.pretraining_recipe import PretrainingRecipe
 from macaron_tf.runs.recipe import override, recipe_from_json
+from macaron_tf.runs.run import Inputs
 from macaron_tf.text import load_encoder_vocabulary
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.progress import read_lines
@@ -115,7 +116,7 @@ def test_nothing_is_traced_again_and_memory_stays_flat(source, corpus, tmp_path,
     settings.append("training.save_every_steps=500")
     recipe = registry.load("swish_rnn_tiny", settings=settings)
     run = PretrainingRun(tmp_path / "run", recipe, None)
-    loop.fit(run.plan_of_corpus(PretrainingCorpus.open(corpus)))
+    loop.fit(run.plan(None, Inputs(corpus=corpus)))
     assert models[0].updates.traces == {"train": 1, "test": 1}
     # Kilobytes; the first 500 updates fill the allocator's pools.
     assert memory[2_000] - memory[500] < 20_000
@@ -124,15 +125,15 @@ def test_nothing_is_traced_again_and_memory_stays_flat(source, corpus, tmp_path,
 @pytest.mark.slow
 def test_a_shard_that_is_damaged_since_the_corpus_was_opened(source, corpus, tmp_path):
     """The run stops with an error that names the shard, and resumes once the shard is restored."""
-    opened = PretrainingCorpus.open(shutil.copytree(corpus, tmp_path / "corpus"))
+    inputs = Inputs(corpus=shutil.copytree(corpus, tmp_path / "corpus"))
     [shard] = (tmp_path / "corpus").glob("train*")
     content = shard.read_bytes()
     recipe = registry.load("bert_tiny", settings=toy_settings(source, 20))
-    run = PretrainingRun(tmp_path / "run", recipe, None)
+    plan = PretrainingRun(tmp_path / "run", recipe, None).plan(None, inputs)
     shard.write_bytes(content[: len(content) // 2])
-    refuses(f"{shard} is missing or damaged", loop.fit, run.plan_of_corpus(opened))
+    refuses(f"{shard} is missing or damaged", loop.fit, plan)
     shard.write_bytes(content)
-    assert loop.fit(run.plan_of_corpus(opened)).step == 20
+    assert loop.fit(plan).step == 20
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ import json
 import os
 import pathlib
 import tempfile
-from collections.abc import Callable
 
 import keras
 from etils import epath
 
 from macaron_tf.errors import check_choice
+from macaron_tf.hub.hugging_face import writer
 from macaron_tf.io import paths
 from macaron_tf.io.code_files import take_code
 from macaron_tf.io.hub import HUB, check_login, push
@@ -24,58 +24,62 @@ from macaron_tf.training.state import require_disk_space, save_weights, weight_t
 
 VOCABULARY = "vocabulary"
 FORMATS = ("weights.h5", "safetensors", HUGGING_FACE)
-# Function of a model, its facts and its location that returns a function, which writes a folder.
-Writer = Callable[[ModelParts, CardFacts, str], Callable[[epath.Path], None]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Saving:
-    """Writer of a model's folder, with the settings of one `save_pretrained` or `push_to_hub`.
+def save(
+    model: ModelParts,
+    task: TaskKind | None,
+    directory: str | os.PathLike,
+    format: str,
+    license: str | None,
+) -> None:
+    """Writes the folder of `Pretrained.save_pretrained`."""
+    path = paths.as_path(directory).expanduser()
+    path = path if paths.is_remote(path) else path.absolute()
+    checkpoints.refuse_other_files(path, HUGGING_FACE)
+    _write(model, task, format, license, path, path.name)
 
-    Attributes:
-        task: task of the model, if it has one.
-        format: one of `FORMATS`.
-        license: license to record; `None` means the model's.
-        writer: writer of the format `HUGGING_FACE`.
-    """
 
-    task: TaskKind | None
-    format: str
-    license: str | None
-    writer: Writer
+def publish(
+    model: ModelParts,
+    task: TaskKind | None,
+    repository: str,
+    format: str,
+    license: str | None,
+    private: bool | None,
+) -> str:
+    """Uploads a model as `Pretrained.push_to_hub` does, and returns its URL."""
+    name = check_login(repository)
+    with tempfile.TemporaryDirectory(prefix="macaron_tf-") as folder:
+        staging = pathlib.Path(folder, name.rpartition("/")[2])
+        _write(model, task, format, license, paths.as_path(staging), f"{HUB}:{name}")
+        return push(staging, repository, private)
 
-    def save(self, model: ModelParts, directory: str | os.PathLike) -> None:
-        """Writes the folder of `Pretrained.save_pretrained`."""
-        path = paths.as_path(directory).expanduser()
-        path = path if paths.is_remote(path) else path.absolute()
-        checkpoints.refuse_other_files(path, HUGGING_FACE)
-        self._write(model, path, path.name)
 
-    def publish(self, model: ModelParts, repository: str, private: bool | None) -> str:
-        """Uploads a model as `Pretrained.push_to_hub` does, and returns its URL."""
-        name = check_login(repository)
-        with tempfile.TemporaryDirectory(prefix="macaron_tf-") as folder:
-            staging = pathlib.Path(folder, name.rpartition("/")[2])
-            self._write(model, paths.as_path(staging), f"{HUB}:{name}")
-            return push(staging, repository, private)
-
-    def _write(self, model: ModelParts, path: epath.Path, location: str) -> None:
-        """Writes a folder; `location` is the argument of `load` in the model card's example."""
-        check_choice("format", self.format, FORMATS)
-        if self.license is not None:
-            model = dataclasses.replace(model, license=self.license)
-        manifest = {
-            "step": model.results.get("step", 0),
-            "metrics": model.results.get("metrics", {}),
-            "vocabulary": model.vocabulary.hash if model.vocabulary else "",
-            "weights": weight_table(model.network),
-        }
-        if self.format == HUGGING_FACE:
-            write = self.writer(model, _facts(model, self.task), location.removeprefix(f"{HUB}:"))
-            manifest["library"] = self.format
-        else:
-            write = functools.partial(_write_files, model, self.task, self.format, location)
-        checkpoints.save_whole(path, write, manifest)
+def _write(
+    model: ModelParts,
+    task: TaskKind | None,
+    format: str,
+    license: str | None,
+    path: epath.Path,
+    location: str,
+) -> None:
+    """Writes a folder; `location` is the argument of `load` in the model card's example."""
+    check_choice("format", format, FORMATS)
+    if license is not None:
+        model = dataclasses.replace(model, license=license)
+    manifest = {
+        "step": model.results.get("step", 0),
+        "metrics": model.results.get("metrics", {}),
+        "vocabulary": model.vocabulary.hash if model.vocabulary else "",
+        "weights": weight_table(model.network),
+    }
+    if format == HUGGING_FACE:
+        write = writer(model, _facts(model, task), location.removeprefix(f"{HUB}:"))
+        manifest["library"] = format
+    else:
+        write = functools.partial(_write_files, model, task, format, location)
+    checkpoints.save_whole(path, write, manifest)
 
 
 def card(model: ModelParts, task: TaskKind | None, use: str) -> str:
