@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> None:
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     from experiments import registry
-    from macaron_tf.runs.kinds import open_run
+    from macaron_tf.runs.run import open_run
 
     began, path, settings = time.monotonic(), options.run, options.set
 

@@ -6,19 +6,18 @@ import pkgutil
 
 from experiments.evaluation import embedding
 from macaron_tf.errors import UserError
-from macaron_tf.runs.kinds import open_run
 from macaron_tf.runs.recipe import is_among, override
-from macaron_tf.runs.run import Run, refuse_flags
+from macaron_tf.runs.run import Run, open_run, refuse_flags
 from macaron_tf.training.locations import locate
 
 # Flags that apply only to some kinds of runs, or to no run but to any encoder.
 _FLAGS = ("corpus", "source", "split", "languages", "backward", "task", "lower_case")
 # For each kind of run, the function that scores it, and the flags that it reads.
 _KINDS = {
-    "pretraining": ("pretraining:run", ("corpus",)),
+    "pretraining": ("held_out:pretraining", ("corpus",)),
     "finetuning": ("finetuning:evaluate", ("source", "split", "languages")),
     "embedding": ("embedding:run", ("source", "split", "lower_case")),
-    "text_to_text": ("text_to_text:evaluate", ("source", "split")),
+    "text_to_text": ("translation:run_texts", ("source", "split")),
     "translation": ("translation:run", ("source", "split", "backward")),
     "elmo": ("held_out:words", ()),
     "sequence": ("held_out:sequences", ()),

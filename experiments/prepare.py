@@ -6,7 +6,7 @@ import functools
 from experiments import registry
 from macaron_tf.errors import UserError, needed
 from macaron_tf.runs.corpora import prepare_corpus
-from macaron_tf.runs.pretraining_recipe import PretrainingRecipe
+from macaron_tf.runs.pretraining import PretrainingRecipe
 
 
 def run(options: argparse.Namespace) -> None:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 
 from macaron_tf.errors import UserError, nearest
 from macaron_tf.io.plug_ins import call_user_code, find, find_sources, is_import_path, origin_of
-from macaron_tf.runs.kinds import run_class
 from macaron_tf.runs.recipe import Recipe, override, settings_of
+from macaron_tf.runs.run import run_class
 
 # Dict mapping a recipe to its module in `experiments.recipes`. The files are only read, because
 # importing all modules would import every kind of training.

@@ -5,9 +5,8 @@ import argparse
 from experiments import registry
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
-from macaron_tf.runs import kinds
 from macaron_tf.runs.recipe import Recipe, override
-from macaron_tf.runs.run import Inputs, Plan, recipe_kind, refuse_flags
+from macaron_tf.runs.run import Inputs, Plan, recipe_kind, refuse_flags, run_class
 from macaron_tf.runs.trainer import fit
 
 # Flags of `train` that only some kinds of runs read.
@@ -47,12 +46,12 @@ def planned(options: argparse.Namespace) -> Plan:
         raise UserError("the command has both --init and --set init=: leave one of them out")
     settings += options.set
     if inputs.resumes:
-        cls = kinds.run_class(recipe_kind(path))
+        cls = run_class(recipe_kind(path))
         earlier = cls.existing(path, trust_code)
         recipe = earlier.recipe
     else:
         recipe = registry.load(options.recipe)
-        cls = kinds.run_class(recipe.kind)
+        cls = run_class(recipe.kind)
         first = [text for text in settings if text.partition("=")[0] in recipe.start_settings]
         recipe = override(recipe, first)
     refuse_flags(options, _FLAGS, cls.training_flags, f"a recipe of kind {recipe.kind}")

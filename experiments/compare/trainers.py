@@ -30,13 +30,11 @@ from macaron_tf.io.paths import as_path, read_json
 from macaron_tf.models import EncoderDecoder
 from macaron_tf.runs.corpora import prepare_corpus
 from macaron_tf.runs.finetuning import CHANCE_MARGIN, RESULT, FinetuningRun, TaskData
-from macaron_tf.runs.pretraining import PretrainingRun, check_corpus
-from macaron_tf.runs.pretraining_recipe import PretrainingRecipe
+from macaron_tf.runs.pretraining import PretrainingRecipe, PretrainingRun, check_corpus
 from macaron_tf.runs.recipe import Recipe, recipe_from_json
 from macaron_tf.runs.run import DIVERGED, saved_versions
 from macaron_tf.runs.starts import read_start
-from macaron_tf.runs.translation import TranslationRun
-from macaron_tf.runs.translation_recipe import TranslationRecipe
+from macaron_tf.runs.translation import TranslationRecipe, TranslationRun
 from macaron_tf.training import Diverged
 from macaron_tf.training.progress import read_lines
 

@@ -1,23 +1,72 @@
-"""Evaluation of ELMos and sequence models on their held-out data."""
+"""Evaluation of pre-training runs, ELMos and sequence models on their held-out data."""
 
 import argparse
 import dataclasses
 
+from macaron_tf.data.corpus.reading import PretrainingCorpus
+from macaron_tf.errors import UserError
+from macaron_tf.io.progress import Progress
 from macaron_tf.runs.elmo import ElmoRun, read_rows
+from macaron_tf.runs.pretraining import PretrainingRun, check_corpus, validation_batches
 from macaron_tf.runs.run import Run, metrics_line, save_scores
-from macaron_tf.runs.sequences.run import SequenceRun, task_metrics
-from macaron_tf.runs.sequences.tasks import TASKS
+from macaron_tf.runs.sequences.run import TASKS, SequenceRun, task_metrics
 from macaron_tf.runs.trainer import evaluate_model
+from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import TrainedModel, build_fit_model
 
 
-def _open(opened: Run, options: argparse.Namespace) -> tuple[str, TrainedModel]:
+def _open(opened: Run, options: argparse.Namespace, saved: bool = True) -> tuple[str, TrainedModel]:
     """Returns the name of the checkpoint, and its network with the objective of the training."""
     checkpoint = opened.checkpoint(options.checkpoint)
     training = dataclasses.replace(opened.recipe.training, ema_decay=None)
     with options.devices.scope():
-        network = opened.load_network(checkpoint)
+        network = opened.load_network(checkpoint, saved)
         return checkpoint.name, build_fit_model(network, opened.recipe.make_objective(), training)
+
+
+def pretraining(opened: PretrainingRun, options: argparse.Namespace) -> None:
+    """Evaluates a checkpoint on the validation rows of a corpus."""
+    recipe, has_memory = opened.recipe, opened.recipe.objective.has_memory
+    if options.set and not has_memory:
+        raise UserError(f"{opened.path} has no memory, so --set has no effect: leave --set out")
+    if not options.corpus:
+        raise UserError("--corpus is missing: give the folder that `macaron prepare` wrote")
+    corpus = PretrainingCorpus.open(options.corpus)
+    check_vocabulary(opened.vocabulary.hash, corpus.vocabulary.hash, opened.path)
+    rows = corpus.rows("validation")
+    if has_memory:
+        # The rows may have another length than in training, because the memory holds earlier text.
+        batch_size = min(recipe.batch_size, rows)
+        recipe = recipe.changed(corpus=corpus.config, batch_size=batch_size)
+        if remainder := rows % batch_size:
+            rows -= remainder
+            print(
+                f"the last {remainder:,} row(s) are not evaluated, because the {batch_size} texts "
+                "of a batch need equal lengths"
+            )
+    check_corpus(recipe, corpus, any_pairs=True)
+    prepared, trained = corpus.config.languages, recipe.corpus.languages
+    if prepared != trained:
+        raise UserError(
+            f"{corpus.folder} has the languages {prepared}, but {opened.path} has {trained}"
+        )
+    # Several micro-batches would each have their own memory.
+    recipe = recipe.changed(validation_batches=None, training=dict(accumulation_steps=1))
+    evaluated = dataclasses.replace(opened, recipe=recipe)
+    checkpoint, model = _open(evaluated, options, saved=not has_memory)
+    with Progress("evaluating"):
+        metrics = evaluate_model(model, validation_batches(recipe, corpus, model.objective))
+    memory, suffix = {}, ""
+    if has_memory:
+        length, clamp = recipe.objective.memory_length, recipe.model_config().clamp_length
+        memory = {"memory": length, "clamp": clamp}
+        suffix = f"-memory-{length}" + (f"-clamp-{clamp}" if clamp else "")
+        print(f"{'memory':24} {length}")
+    for name, value in metrics.items():
+        print(f"{name:24} {value:.4f}")
+    name = f"{corpus.fingerprint[:8]}-{checkpoint}{suffix}"
+    record = {"corpus": str(options.corpus), "fingerprint": corpus.fingerprint, "rows": rows}
+    save_scores(options.output, opened.path, name, checkpoint, **record, **memory, **metrics)
 
 
 def words(opened: ElmoRun, options: argparse.Namespace) -> None:

@@ -24,8 +24,14 @@ from macaron_tf.io.paths import as_path
 from macaron_tf.io.plug_ins import is_import_path
 from macaron_tf.runs.recipe import refuse_argument_settings
 from macaron_tf.runs.sequences.data import TaskData
-from macaron_tf.runs.sequences.run import SequenceRecipe, SequenceRun, task_metrics
-from macaron_tf.runs.sequences.tasks import MODELS, TASKS, Task
+from macaron_tf.runs.sequences.run import (
+    MODELS,
+    TASKS,
+    SequenceRecipe,
+    SequenceRun,
+    Task,
+    task_metrics,
+)
 from macaron_tf.runs.trainer import fit
 from macaron_tf.training import build_fit_model
 

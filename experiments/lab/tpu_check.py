@@ -206,7 +206,7 @@ def layout_of(recipe) -> Layout:
         width = recipe.model_config(vocabulary.size).max_characters
         row = {"characters": ids(length, width), "words": ids(length)}
         return Layout(vocabulary, recipe.batch_size, length, row)
-    from macaron_tf.runs.sequences.tasks import TASKS
+    from macaron_tf.runs.sequences.run import TASKS
 
     task, config = TASKS[recipe.task], recipe.model_config()
     outputs = () if config.last_only else (task.length,)
@@ -260,7 +260,7 @@ def build(recipe, layout: Layout):
     """Builds the model as the command `train` does, but with static shapes in the objective."""
     import keras
 
-    from macaron_tf.runs.kinds import run_class
+    from macaron_tf.runs.run import run_class
     from macaron_tf.training import build_fit_model
 
     keras.utils.set_random_seed(recipe.training.seed)

@@ -11,7 +11,7 @@ The recipes for the larger models were not run to the end.
 
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.objectives import MaskedLanguageObjective, MaskingConfig
-from macaron_tf.runs.pretraining_recipe import PretrainingRecipe, VocabularyConfig
+from macaron_tf.runs.pretraining import PretrainingRecipe, VocabularyConfig
 from macaron_tf.training.config import TrainingConfig
 
 

@@ -29,7 +29,7 @@ from macaron_tf.objectives import (
     ReplacedTokenObjective,
     SpanBoundaryObjective,
 )
-from macaron_tf.runs.pretraining_recipe import PretrainingRecipe, VocabularyConfig
+from macaron_tf.runs.pretraining import PretrainingRecipe, VocabularyConfig
 
 # Sampling of languages in XLM: q_i ~ p_i^0.5 for the vocabulary, and q_i ~ p_i^0.7 for batches.
 _LANGUAGES = dict(packing="full_text", language_alpha=0.5, batch_alpha=0.7)

@@ -16,7 +16,7 @@ from macaron_tf.objectives import (
     PermutationObjective,
     SegmentLanguageObjective,
 )
-from macaron_tf.runs.pretraining_recipe import PretrainingRecipe, VocabularyConfig
+from macaron_tf.runs.pretraining import PretrainingRecipe, VocabularyConfig
 
 
 def gpt_tiny() -> PretrainingRecipe:

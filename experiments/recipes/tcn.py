@@ -1,6 +1,6 @@
 """Recipes for the sequence tasks on which Bai et al. 2018 compare TCN with recurrent models.
 
-`python -m experiments.lab.tcn` makes the comparison, and `macaron_tf.runs.sequences.tasks` has
+`python -m experiments.lab.tcn` makes the comparison, and `macaron_tf.runs.sequences.run` has
 published results. Unless a docstring says otherwise, model, dropout, gradient clipping, batch size
 and learning rate are from the paper and its released code. Adam's learning rate falls linearly to
 0, while in the released code it is constant or falls in steps. The number of updates was chosen so
@@ -11,8 +11,7 @@ unless stated otherwise. The training times are upper limits, because other prog
 the same two cores.
 """
 
-from macaron_tf.runs.sequences.run import SequenceRecipe
-from macaron_tf.runs.sequences.tasks import TASKS
+from macaron_tf.runs.sequences.run import TASKS, SequenceRecipe
 from macaron_tf.training.config import TrainingConfig
 
 # Settings that differ for the recurrent models in several recipes.

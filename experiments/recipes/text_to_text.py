@@ -12,7 +12,7 @@ the base models were not run to the end.
 
 from experiments.recipes.bert import bert_base, bert_tiny
 from macaron_tf.objectives import DenoisingObjective, SpanCorruptionObjective
-from macaron_tf.runs.pretraining_recipe import PretrainingRecipe, VocabularyConfig
+from macaron_tf.runs.pretraining import PretrainingRecipe, VocabularyConfig
 
 
 def t5_tiny() -> PretrainingRecipe:

@@ -12,7 +12,7 @@ not run to the end, because IWSLT14 needs a GPU or TPU, and WMT14 needs several 
 from macaron_tf.data.translation import BatchingConfig, CleaningConfig
 from macaron_tf.decoding import BeamSearchConfig
 from macaron_tf.evaluation.translation import TranslationMetric
-from macaron_tf.runs.translation_recipe import DataConfig, TranslationRecipe
+from macaron_tf.runs.translation import DataConfig, TranslationRecipe
 from macaron_tf.text.normalization import NormalizationConfig
 from macaron_tf.training.config import TrainingConfig
 

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from macaron_tf.data.corpus.documents import corpus_mixture, open_source
 from macaron_tf.data.corpus.reading import PretrainingCorpus
@@ -15,7 +16,6 @@ from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import cache_directory
 from macaron_tf.io.paths import as_path
-from macaron_tf.runs.pretraining_recipe import PretrainingRecipe, VocabularyConfig
 from macaron_tf.text import (
     BytePairVocabulary,
     MosesPairVocabulary,
@@ -27,8 +27,11 @@ from macaron_tf.text import (
 from macaron_tf.text.base import RECORD
 from macaron_tf.text.normalization import NormalizationConfig
 
+if TYPE_CHECKING:
+    from macaron_tf.runs.pretraining import PretrainingRecipe
 
-def train_vocabulary(recipe: PretrainingRecipe, tfds: Tfds | None = None) -> PieceVocabulary:
+
+def train_vocabulary(recipe: "PretrainingRecipe", tfds: Tfds | None = None) -> PieceVocabulary:
     """Trains the vocabulary of a recipe on at most ten million lines of text."""
     config, lines = recipe.vocabulary, vocabulary_lines(recipe, tfds)
     if config.kind == "wordpiece":
@@ -47,7 +50,7 @@ def train_vocabulary(recipe: PretrainingRecipe, tfds: Tfds | None = None) -> Pie
     )
 
 
-def vocabulary_lines(recipe: PretrainingRecipe, tfds: Tfds | None = None) -> Iterator[str]:
+def vocabulary_lines(recipe: "PretrainingRecipe", tfds: Tfds | None = None) -> Iterator[str]:
     """Yields the non-blank lines that the vocabulary of a recipe is trained on.
 
     The function takes one document from each source in turn. If `corpus.language_alpha` is set, the
@@ -72,7 +75,7 @@ def vocabulary_lines(recipe: PretrainingRecipe, tfds: Tfds | None = None) -> Ite
 
 
 def prepare_corpus(
-    recipe: PretrainingRecipe,
+    recipe: "PretrainingRecipe",
     out: str | None,
     vocabulary_dir: str | None,
     tfds: Tfds | None = None,
@@ -107,33 +110,19 @@ def prepare_corpus(
 
 
 def _corpus_vocabulary(
-    recipe: PretrainingRecipe, out: str | os.PathLike, tfds: Tfds | None
+    recipe: "PretrainingRecipe", out: str | os.PathLike, tfds: Tfds | None
 ) -> PieceVocabulary:
     """Loads the vocabulary in the corpus folder `out`, or trains a vocabulary if there is none."""
     if not (as_path(out) / RECORD).exists():
         print(f"training a vocabulary of {recipe.vocabulary.size:,} pieces", flush=True)
         return train_vocabulary(recipe, tfds)
     vocabulary = load_encoder_vocabulary(out)
+    found = recipe.vocabulary.of(vocabulary)
     for name in ("kind", "size", "lower_case"):
-        saved, wanted = (
-            getattr(config, name) for config in (vocabulary_config(vocabulary), recipe.vocabulary)
-        )
+        saved, wanted = (getattr(config, name) for config in (found, recipe.vocabulary))
         if saved != wanted:
             raise UserError(
                 f"{out} contains a vocabulary with {name}={saved!r}, but the recipe needs "
                 f"{name}={wanted!r}: choose another folder, or give --set vocabulary.{name}={saved}"
             )
     return vocabulary
-
-
-def vocabulary_config(vocabulary: PieceVocabulary) -> VocabularyConfig:
-    """Returns the `VocabularyConfig` of a trained vocabulary.
-
-    A vocabulary does not store `max_documents` and `max_characters`, which have default values.
-    """
-    settings = vocabulary.settings()
-    lower_case = {**settings, **settings.get("normalization", {})}["lower_case"]
-    kind = vocabulary.kind
-    if isinstance(vocabulary, SentencePieceVocabulary) and vocabulary.model_type != "bpe":
-        kind = vocabulary.model_type
-    return VocabularyConfig(kind, vocabulary.pieces, lower_case)

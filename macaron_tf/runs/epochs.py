@@ -109,7 +109,7 @@ class EpochRun(Run):
         if earlier and vocabulary:
             raise UserError("--resume cannot be combined with --vocabulary: leave it out")
         if earlier:
-            return Start(NOTHING, earlier.vocabulary, recipe.model, recipe.model_options)
+            return Start(NOTHING, earlier.vocabulary)
         if not vocabulary:
             raise UserError(
                 "--init is missing: give a model, such as hugging-face:DIR, or train from random "
@@ -119,7 +119,7 @@ class EpochRun(Run):
         refuse_lower_case(lower_case, f"--vocabulary {vocabulary}")
         if recipe.model in catalog.names(ElmoConfig):
             raise UserError(f"model={recipe.model} needs pre-trained weights: give --init RUN")
-        return Start(NOTHING, load_encoder_vocabulary(vocabulary), recipe.model)
+        return Start(NOTHING, load_encoder_vocabulary(vocabulary))
 
     def plan_of_examples(
         self,

@@ -22,6 +22,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import pkgutil
 import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -317,6 +318,30 @@ class Run(abc.ABC):
         vocabulary_hash = self.vocabulary.hash if self.vocabulary else ""
         load_network(self.checkpoint(checkpoint), network, vocabulary_hash)
         return network
+
+
+# Class of the runs of each kind of recipe.
+_RUNS = {
+    "pretraining": "macaron_tf.runs.pretraining:PretrainingRun",
+    "finetuning": "macaron_tf.runs.finetuning:FinetuningRun",
+    "embedding": "macaron_tf.runs.embedding:EmbeddingRun",
+    "text_to_text": "macaron_tf.runs.text_to_text:TextRun",
+    "translation": "macaron_tf.runs.translation:TranslationRun",
+    "elmo": "macaron_tf.runs.elmo:ElmoRun",
+    "sequence": "macaron_tf.runs.sequences.run:SequenceRun",
+}
+
+
+def run_class(kind: str) -> type[Run]:
+    """Returns the class of the runs of recipes whose `kind` is `kind`."""
+    if kind not in _RUNS:
+        raise UserError(f"{kind!r} is an unknown kind of recipe: choose one of {', '.join(_RUNS)}")
+    return pkgutil.resolve_name(_RUNS[kind])
+
+
+def open_run(path: str | os.PathLike, trust_code: bool = False) -> Run:
+    """Opens the folder of a run of any kind; see `Run.open`."""
+    return run_class(recipe_kind(storage.as_path(path))).open(path, trust_code)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

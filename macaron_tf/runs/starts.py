@@ -46,29 +46,25 @@ class Start:
 
     Attributes:
         given: value of the flag `--init`.
-        model: name of the model in the catalog.
-        model_options: (field, value) pairs of the configuration that differ from the catalog.
         source: pre-trained network to copy weights from. `None` means random initialization.
     """
 
     given: str
     vocabulary: PieceVocabulary
-    model: str
-    model_options: tuple = ()
     source: ModelParts | None = None
 
     @property
     def config(self) -> catalog.Config:
-        """Configuration of the model, in which `vocab_size` is the size of `vocabulary`."""
-        options = {**dict(self.model_options), "vocab_size": self.vocabulary.size}
-        return catalog.config(self.model, **options)
+        """Configuration of `source`, in which `vocab_size` is the size of `vocabulary`."""
+        options = {**dict(self.source.model_options), "vocab_size": self.vocabulary.size}
+        return catalog.config(self.source.model, **options)
 
     @property
     def settings(self) -> dict[str, Any]:
         """Recipe settings that describe this starting point, if it is a pre-trained model."""
-        if not self.source:
+        if not (source := self.source):
             return {}
-        return {"init": self.given, "model": self.model, "model_options": self.model_options}
+        return {"init": self.given, "model": source.model, "model_options": source.model_options}
 
     @property
     def trained_length(self) -> int | None:
@@ -136,13 +132,9 @@ class Start:
             if not _copy_values(weights, source_parts.get(name, []))
         ]
         if "encoder" in incomplete or "encoder_decoder" in incomplete:
-            needs_encoder_decoder = (
-                isinstance(network, EncoderDecoder) or "encoder_decoder" in incomplete
-            )
             raise UserError(
                 f"--init {self.given} is of type {type(source_network).__name__}, whose weights "
-                f"cannot initialize a network of type {type(network).__name__}: give "
-                f"{'an encoder-decoder' if needs_encoder_decoder else 'an encoder'}"
+                f"cannot initialize a network of type {type(network).__name__}: give another model"
             )
         if is_task_model and network.language_head and not self.source.starts:
             # GPT was pre-trained without [SEP], so the output bias makes [SEP] impossible. But
@@ -190,25 +182,19 @@ def start_of(given: str, source: ModelParts, kinds: Collection[str]) -> Start:
         if objective_class(source.objective).encoder_decoder:
             network_kinds.add("writer")
     elif isinstance(network, Elmo):
-        description, network_kinds, vocabulary = (
-            "an ELMo",
-            {"words"},
-            CharacterWords(config.max_characters),
-        )
+        description, network_kinds = "an ELMo", {"words"}
+        vocabulary = CharacterWords(config.max_characters)
     else:
         description, network_kinds = f"of type {type(network).__name__}", {"encoder"}
     if not network_kinds & {*kinds} or not source.model:
         raise UserError(
             f"{given} is {description}, but must be {' or '.join(KINDS[kind] for kind in kinds)}"
         )
-    if vocabulary is None and given.endswith(".keras"):
-        raise needs_vocabulary(given)
     if vocabulary is None:
-        raise UserError(
-            f"{given} has no tokenizer that macaron_tf can read: give its tokenizer files"
-        )
+        missing = f"{given} has no tokenizer that macaron_tf can read: give its tokenizer files"
+        raise needs_vocabulary(given) if given.endswith(".keras") else UserError(missing)
     source.require_floats()
-    return Start(given, vocabulary, source.model, source.model_options, source)
+    return Start(given, vocabulary, source)
 
 
 def check_shapes(

@@ -1,26 +1,40 @@
-"""Run folder of translation models (`TranslationRun`)."""
+"""Translation models: recipe (`TranslationRecipe`) and run."""
 
 import dataclasses
 import os
 from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
 
 import keras
 import tensorflow as tf
+from annotated_types import Ge, Gt, Lt
 
+from macaron_tf.data.sources.names import WHOLE_SPLITS, HeldOut, Source
 from macaron_tf.data.sources.readers import count_texts, read_pairs
 from macaron_tf.data.sources.tfds import Tfds
-from macaron_tf.data.translation import TranslationData
-from macaron_tf.decoding import BeamSearchConfig, LineTranslator, SamplingConfig
+from macaron_tf.data.translation import (
+    BatchingConfig,
+    BpeDropoutConfig,
+    CleaningConfig,
+    TranslationData,
+)
+from macaron_tf.decoding import (
+    BackTranslationObjective,
+    BeamSearchConfig,
+    LineTranslator,
+    SamplingConfig,
+)
 from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError, warn
-from macaron_tf.evaluation.translation import evaluate_translations
-from macaron_tf.models import EncoderDecoder
+from macaron_tf.evaluation.translation import TranslationMetric, evaluate_translations
+from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import first_stage_variables
-from macaron_tf.objectives import TranslationObjective
+from macaron_tf.objectives import DenoisingConfig, TranslationObjective
+from macaron_tf.runs.recipe import MAY_CHANGE, Recipe
 from macaron_tf.runs.run import Inputs, Plan, Run
 from macaron_tf.runs.trainer import needs_static_shapes, plan_of_pairs
-from macaron_tf.runs.translation_recipe import DataConfig, TranslationRecipe
 from macaron_tf.runs.translation_start import TranslationStart, read_init
+from macaron_tf.settings import INT32, Count, Dropout, Natural, Settings
 from macaron_tf.tasks.translation import Translation
 from macaron_tf.text import (
     PairVocabulary,
@@ -28,8 +42,193 @@ from macaron_tf.text import (
     SentencePieceVocabulary,
     check_vocabulary,
 )
+from macaron_tf.text.normalization import NormalizationConfig
+from macaron_tf.text.sentencepiece import NormalizationRule
 from macaron_tf.training import TrainingResult
 from macaron_tf.training.updates import FirstStage
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig(Settings):
+    """Settings of the training text of a translation model.
+
+    Attributes:
+        source: source of the text pairs, such as `tfds:multi30k/de-en`.
+            `macaron_tf.data.sources.names.PAIR_FORMS` lists the forms.
+        source_language, target_language: language code, such as "en".
+        train_split, validation_split, test_split: name of the split.
+        target_split: with `unsupervised`, name of the split with the target text, whose lines need
+            not be translations of the source text; `None` means `train_split`.
+        vocabulary_size: number of subword pieces in the joint vocabulary. If `--init` names an
+            encoder-decoder, number of subword pieces in the source vocabulary.
+        normalization: text normalization before subword segmentation.
+        normalization_rule: SentencePiece normalization rule, applied after `normalization` and
+            stored in a vocabulary that is trained for the run. `nmt_nfkc` replaces compatibility
+            characters (`m²` with `m2`, full-width letters with ASCII) and replaces a zero-width
+            non-joiner with a space. `nfkc` keeps the non-joiner. `identity` changes nothing. Rules
+            that end in `_cf` also fold case.
+        cleaning: filters for the training pairs.
+        batching: batch sizes and shapes.
+        bpe_dropout: settings of BPE-dropout on the training text.
+        validation_lines: number of lines from the validation split that each validation translates
+            to compute BLEU; `None` means all lines.
+        held_out: fraction of the pairs that forms the validation split if the source has no splits
+            of its own, such as a file name without {split}. At most 2,000 distinct pairs are held
+            out.
+        seed: seed for choosing the held-out pairs.
+    """
+
+    section: ClassVar[str] = "data"
+
+    source: str
+    source_language: str
+    target_language: str
+    train_split: str = "train"
+    target_split: str | None = None
+    validation_split: str = "validation"
+    test_split: str = "test"
+    vocabulary_size: Annotated[int, Ge(8), INT32] = 10_000
+    normalization: NormalizationConfig = NormalizationConfig()
+    normalization_rule: NormalizationRule = "nmt_nfkc"
+    cleaning: CleaningConfig = CleaningConfig()
+    batching: BatchingConfig = BatchingConfig()
+    bpe_dropout: BpeDropoutConfig = BpeDropoutConfig()
+    validation_lines: Count | None = None
+    held_out: Annotated[float, Gt(0), Lt(1)] = 0.1
+    seed: Natural = 1
+
+    @property
+    def parts(self) -> dict[str, HeldOut]:
+        """Training and validation parts of a source without splits, as a dict from split to part.
+
+        The dict is empty if the source has its own splits, or unless `train_split` is "train" or
+        "all" and `validation_split` is neither.
+        """
+        names = self.train_split, self.validation_split
+        is_whole = [name in WHOLE_SPLITS for name in names]
+        if Source.of(self.source).has_splits or is_whole != [True, False]:
+            return {}
+        return {
+            name: HeldOut(self.held_out, self.seed, rest=name in WHOLE_SPLITS) for name in names
+        }
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """Codes of the source and the target language."""
+        return self.source_language, self.target_language
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TranslationRecipe(Recipe):
+    """Settings of a translation run.
+
+    Attributes:
+        data: settings of the training text.
+        decoding: settings of beam search.
+        metric: settings of BLEU.
+        label_smoothing: label smoothing of the training loss.
+        unsupervised: whether to learn the two translation directions without text pairs, by
+            denoising and back-translation (see `BackTranslationObjective`). In this case, `--init`
+            must be an encoder or a language model that was pre-trained on the source and the target
+            language.
+        denoising: settings of the noise that `unsupervised` adds to the text.
+        average_last: number of checkpoints that `macaron average` averages by default.
+        init: pre-trained model to start from, in a form that `macaron_tf.load` accepts; `None`
+            means random weights. An encoder or a language model initializes the encoder and the
+            decoder. A pre-training run of BART or T5 becomes the translation model, with a new
+            encoder of the source text before it.
+        init_decoder: second pre-trained model, of equal sizes and vocabulary, for the decoder;
+            `None` means the model of `init`.
+        init_parts: parts to initialize besides the embeddings, among `"encoder"` and `"decoder"`;
+            empty means both, and `"embeddings"` alone means no other.
+        sentinel_rows: number of additional embedding rows for the sentinel tokens of T5.
+        first_stage_steps: number of updates in the first stage of BART fine-tuning. The first stage
+            trains only the new source encoder, the position embeddings, and the query, key and
+            value projections of the first encoder layer. Later updates train all weights.
+    """
+
+    kind = "translation"
+    configs = (EncoderDecoderConfig,)
+    lengths = ("data.cleaning.max_tokens", "decoding.max_length")
+    start_settings = ("init", "init_decoder", "init_parts")
+    evaluation_settings = ("decoding.", "metric.", "data.source_language", "data.target_language")
+    may_change = (
+        *MAY_CHANGE,
+        "average_last",
+        "data.test_split",
+        "data.validation_split",
+        "data.validation_lines",
+        "decoding.",
+        "metric.",
+    )
+
+    data: DataConfig
+    decoding: BeamSearchConfig
+    metric: TranslationMetric
+    label_smoothing: Dropout = 0.1
+    unsupervised: bool = False
+    denoising: DenoisingConfig = DenoisingConfig()
+    average_last: Count = 5
+    init: str | None = None
+    init_decoder: str | None = None
+    init_parts: tuple[Literal["embeddings", "encoder", "decoder"], ...] = ()
+    sentinel_rows: Natural = 0
+    first_stage_steps: Natural = 0
+
+    def model_config(
+        self, vocab_size: int | None = None, source_vocab_size: int | None = None
+    ) -> EncoderDecoderConfig:
+        """Returns the model configuration, by default with a joint vocabulary.
+
+        If `source_vocab_size` is set, `vocab_size` is the size of the target vocabulary.
+        """
+        if vocab_size is not None:
+            vocab_size += self.sentinel_rows
+        config = super().model_config(vocab_size)
+        if self.first_stage_steps and not config.num_source_layers:
+            raise UserError(
+                "first_stage_steps needs a new source encoder: give --init with a BART or T5"
+            )
+        return dataclasses.replace(
+            config, source_vocab_size=source_vocab_size, two_way=self.unsupervised
+        )
+
+    def check(self) -> None:
+        if self.data.target_split and not self.unsupervised:
+            raise UserError(
+                "data.target_split gives texts that are not translations: set unsupervised=True"
+            )
+
+    def usage(self) -> dict:
+        return {**super().usage(), "decoding": dataclasses.asdict(self.decoding)}
+
+    def unread(self) -> list[str]:
+        return [*super().unread(), *([] if self.unsupervised else ["denoising."])]
+
+    def make_objective(
+        self, static_shapes: bool = False
+    ) -> TranslationObjective | BackTranslationObjective:
+        if not self.unsupervised:
+            return TranslationObjective(self.label_smoothing, skip_padding=not static_shapes)
+        return BackTranslationObjective(
+            skip_padding=not static_shapes,
+            **self.denoising.get_config(),
+            label_smoothing=self.label_smoothing,
+            length=self.data.cleaning.max_tokens,
+        )
+
+    def check_continues(self, before: "TranslationRecipe", where, may_change=None) -> None:
+        if before.init != self.init:
+            started = f"with --init {before.init}" if before.init else "without --init"
+            raise UserError(f"{where} was started {started}: give the same command again")
+        super().check_continues(before, where, may_change)
+
+    def follow(self, path: str) -> "TranslationRecipe":
+        """Sets `metric.language` to the target language if `path` is "data.target_language"."""
+        if path != "data.target_language":
+            return self
+        metric = dataclasses.replace(self.metric, language=self.data.target_language)
+        return dataclasses.replace(self, metric=metric)
 
 
 @dataclasses.dataclass(frozen=True)

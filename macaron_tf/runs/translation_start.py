@@ -3,6 +3,7 @@
 import dataclasses
 import sys
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from macaron_tf.data.sources.readers import count_texts, stream_pairs
 from macaron_tf.data.sources.tfds import Tfds
@@ -22,7 +23,6 @@ from macaron_tf.runs.starts import (
     copy_encoder,
     start_of,
 )
-from macaron_tf.runs.translation_recipe import TranslationRecipe
 from macaron_tf.text import (
     PairVocabulary,
     PieceVocabulary,
@@ -33,6 +33,9 @@ from macaron_tf.text import (
 from macaron_tf.text.base import SAMPLE, draw_sample
 from macaron_tf.text.sentencepiece import interleave, normalized_text
 from macaron_tf.training.locations import locate
+
+if TYPE_CHECKING:
+    from macaron_tf.runs.translation import TranslationRecipe
 
 # Configuration fields in which a model may differ from the pre-trained model.
 _MAY_DIFFER = (*WEIGHTLESS_FIELDS, "initializer_range", "vocab_size")
@@ -49,14 +52,14 @@ class TranslationStart:
 
     init: Start | None = None
 
-    def apply(self, recipe: TranslationRecipe) -> TranslationRecipe:
+    def apply(self, recipe: "TranslationRecipe") -> "TranslationRecipe":
         """Returns `recipe` with the location (`init`) and the sizes of the pre-trained model.
 
         The dropout rates of `recipe` stay unchanged.
         """
         return recipe
 
-    def check(self, recipe: TranslationRecipe) -> None:
+    def check(self, recipe: "TranslationRecipe") -> None:
         """Raises a `UserError` if the recipe's settings do not fit this initialization."""
         wanted, data = recipe.model_config(), recipe.data
         if recipe.unsupervised and not isinstance(self, EncoderStart):
@@ -75,7 +78,7 @@ class TranslationStart:
             )
 
     def vocabulary(
-        self, recipe: TranslationRecipe, directory: str | None = None, tfds: Tfds | None = None
+        self, recipe: "TranslationRecipe", directory: str | None = None, tfds: Tfds | None = None
     ) -> PieceVocabulary:
         """Reads the vocabulary in `directory`, or trains a vocabulary on the recipe's text.
 
@@ -88,11 +91,11 @@ class TranslationStart:
         options = {"normalization": data.normalization, "languages": data.languages}
         return _trained_vocabulary(recipe, lines, masks=False, **options)
 
-    def copy_to(self, network: EncoderDecoder, recipe: TranslationRecipe) -> None:
+    def copy_to(self, network: EncoderDecoder, recipe: "TranslationRecipe") -> None:
         """Copies the pre-trained weights, if there are any, into a built network."""
 
 
-def _training_pairs(recipe: TranslationRecipe, tfds: Tfds | None) -> Iterator[tuple[str, str]]:
+def _training_pairs(recipe: "TranslationRecipe", tfds: Tfds | None) -> Iterator[tuple[str, str]]:
     """Returns at most `SAMPLE` pairs of the training split, drawn at random if it has more."""
     data = recipe.data
     split = data.parts.get(data.train_split, data.train_split)
@@ -103,7 +106,7 @@ def _training_pairs(recipe: TranslationRecipe, tfds: Tfds | None) -> Iterator[tu
 
 
 def _trained_vocabulary(
-    recipe: TranslationRecipe, lines: Iterator[str], **options
+    recipe: "TranslationRecipe", lines: Iterator[str], **options
 ) -> SentencePieceVocabulary:
     size, rule = recipe.data.vocabulary_size, recipe.data.normalization_rule
     print(f"training a vocabulary of {size:,} pieces", flush=True)
@@ -111,7 +114,7 @@ def _trained_vocabulary(
     return SentencePieceVocabulary.train(lines, size, **options)
 
 
-def _with_model(recipe: TranslationRecipe, config: EncoderDecoderConfig) -> TranslationRecipe:
+def _with_model(recipe: "TranslationRecipe", config: EncoderDecoderConfig) -> "TranslationRecipe":
     """Returns `recipe` with the model `config`, and text lengths that fit its position count."""
     options = differing_fields(config, catalog.config(recipe.model))
     for name in ("vocab_size", "two_way"):  # set by the vocabulary and `unsupervised`
@@ -139,7 +142,7 @@ class EncoderStart(TranslationStart):
     parts: tuple[str, ...] = ()
     decoder: Start | None = None
 
-    def apply(self, recipe: TranslationRecipe) -> TranslationRecipe:
+    def apply(self, recipe: "TranslationRecipe") -> "TranslationRecipe":
         config = self._fitted(recipe.model_config(), self.init, self.parts)
         if self.decoder:
             encoder_config = config
@@ -160,7 +163,7 @@ class EncoderStart(TranslationStart):
         with as_user_errors(f"--init {start.given}"):
             return config_from_encoder(start.config, config, parts)
 
-    def check(self, recipe: TranslationRecipe) -> None:
+    def check(self, recipe: "TranslationRecipe") -> None:
         super().check(recipe)
         if recipe.unsupervised and self.init.vocabulary.special.mask is None:
             raise UserError(
@@ -169,7 +172,7 @@ class EncoderStart(TranslationStart):
         self._language_rows(recipe)
 
     def vocabulary(
-        self, recipe: TranslationRecipe, directory: str | None = None, tfds: Tfds | None = None
+        self, recipe: "TranslationRecipe", directory: str | None = None, tfds: Tfds | None = None
     ) -> PairVocabulary:
         vocabulary, data = self.init.vocabulary, recipe.data
         if directory:
@@ -177,13 +180,13 @@ class EncoderStart(TranslationStart):
             check_vocabulary(vocabulary.hash, saved_hash, self.init.given)
         return PairVocabulary(vocabulary, vocabulary, data.normalization, data.languages)
 
-    def copy_to(self, network: EncoderDecoder, recipe: TranslationRecipe) -> None:
+    def copy_to(self, network: EncoderDecoder, recipe: "TranslationRecipe") -> None:
         encoder = self.init.source.encoder
         copy_encoder(network, encoder, self.parts, self._language_rows(recipe))
         if self.decoder:
             network.decoder.copy_from(self.decoder.source.encoder.stack)
 
-    def _language_rows(self, recipe: TranslationRecipe) -> list[int]:
+    def _language_rows(self, recipe: "TranslationRecipe") -> list[int]:
         """Returns the language embedding indices of the source and the target language.
 
         The result is [0, 0] if the pre-trained model has no language embeddings.
@@ -210,7 +213,7 @@ class SequenceStart(TranslationStart):
     Reference: Lewis et al. 2020, "BART", section 3.4.
     """
 
-    def apply(self, recipe: TranslationRecipe) -> TranslationRecipe:
+    def apply(self, recipe: "TranslationRecipe") -> "TranslationRecipe":
         pretrained, config = self.init.source, recipe.model_config()
         # The new encoder in the paper has 6 layers, as many as the encoder of BART-base.
         depth = config.num_source_layers or pretrained.config.num_encoder_layers
@@ -220,7 +223,7 @@ class SequenceStart(TranslationStart):
         return _with_model(recipe, dataclasses.replace(pretrained.config, **options))
 
     def vocabulary(
-        self, recipe: TranslationRecipe, directory: str | None = None, tfds: Tfds | None = None
+        self, recipe: "TranslationRecipe", directory: str | None = None, tfds: Tfds | None = None
     ) -> PairVocabulary:
         data, (language, _) = recipe.data, recipe.data.languages
         if directory:
@@ -233,7 +236,7 @@ class SequenceStart(TranslationStart):
             source = _trained_vocabulary(recipe, lines, languages=(language,), **options)
         return PairVocabulary(source, self.init.vocabulary, data.normalization, data.languages)
 
-    def copy_to(self, network: EncoderDecoder, recipe: TranslationRecipe) -> None:
+    def copy_to(self, network: EncoderDecoder, recipe: "TranslationRecipe") -> None:
         self.init.copy_to(network)
 
 

@@ -18,8 +18,7 @@ from macaron_tf.engines.graph import TaskGraph
 from macaron_tf.errors import UserError
 from macaron_tf.runs.epochs import warn_start
 from macaron_tf.runs.finetuning import FinetuningRun, TaskData, measure
-from macaron_tf.runs.pretraining import PretrainingRun
-from macaron_tf.runs.pretraining_recipe import PretrainingRecipe
+from macaron_tf.runs.pretraining import PretrainingRecipe, PretrainingRun
 from macaron_tf.runs.recipe import override
 from macaron_tf.runs.run import saved_data_dir
 from macaron_tf.runs.starts import read_start

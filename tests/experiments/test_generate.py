@@ -13,7 +13,7 @@ from experiments import registry
 from experiments.commands import main
 from macaron_tf.decoding import TextScorer
 from macaron_tf.model import load
-from macaron_tf.runs.pretraining_recipe import PretrainingRecipe
+from macaron_tf.runs.pretraining import PretrainingRecipe
 from macaron_tf.training.progress import read_lines
 from tests.toys.pretraining import flags
 

@@ -20,7 +20,7 @@ from macaron_tf.layers.blocks import MacaronBlock
 from macaron_tf.models.catalog import build
 from macaron_tf.runs.finetuning import FinetuningRun
 from macaron_tf.runs.pretraining import PretrainingRun
-from macaron_tf.runs.translation_recipe import TranslationRecipe
+from macaron_tf.runs.translation import TranslationRecipe
 from tests.toys.pretraining import flags, toy_settings
 from tests.toys.processes import python
 from tests.toys.tasks import outputs_of, validations

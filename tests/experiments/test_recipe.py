@@ -18,8 +18,7 @@ from macaron_tf.models import catalog
 from macaron_tf.objectives import MaskingConfig, ReplacedTokenObjective
 from macaron_tf.runs.recipe import override, recipe_from_json, settings_of, warn_unread
 from macaron_tf.runs.run import write_json
-from macaron_tf.runs.translation import TranslationRun
-from macaron_tf.runs.translation_recipe import TranslationRecipe
+from macaron_tf.runs.translation import TranslationRecipe, TranslationRun
 from macaron_tf.training import checkpoints
 from macaron_tf.training.config import ENDING_SCHEDULES
 from macaron_tf.training.optimizer import WarmupSchedule, make_schedule

@@ -28,12 +28,10 @@ from macaron_tf.io.paths import as_path
 from macaron_tf.runs.elmo import ElmoRecipe, ElmoRun, embed
 from macaron_tf.runs.embedding import EmbeddingRun
 from macaron_tf.runs.finetuning import FinetuningRun
-from macaron_tf.runs.pretraining import PretrainingRun
-from macaron_tf.runs.pretraining_recipe import PretrainingRecipe
+from macaron_tf.runs.pretraining import PretrainingRecipe, PretrainingRun
 from macaron_tf.runs.recipe import override
 from macaron_tf.runs.text_to_text import TextRun, recipe_of_model
-from macaron_tf.runs.translation import TranslationRun
-from macaron_tf.runs.translation_recipe import TranslationRecipe
+from macaron_tf.runs.translation import TranslationRecipe, TranslationRun
 from macaron_tf.text import (
     NormalizationConfig,
     PairVocabulary,

@@ -5,8 +5,7 @@ import pathlib
 from experiments import registry
 from macaron_tf.io.paths import as_path
 from macaron_tf.runs.corpora import train_vocabulary
-from macaron_tf.runs.pretraining import PretrainingRun
-from macaron_tf.runs.pretraining_recipe import PretrainingRecipe
+from macaron_tf.runs.pretraining import PretrainingRecipe, PretrainingRun
 from macaron_tf.runs.recipe import override
 from macaron_tf.runs.translation import TranslationRun
 from tests.toys.numbers import number_pairs, number_settings

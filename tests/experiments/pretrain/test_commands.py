@@ -14,9 +14,8 @@ from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.errors import UserError
 from macaron_tf.runs import pretraining as training
 from macaron_tf.runs import trainer as loop
-from macaron_tf.runs.corpora import vocabulary_config, vocabulary_lines
-from macaron_tf.runs.pretraining import PretrainingRun
-from macaron_tf.runs.pretraining_recipe import PretrainingRecipe
+from macaron_tf.runs.corpora import vocabulary_lines
+from macaron_tf.runs.pretraining import PretrainingRecipe, PretrainingRun, VocabularyConfig
 from macaron_tf.runs.recipe import override, recipe_from_json
 from macaron_tf.runs.run import Inputs
 from macaron_tf.text import load_encoder_vocabulary
@@ -219,7 +218,7 @@ def test_every_kind_of_vocabulary_is_trained(kind, size, lower_case, folded, tmp
     out = ran(main, "vocabulary", "bert_tiny", tmp_path / "vocabulary", *settings).out
     assert "unknown to the vocabulary: 0.000% of the tokens in" in out
     vocabulary = load_encoder_vocabulary(tmp_path / "vocabulary")
-    found = vocabulary_config(vocabulary)
+    found = VocabularyConfig.of(vocabulary)
     assert (found.kind, found.size, found.lower_case) == (kind, size, lower_case)
     rows = vocabulary.encode_lines(["the café", "THE café", "the cafe"])
     assert (rows[0] == rows[1]) is lower_case

@@ -7,8 +7,7 @@ import tensorflow as tf
 from experiments import registry
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.distribution import Workers
-from macaron_tf.runs.pretraining import PretrainingRun, _batches
-from macaron_tf.runs.pretraining_recipe import PretrainingRecipe
+from macaron_tf.runs.pretraining import PretrainingRecipe, PretrainingRun, _batches
 from tests.toys.numbers import NUMBERS, number_pairs
 from tests.toys.pretraining import flags, prepare, toy_settings
 from tests.toys.runs import check_resumed

@@ -17,8 +17,7 @@ from experiments.lab.tcn import table
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
 from macaron_tf.runs.sequences import data, text
-from macaron_tf.runs.sequences.run import SequenceRecipe
-from macaron_tf.runs.sequences.tasks import MODELS, TASKS
+from macaron_tf.runs.sequences.run import MODELS, TASKS, SequenceRecipe
 from tests import ram_paths
 from tests.toys.pretraining import flags
 from tests.toys.tasks import scores_in, validations

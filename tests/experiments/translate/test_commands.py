@@ -16,8 +16,7 @@ from macaron_tf.cli.launcher import main as launched
 from macaron_tf.data.sources.names import HeldOut
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.errors import UserError
-from macaron_tf.runs.translation import TranslationRun
-from macaron_tf.runs.translation_recipe import DataConfig
+from macaron_tf.runs.translation import DataConfig, TranslationRun
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.training.progress import read_lines
 from tests.toys.numbers import number_pairs, number_settings, write_numbers
