@@ -34,20 +34,15 @@ if TYPE_CHECKING:
 def train_vocabulary(recipe: "PretrainingRecipe", tfds: Tfds | None = None) -> PieceVocabulary:
     """Trains the vocabulary of a recipe on at most ten million lines of text."""
     config, lines = recipe.vocabulary, vocabulary_lines(recipe, tfds)
+    size, lower_case = config.size, config.lower_case
     if config.kind == "wordpiece":
-        return WordPieceVocabulary.train(
-            lines, config.size, config.lower_case, config.max_characters
-        )
+        return WordPieceVocabulary.train(lines, size, lower_case, config.max_characters)
     if config.kind == "byte_bpe":
-        return BytePairVocabulary.train(lines, config.size, lower_case=config.lower_case)
-    is_unigram = config.kind == "unigram"
-    return SentencePieceVocabulary.train(
-        lines,
-        config.size,
-        normalization=NormalizationConfig(lower_case=config.lower_case),
-        fold_accents=is_unigram and config.lower_case,
-        model_type="unigram" if is_unigram else "bpe",
-    )
+        return BytePairVocabulary.train(lines, size, lower_case=lower_case)
+    options = {"model_type": "bpe", "normalization": NormalizationConfig(lower_case=lower_case)}
+    if config.kind == "unigram":
+        options |= {"model_type": "unigram", "fold_accents": lower_case}
+    return SentencePieceVocabulary.train(lines, size, **options)
 
 
 def vocabulary_lines(recipe: "PretrainingRecipe", tfds: Tfds | None = None) -> Iterator[str]:

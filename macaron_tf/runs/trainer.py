@@ -80,7 +80,6 @@ def fit(
         objective = plan.objective or recipe.make_objective(needs_static_shapes(strategy))
         model = build_fit_model(network, objective, recipe.training, first_stage=stage)
     model.per_worker_data = plan.per_worker
-    keras_callbacks = callbacks.make(run.path) if callbacks else ()
     model.memory = run.memory(network)
     model.evaluation_memory = run.memory(network, "evaluation")
     if plan.note is not None:
@@ -101,7 +100,7 @@ def fit(
             run.path,
             validate=validate,
             vocabulary_hash=vocabulary_hash,
-            callbacks=keras_callbacks,
+            callbacks=callbacks.make(run.path) if callbacks else (),
             on_start=on_start,
         )
     except Exception as error:
@@ -111,8 +110,8 @@ def fit(
         metrics = run.path / "metrics.jsonl"
         has_metrics = metrics.exists() and metrics.read_bytes()
         is_useless = out_of_memory(error) or not (has_metrics or isinstance(error, Diverged))
-        removes_folder = is_new and holds_lock and is_useless and run.path.exists()
-        if removes_folder and not CheckpointDirectory(run.path).steps():
+        is_own = is_new and holds_lock and run.path.exists()
+        if is_own and is_useless and not CheckpointDirectory(run.path).steps():
             as_path(run.path).rmtree()  # frees the folder for a run with other settings
         if user_error := plan.explain(error):
             raise user_error from error
@@ -165,11 +164,9 @@ def plan_of_pairs(
 
         return validate
 
-    fields = {"batches": lambda step: data.dataset(seed, step)} | options
-    counts = {"pairs": len(data)}
-    return Plan(
-        run=run, validation=validation, fingerprint=data.fingerprint(), counts=counts, **fields
-    )
+    fields = {"fingerprint": data.fingerprint(), "counts": {"pairs": len(data)}}
+    fields |= {"batches": lambda step: data.dataset(seed, step)} | options
+    return Plan(run=run, validation=validation, **fields)
 
 
 def generated(translator: "LineTranslator", sources: Sequence[str], verb: str) -> list[str]:

@@ -104,13 +104,10 @@ class DataConfig(Settings):
         The dict is empty if the source has its own splits, or unless `train_split` is "train" or
         "all" and `validation_split` is neither.
         """
-        names = self.train_split, self.validation_split
-        is_whole = [name in WHOLE_SPLITS for name in names]
-        if Source.of(self.source).has_splits or is_whole != [True, False]:
+        rest = {name: name in WHOLE_SPLITS for name in (self.train_split, self.validation_split)}
+        if Source.of(self.source).has_splits or [*rest.values()] != [True, False]:
             return {}
-        return {
-            name: HeldOut(self.held_out, self.seed, rest=name in WHOLE_SPLITS) for name in names
-        }
+        return {name: HeldOut(self.held_out, self.seed, rest=rest[name]) for name in rest}
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -208,14 +205,11 @@ class TranslationRecipe(Recipe):
     def make_objective(
         self, static_shapes: bool = False
     ) -> TranslationObjective | BackTranslationObjective:
+        options = {"label_smoothing": self.label_smoothing, "skip_padding": not static_shapes}
         if not self.unsupervised:
-            return TranslationObjective(self.label_smoothing, skip_padding=not static_shapes)
-        return BackTranslationObjective(
-            skip_padding=not static_shapes,
-            **self.denoising.get_config(),
-            label_smoothing=self.label_smoothing,
-            length=self.data.cleaning.max_tokens,
-        )
+            return TranslationObjective(**options)
+        options |= self.denoising.get_config()
+        return BackTranslationObjective(length=self.data.cleaning.max_tokens, **options)
 
     def check_continues(self, before: "TranslationRecipe", where, may_change=None) -> None:
         if before.init != self.init:
@@ -227,8 +221,7 @@ class TranslationRecipe(Recipe):
         """Sets `metric.language` to the target language if `path` is "data.target_language"."""
         if path != "data.target_language":
             return self
-        metric = dataclasses.replace(self.metric, language=self.data.target_language)
-        return dataclasses.replace(self, metric=metric)
+        return self.changed(metric=dict(language=self.data.target_language))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,10 +241,9 @@ class TranslationRun(Run):
         return start.apply(recipe)
 
     def make_network(self) -> EncoderDecoder:
-        vocab_sizes = [self.vocabulary.size]
-        if isinstance(self.vocabulary, PairVocabulary):
-            vocab_sizes = [self.vocabulary.target.size, self.vocabulary.source.size]
-        return self.recipe.network(self.recipe.model_config(*vocab_sizes))
+        if not isinstance(pair := self.vocabulary, PairVocabulary):
+            return super().make_network()
+        return self.recipe.network(self.recipe.model_config(pair.target.size, pair.source.size))
 
     def first_stage(self, network: EncoderDecoder) -> FirstStage | None:
         if not self.recipe.first_stage_steps:
@@ -309,12 +301,12 @@ class TranslationRun(Run):
                     f"{wanted!r}: train another"
                 )
         source = vocabulary.source if isinstance(vocabulary, PairVocabulary) else vocabulary
-        rule = isinstance(source, SentencePieceVocabulary) and source.normalization_rule
-        wanted_rule = config.normalization_rule
-        if wanted_rule not in ("nmt_nfkc", rule):  # the default accepts any vocabulary
+        found = isinstance(source, SentencePieceVocabulary) and source.normalization_rule
+        rule = config.normalization_rule
+        if rule not in ("nmt_nfkc", found):  # the default accepts any vocabulary
             raise UserError(
-                f"data.normalization_rule is {wanted_rule!r}, but the vocabulary was not trained "
-                "with this rule: leave it out, or train a vocabulary by `macaron vocabulary`"
+                f"data.normalization_rule is {rule!r}, but the vocabulary was not trained with it: "
+                "leave it out, or train a vocabulary by `macaron vocabulary`"
             )
         strategy = inputs.devices
         if recipe.unsupervised and keras.backend.backend() == "jax":
@@ -325,12 +317,9 @@ class TranslationRun(Run):
             config.source,
             train_split,
             vocabulary,
-            target_split=config.target_split,
-            cleaning=config.cleaning,
-            batching=config.batching,
-            bpe_dropout=config.bpe_dropout,
             tfds=tfds,
             processes=inputs.processes,
+            **config.options("target_split", "cleaning", "batching", "bpe_dropout"),
         )
         print(f"training text: {data.summary()}", flush=True)
         if config.target_split:
@@ -339,18 +328,15 @@ class TranslationRun(Run):
         if tokens < config.batching.max_tokens:
             raise UserError(f"the text has only {tokens} tokens: lower data.batching.max_tokens")
         if is_tpu(strategy) and len(data.shapes) > 1:
-            raise UserError(
-                f"a TPU needs batches of one shape, not {len(data.shapes)}: set "
-                "data.batching.shapes=1"
-            )
+            raise UserError("a TPU needs batches of one shape: set data.batching.shapes=1")
         objective = recipe.make_objective(needs_static_shapes(strategy))
         seed = recipe.training.seed
 
         def batches(step: int) -> tf.data.Dataset:
             rows = data.dataset(seed, step)
-            if recipe.unsupervised:
-                rows = objective.dataset(rows, vocabulary.target, seed, step)
-            return rows
+            if not recipe.unsupervised:
+                return rows
+            return objective.dataset(rows, vocabulary.target, seed, step)
 
         cleaning = dataclasses.replace(config.cleaning, max_ratio=None, deduplicate=False)
         validation_data = TranslationData.from_pairs(
