@@ -203,16 +203,6 @@ def by_split(measured: Mapping[str, dict[str, float]]) -> dict[str, float]:
     }
 
 
-def measure(
-    task: Task, outputs: Mapping[str, Any], examples: Mapping[str, Any]
-) -> dict[str, float]:
-    """Computes the metrics of a model on several splits, and merges them by `by_split`."""
-    labelled_task = labelled(task)
-    return by_split(
-        {split: labelled_task.measure(outputs[split], examples[split]) for split in outputs}
-    )
-
-
 @dataclasses.dataclass(frozen=True)
 class FinetuningRun(EpochRun):
     recipe_class = FinetuningRecipe
@@ -327,10 +317,10 @@ def _validation(
 
     def validate(model: FitModel, step: int) -> dict[str, float]:
         logits = {split: outputs_of.logits(rows) for split, rows in sets.items()}
-        outputs = {
-            split: task.outputs(logits[split], rows.encoded, data.splits[split])
-            for split, rows in sets.items()
-        }
+        measured = {}
+        for split, rows in sets.items():
+            outputs = task.outputs(logits[split], rows.encoded, data.splits[split])
+            measured[split] = task.measure(outputs, data.splits[split])
         first, rows = next(iter(sets.items()))
         batch = {
             "token_ids": tf.ones((len(rows), 1), tf.int32),
@@ -340,7 +330,7 @@ def _validation(
         objective = data.labelled_task.objective
         sums = objective.sums(tf.constant(logits[first]), batch, training=False)
         loss = float(sums["loss_sum"] / sums["weight"])
-        return {"loss": loss, **measure(data.task, outputs, data.validation)}
+        return {"loss": loss, **by_split(measured)}
 
     return validate
 

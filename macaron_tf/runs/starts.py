@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from macaron_tf.errors import UserError, needs_vocabulary
+from macaron_tf.errors import UserError
 from macaron_tf.hub.arrays import assign
 from macaron_tf.hub.loading import read_model
 from macaron_tf.models import Elmo, ElmoConfig, EncoderConfig, EncoderDecoderConfig, catalog
@@ -191,8 +191,7 @@ def start_of(given: str, source: ModelParts, kinds: Collection[str]) -> Start:
             f"{given} is {description}, but must be {' or '.join(KINDS[kind] for kind in kinds)}"
         )
     if vocabulary is None:
-        missing = f"{given} has no tokenizer that macaron_tf can read: give its tokenizer files"
-        raise needs_vocabulary(given) if given.endswith(".keras") else UserError(missing)
+        source.require_vocabulary()
     source.require_floats()
     return Start(given, vocabulary, source)
 

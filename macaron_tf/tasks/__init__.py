@@ -3,7 +3,7 @@
 from typing import Any
 
 from macaron_tf.data.tasks.definitions import Task
-from macaron_tf.errors import UserError, needs_vocabulary
+from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderConfig
 from macaron_tf.models.base import Model
 from macaron_tf.tasks.base import Decoding, TaskKind
@@ -43,14 +43,8 @@ def labelled(task: Task, *arguments) -> LabelledTask:
 
 def task_of(model: ModelParts) -> TaskKind:
     """Creates the task object by which a loaded model answers texts."""
-    name = model.name or model.checkpoint or "the model"
     model.require_head()
-    if model.vocabulary is None and model.checkpoint.endswith(".keras"):
-        raise needs_vocabulary(model.checkpoint)
-    if model.vocabulary is None:
-        raise UserError(
-            f"{name} has no vocabulary: pass `vocabulary=`, or put tokenizer files beside it"
-        )
+    model.require_vocabulary()
     if model.labelled:
         with model.refuse_damage():
             task, limits = Task(**model.labelled["task"]), Limits(**model.labelled["limits"])
@@ -62,6 +56,7 @@ def task_of(model: ModelParts) -> TaskKind:
     config = model.config if isinstance(model.network, Model) else None
     if isinstance(config, EncoderConfig) and not config.causal and config.summary != "last":
         return SentenceEmbedding.pooled(model)  # encoder without a task head
+    name = model.name or model.checkpoint or "the model"
     raise UserError(
         f"{name} is a {type(model.network).__name__} without a task: fine-tune it by `macaron "
         f"train finetune:TASK RUN --init {model.checkpoint or name}`"

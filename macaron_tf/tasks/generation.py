@@ -124,9 +124,10 @@ class Continuation(Decoding):
         lengths = tf.cast(rows.row_lengths(), tf.int32)
         message = f"a text has more than {generator.longest} tokens: shorten the text"
         if not isinstance(generator, SequenceGenerator):
+            limit = generator.longest or "all"
             message = (
-                f"a text has no tokens, or leaves no room to continue it within "
-                f"{generator.longest or 'all'} tokens: give another text"
+                f"a text has no tokens, or leaves no room to continue it within {limit} tokens: "
+                "give another text"
             )
         # Check here, because the network's own message about long rows is less clear.
         # `generator.fits` may return a single bool.
@@ -134,15 +135,8 @@ class Continuation(Decoding):
         pad = generator.vocabulary.special.pad
         return require(fits, message, rows).to_tensor(pad), lengths
 
-    def serve(
-        self,
-        text: tf.Tensor,
-        temperature: tf.Tensor,
-        top_k: tf.Tensor,
-        top_p: tf.Tensor,
-        seed: tf.Tensor,
-        max_tokens: tf.Tensor,
-    ) -> dict[str, tf.Tensor]:
+    def serve(self, *inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        text, temperature, top_k, top_p, seed, max_tokens = inputs
         generator, (rows, lengths) = self.generator, self._rows(text)
         limits = tf.clip_by_value(max_tokens, 0, MAX_TOKENS)
         max_new_tokens = generator.max_new_tokens(lengths)
@@ -169,9 +163,8 @@ class Continuation(Decoding):
 
         The `settings` are `seed`, and fields of `GenerationConfig` other than `num_samples`.
         """
-        names = {field.name for field in dataclasses.fields(GenerationConfig)} - {"num_samples"}
-        names.add("seed")
-        if unknown := settings.keys() - names:
+        names = {field.name for field in dataclasses.fields(GenerationConfig)} | {"seed"}
+        if unknown := settings.keys() - (names - {"num_samples"}):
             self.with_options(**{name: settings[name] for name in sorted(unknown)})  # raises
         options = {**self.controls, **settings}
         seed = options.pop("seed")
@@ -181,10 +174,10 @@ class Continuation(Decoding):
         if isinstance(self.generator, SequenceGenerator):
             return super().likelihoods(texts)
         scorer = self.scorer(min(self.window, self.longest or self.window))
-        text_scores = (scorer.score_text(scorer.text_ids(text)) for text in texts)
+        scores = [scorer.score_text(scorer.text_ids(text)) for text in texts]
         return [
-            {"log_probs": float(scores.log_probs.sum()), "tokens": int(scores.lengths.sum())}
-            for scores in text_scores
+            {"log_probs": float(each.log_probs.sum()), "tokens": int(each.lengths.sum())}
+            for each in scores
         ]
 
     def scorer(self, window: int) -> TextScorer:

@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, needs_vocabulary
 from macaron_tf.io.paths import refuse_damage
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.layers.language_heads import ReplacedTokenHead
@@ -174,6 +174,16 @@ class ModelParts:
         if any(layer.quantization_mode for layer in self.network._flatten_layers()):
             raise UserError(
                 f"{self.name or self.checkpoint} is quantized: give the model before quantization"
+            )
+
+    def require_vocabulary(self) -> None:
+        """Raises a UserError if the model has no vocabulary."""
+        if self.vocabulary is None and self.checkpoint.endswith(".keras"):
+            raise needs_vocabulary(self.checkpoint)
+        if self.vocabulary is None:
+            raise UserError(
+                f"{self.name or self.checkpoint or 'the model'} has no vocabulary: pass "
+                "`vocabulary=`, or put tokenizer files beside it that macaron_tf can read"
             )
 
     def require_head(self) -> None:

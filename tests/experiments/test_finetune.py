@@ -17,12 +17,12 @@ from macaron_tf.data.tasks.examples import Examples, read_examples
 from macaron_tf.engines.graph import TaskGraph
 from macaron_tf.errors import UserError
 from macaron_tf.runs.epochs import warn_start
-from macaron_tf.runs.finetuning import FinetuningRun, TaskData, measure
+from macaron_tf.runs.finetuning import FinetuningRun, TaskData, by_split
 from macaron_tf.runs.pretraining import PretrainingRecipe, PretrainingRun
 from macaron_tf.runs.recipe import override
 from macaron_tf.runs.run import saved_data_dir
 from macaron_tf.runs.starts import read_start
-from macaron_tf.tasks import Limits
+from macaron_tf.tasks import Limits, labelled
 from macaron_tf.tasks.sets import SetOutputs
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from macaron_tf.training import TrainingConfig
@@ -161,7 +161,8 @@ def test_a_diverged_models_outputs_score_nan():
         "validation_matched": np.full((3, 3), np.nan, np.float32),
         "validation_mismatched": np.eye(3, dtype=np.float32),
     }
-    metrics = measure(get_task("mnli"), outputs, dict.fromkeys(outputs, examples))
+    task = labelled(get_task("mnli"))
+    metrics = by_split({split: task.measure(found, examples) for split, found in outputs.items()})
     assert np.isnan(metrics["score"]) and np.isnan(metrics["accuracy"])
     assert metrics["validation_mismatched_accuracy"] == 1
 
