@@ -33,10 +33,7 @@ def run(options: argparse.Namespace) -> None:
     if location.library and not location.folder.exists():
         raise UserError(f"there is no folder {location.folder}: check the path")
     if location.without_recipe and not options.task:
-        raise UserError(
-            f"{options.run} was saved without a training recipe, which says how it is scored: give "
-            "the folder of a run, or --task to score a sentence encoder"
-        )
+        raise UserError(f"{options.run} was saved without a training recipe: give --task, or a run")
     if options.task:
         refuse_flags(options, _FLAGS, embedding.FLAGS, f"{options.run} as an encoder")
         embedding.run(None, options)

@@ -38,9 +38,7 @@ def _query_occurrences(network: Elmo, word: str, sentences: list[str]) -> Iterat
     """
     for sentence, (words, layers) in zip(sentences, embed(network, sentences), strict=True):
         if word not in words:
-            raise UserError(
-                f"--in {sentence!r} does not contain the word {word!r}, but {', '.join(words)}"
-            )
+            raise UserError(f"{sentence!r} does not contain the word {word!r}, but {words}")
         yield words, words.index(word), layers[words.index(word)]
 
 

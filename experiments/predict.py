@@ -195,9 +195,7 @@ def _text_to_text(model: Pretrained, given: dict, options: argparse.Namespace) -
     def answer(lines: list[str], first: int) -> Iterator[str]:
         without_tab = [n for n, line in enumerate(lines, first) if is_pair and "\t" not in line]
         if without_tab:
-            raise LineError(
-                f"line {without_tab[0]} has no tab: separate the two texts of {task} by a tab"
-            )
+            raise LineError(f"line {without_tab[0]} has no tab between the two texts of {task}")
         sources = frame_lines(task, tf.constant(lines)).numpy()
         return _translated(translator, 1, [source.decode() for source in sources], first)
 
@@ -216,9 +214,8 @@ def _continuations(model: Pretrained, given: dict, options: argparse.Namespace) 
     def answer(lines: list[str], first: int) -> Iterator[str]:
         for number, text in enumerate(lines, 1):
             if GAP in text and model.objective == "span_corruption" and not model.sentinels:
-                raise TextError(
-                    number, f"{GAP} cannot be filled, because objective.kind marks no gaps"
-                )
+                reason = f"{GAP} cannot be filled, because objective.kind marks no gaps"
+                raise TextError(number, reason)
             prompt = "" if isinstance(generator, SequenceGenerator) else text.rstrip(trailing)
             for sample_index in range(config.num_samples):
                 chunks = generator.stream(text, config, seed + sample_index)
@@ -281,10 +278,7 @@ def _write_arrays(options: argparse.Namespace, given: dict[str, Any], suffix: st
         location = checkpoint_location(options.run, options.checkpoint)
         model = load(location, trust_code=options.trust_code)
         if not isinstance(model.task, WordVectors) or given.keys() - {"tokenized"}:
-            raise UserError(
-                f"{options.output} holds the word vectors of an ELMo, with no other setting than "
-                "tokenized: give a run of ELMo, or a .npy file for an encoder"
-            )
+            raise UserError(f"{options.output} needs an ELMo, and no setting but tokenized")
         arrays = {}
         rows = embed(model.network, texts, given.get("tokenized", False))
         for index, (words, vectors) in enumerate(rows):

@@ -56,9 +56,7 @@ def planned(options: argparse.Namespace) -> Plan:
         recipe = override(recipe, first)
     refuse_flags(options, _FLAGS, cls.training_flags, f"a recipe of kind {recipe.kind}")
     if options.engine == "jax" and not cls.trains_on_jax:
-        raise UserError(
-            f"--engine jax does not train recipes of kind {recipe.kind}: leave --engine jax out"
-        )
+        raise UserError(f"--engine jax does not train recipes of kind {recipe.kind}: leave it out")
     start = cls.read_start(recipe, inputs, earlier)
     if not earlier:
         recipe = cls.started(recipe, start)  # the start may have put `init_parts` in order

@@ -206,9 +206,7 @@ class Pretrained(ModelParts):
                 weights, such as `dropout`.
         """
         if not (isinstance(self.network, Model) and isinstance(self.config, EncoderConfig)):
-            raise UserError(
-                f"{self.name or self.checkpoint} is no encoder, which a classifier needs: load one"
-            )
+            raise UserError(f"{self.name or self.checkpoint} is no encoder, as needed: load one")
         config = dataclasses.replace(self.config, **changes)
         if config.splittings != self.config.splittings:
             raise UserError(f"scheme={config.scheme!r} does not fit the weights: leave scheme out")

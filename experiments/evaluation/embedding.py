@@ -58,9 +58,7 @@ def open_encoder(options: argparse.Namespace) -> tuple[SentenceEmbedding, Embedd
         if isinstance(source.network, SiameseEncoder) and not located.without_recipe:
             run = EmbeddingRun.open(located.folder, options.trust_code)
         if chosen.max_length and config.longest is not None and config.longest < chosen.max_length:
-            raise UserError(
-                f"max_length is {chosen.max_length}, but {location} has {config.longest} positions"
-            )
+            raise UserError(f"max_length exceeds the {config.longest} positions of {location}")
         return SentenceEmbedding.pooled(source, chosen.pooling, chosen.max_length), run
 
 
@@ -155,9 +153,7 @@ def run_sets(options: argparse.Namespace) -> None:
     for argument in options.sets:
         name, _, source = argument.partition("=")
         if not name or not source or name in sets:
-            raise UserError(
-                f"{argument!r} is not a set of a new name: give NAME=SOURCE, such as STS12=tsv:FILE"
-            )
+            raise UserError(f"{argument!r} is not NAME=SOURCE with a new name, as STS12=tsv:FILE")
         split = default_splits(source, [*task.validation_splits])[0]
         sets[name] = read_sets(task, split, source, options.tfds)
         if len(np.unique(sets[name].labels)) < 2:

@@ -124,9 +124,7 @@ def submit(options: argparse.Namespace) -> None:
                 f"{path} is a run on {name}, which the GLUE server does not score: leave it out"
             )
         if name in runs:
-            raise UserError(
-                f"{runs[name].path} and {path} are both runs on {name}: give one run per task"
-            )
+            raise UserError(f"{runs[name].path} and {path} share {name}: give one run per task")
         runs[name] = run
     test_sets = [
         (run, file, read_examples(run.task, file.split, options.tfds, file.source))

@@ -47,9 +47,7 @@ def pretraining(opened: PretrainingRun, options: argparse.Namespace) -> None:
     check_corpus(recipe, corpus, any_pairs=True)
     prepared, trained = corpus.config.languages, recipe.corpus.languages
     if prepared != trained:
-        raise UserError(
-            f"{corpus.folder} has the languages {prepared}, but {opened.path} has {trained}"
-        )
+        raise UserError(f"{corpus.folder} has the languages {prepared}, the run has {trained}")
     # Several micro-batches would each have their own memory.
     recipe = recipe.changed(validation_batches=None, training=dict(accumulation_steps=1))
     evaluated = dataclasses.replace(opened, recipe=recipe)

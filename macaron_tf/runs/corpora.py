@@ -98,9 +98,7 @@ def prepare_corpus(
     elif vocabulary is None:
         vocabulary = _corpus_vocabulary(recipe, out, tfds)
     if isinstance(vocabulary, MosesPairVocabulary):
-        raise UserError(
-            f"a {vocabulary.kind} vocabulary needs the language of each line, which a corpus lacks"
-        )
+        raise UserError(f"a {vocabulary.kind} vocabulary needs the language of each line")
     return prepare(recipe.corpus, vocabulary, out, tfds=tfds, **options)
 
 

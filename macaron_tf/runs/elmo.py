@@ -146,9 +146,7 @@ def build_vocabulary(word_splits: list[list[str]], size: int) -> WordVocabulary:
     """Builds the vocabulary of the `size` most frequent training words, including special words."""
     train_words, held_out_words = word_splits
     if held_out_words and not train_words:
-        raise UserError(
-            "the only document is held out: give more, or split it with text-paragraphs:FILE"
-        )
+        raise UserError("the only document is held out: give more, or text-paragraphs:FILE")
     return count_words([train_words], size)
 
 

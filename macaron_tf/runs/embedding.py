@@ -122,10 +122,8 @@ def pair_task(name: str) -> Task:
     if name == TRIPLETS.name:
         return TRIPLETS
     if not _is_of_pairs(get_task(name)):
-        choices = ", ".join(task.name for task in TASKS.values() if _is_of_pairs(task))
-        raise UserError(
-            f"{name} is not a task with sentence pairs: choose one of {TRIPLETS.name}, {choices}"
-        )
+        choices = ", ".join(task.name for task in (TRIPLETS, *filter(_is_of_pairs, TASKS.values())))
+        raise UserError(f"{name} is not a task with sentence pairs: choose one of {choices}")
     return get_task(name)
 
 
@@ -240,7 +238,5 @@ def read_encoder(
     """Loads an encoder by `read_start`, also from a sentence-transformers folder."""
     init = read_start(location, ("encoder",), lower_case, True, trust_code, vocabulary)
     if init.config.summary == "last":
-        raise UserError(
-            f"{location} is an XLNet with [CLS] at the end of a sequence: give another encoder"
-        )
+        raise UserError(f"{location} is an XLNet with [CLS] at the end: give another encoder")
     return init

@@ -183,9 +183,7 @@ class FinetuningRecipe(EpochRecipe):
     ) -> EncoderConfig | EncoderDecoderConfig | ElmoConfig:
         config = super().model_config(vocab_size)
         if isinstance(config, ElmoConfig) and self.task_definition.kind == "choice":
-            raise UserError(
-                f"{self.task} has choices, which ELMo does not support: give another --init"
-            )
+            raise UserError(f"{self.task} has choices, which ELMo does not support: give another")
         return config
 
 

@@ -137,10 +137,7 @@ class PretrainingRecipe(Recipe):
         metric, known = self.training.best_metric, {*LOWER_IS_BETTER, "accuracy"}
         name = self.objective.name
         if is_import_path(name) and not (self.training.best_mode or metric in known):
-            raise UserError(
-                f"training.best_metric={metric} is a metric of {name}: set "
-                "training.best_mode=min if smaller values are better, and otherwise max"
-            )
+            raise UserError(f"set training.best_mode=min or max for the metric {metric} of {name}")
 
     def check(self) -> None:
         objective, corpus = self.objective, self.corpus
@@ -156,9 +153,7 @@ class PretrainingRecipe(Recipe):
         if self.isolate_documents and corpus.has_translations:
             raise UserError(f"{isolated} translation pairs, which belong together: leave it out")
         if objective.has_memory and corpus.batch_alpha is not None:
-            raise UserError(
-                f"{name} continues texts from batch to batch: leave corpus.batch_alpha out"
-            )
+            raise UserError(f"{name} continues texts from batch to batch: leave batch_alpha out")
         if objective.has_memory and corpus.packing != "full_text":
             raise UserError(f"{name} continues texts from row to row: set corpus.packing=full_text")
 
@@ -176,37 +171,24 @@ class PretrainingRecipe(Recipe):
         self.expect_model(config, EncoderDecoderConfig if decodes else EncoderConfig)
         # An encoder-decoder's row lacks [CLS] and [SEP], and has EOS.
         if config.longest is not None and config.longest < self.corpus.sequence_length - decodes:
-            raise UserError(
-                f"model.max_length is {config.max_length}, but rows have up to "
-                f"{self.corpus.sequence_length} tokens: lower corpus.sequence_length"
-            )
+            raise UserError(f"model.max_length is {config.longest}: lower corpus.sequence_length")
         if decodes and languages:
             raise UserError(f"{name} reads no languages: leave them out of corpus.sources")
         if decodes:
             return config
         if self.corpus.paired and config.num_segments < 2:
-            raise UserError(
-                f"corpus.pairs={self.corpus.pairs} makes rows of 2 segments, but "
-                f"model.num_segments is {config.num_segments}: set model.num_segments=2"
-            )
+            raise UserError(f"corpus.pairs={self.corpus.pairs} needs model.num_segments=2")
         if config.causal != objective.causal:
-            raise UserError(
-                f"{name} does not support model.causal={config.causal}: set "
-                f"model.causal={objective.causal}"
-            )
+            raise UserError(f"{name} does not support model.causal={config.causal}: set the other")
         if config.adaptive_cutoffs and not (objective.causal or objective.has_memory):
-            raise UserError(
-                f"{name} does not support an adaptive softmax: set model.adaptive_cutoffs=()"
-            )
+            raise UserError(f"{name} does not support an adaptive softmax: set adaptive_cutoffs=()")
         if isinstance(objective, PermutationObjective) and "swish_rnn" in config.blocks:
             raise UserError(
                 f"{name} does not support model.block=swish_rnn, because the recurrence would "
                 "reveal each token to its own prediction: set model.block=transformer or macaron"
             )
         if objective.has_memory and not config.relative:
-            raise UserError(
-                f"{name} needs relative-position attention: set model.positions=transformer_xl"
-            )
+            raise UserError(f"{name} needs model.positions=transformer_xl")
         if config.num_languages and not languages:
             raise UserError(
                 f"{self.model} has language embeddings, but no source in corpus.sources has a "
@@ -260,9 +242,7 @@ class PretrainingRun(Run):
             options = {"lower_case": inputs.lower_case, "trust_code": inputs.trust_code}
             return read_start(recipe.init, ("encoder", "pair"), **options)
         if inputs.lower_case is not None:
-            raise UserError(
-                "--[no-]lower-case applies only to --init: set vocabulary.lower_case instead"
-            )
+            raise UserError("--[no-]lower-case applies only to --init: set vocabulary.lower_case")
         return None
 
     @classmethod
@@ -345,10 +325,7 @@ class PretrainingRun(Run):
             replicas = tf.distribute.get_strategy().num_replicas_in_sync
             num_replicas = mesh.num_model_replicas if mesh else replicas
             if self.recipe.batch_size % num_replicas:
-                raise UserError(
-                    f"batch_size is {self.recipe.batch_size}, but a memory on {num_replicas} "
-                    f"devices needs a multiple of {num_replicas}"
-                )
+                raise UserError(f"batch_size must be a multiple of {num_replicas}, the devices")
             rows = self.recipe.batch_size // replicas
             network.create_memory(rows, self.recipe.training.accumulation_steps)
         return network
@@ -367,22 +344,14 @@ def _batches(
     """Returns a function from the first micro-batch's index to the endless training batches."""
     batch_size, seed, mask_seed = recipe.batch_size, recipe.training.seed, recipe.training.seed
     if objective.has_memory and own_shards:
-        raise UserError(
-            f"objective {objective.name!r} reads texts in order: leave --own-shards out"
-        )
+        raise UserError(f"{objective.name!r} reads texts in order: leave --own-shards out")
     if own_shards and workers.several:
         if keras.backend.backend() == "jax":
-            raise UserError(
-                "--own-shards works only with --engine tensorflow: leave --own-shards out"
-            )
+            raise UserError("--own-shards works only with --engine tensorflow: leave it out")
         if corpus.config.batch_alpha is not None:
-            raise UserError(
-                "corpus.batch_alpha needs the files of all languages: leave --own-shards out"
-            )
+            raise UserError("batch_alpha needs the files of all languages: leave --own-shards out")
         if batch_size % workers.count:
-            raise UserError(
-                f"batch_size is {batch_size}, but --own-shards needs a multiple of {workers.count}"
-            )
+            raise UserError(f"--own-shards needs a multiple of {workers.count} as batch_size")
         corpus, batch_size = corpus.shard(workers.index, workers.count), batch_size // workers.count
         if objective.duplicates is None:  # static masks depend only on the row
             mask_seed = process_seed(seed, workers.index)

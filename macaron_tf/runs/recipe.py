@@ -112,17 +112,13 @@ class Recipe(Settings):
         """
         options = dict(self.model_options)
         if "vocab_size" in options:
-            raise UserError(
-                "model.vocab_size is the size of the vocabulary: leave model.vocab_size out"
-            )
+            raise UserError("model.vocab_size is the size of the vocabulary: leave it out")
         config = self.catalog_config(vocab_size=vocab_size or 8, **options)
         self.expect_model(config, *self.configs)
-        for name in self.lengths:
-            length = operator.attrgetter(name)(self)
-            if config.longest is not None and config.longest < length:
-                raise UserError(
-                    f"{name} is {length}, but the model has {config.longest} positions: lower it"
-                )
+        for name in self.lengths if config.longest is not None else ():
+            length, longest = operator.attrgetter(name)(self), config.longest
+            if longest < length:
+                raise UserError(f"{name} is {length}, but the model has {longest} positions")
         return config
 
     def catalog_config(self, **options):
@@ -165,10 +161,8 @@ class Recipe(Settings):
     def expect_model(self, config, *classes: type) -> None:
         """Raises a `UserError` if the model's configuration has none of the classes."""
         if not isinstance(config, classes):
-            choices = ", ".join(catalog.names(classes[0]))
-            raise UserError(
-                f"the model {self.model} is not {_MODELS[classes[0]]}: set model to {choices}"
-            )
+            wanted, choices = _MODELS[classes[0]], ", ".join(catalog.names(classes[0]))
+            raise UserError(f"the model {self.model} is not {wanted}: set model to {choices}")
 
     def follow(self, path: str) -> "Recipe":
         """Adapts the settings that depend on the changed setting `path`, and returns the recipe.
@@ -187,11 +181,9 @@ class Recipe(Settings):
 
     def check_metric(self, metric_names: Iterable[str]) -> None:
         """Raises a `UserError` if `training.best_metric` is not in `metric_names`."""
-        if self.training.best_metric not in (metric_names := tuple(metric_names)):
-            raise UserError(
-                f"training.best_metric is {self.training.best_metric!r}, but must be one of "
-                f"{', '.join(metric_names)}"
-            )
+        metric, names = self.training.best_metric, tuple(metric_names)
+        if metric not in names:
+            raise UserError(f"training.best_metric is {metric!r}, not one of {', '.join(names)}")
 
     def check_continues(
         self, before: "Recipe", where, may_change: Iterable[str] | None = None
@@ -262,13 +254,8 @@ def recipe_from_json(
         if kind == recipe_class.kind:
             return recipe_class.read(values, trust_code)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(
-            f"{where} is not a recipe of this version of the package ({error}): use the version "
-            "that wrote it, or train again"
-        ) from error
-    raise UserError(
-        f"{where} is a recipe of kind {kind!r}, not {recipe_class.kind!r}: give another run"
-    )
+        raise UserError(f"{where} is not a recipe of this version ({error})") from error
+    raise UserError(f"{where} is a recipe of kind {kind!r}, not {recipe_class.kind!r}")
 
 
 def override(
@@ -297,9 +284,7 @@ def override(
     for setting in settings:
         path, equals, texts[path] = setting.partition("=")
         if not equals:
-            raise UserError(
-                f"--set {setting} contains no '=': write PATH=VALUE, such as training.seed=2"
-            )
+            raise UserError(f"--set {setting} contains no '=': write PATH=VALUE")
     variants = _variants(type(recipe))
     chosen = {
         path: parse(path, text, variants[path]) for path, text in texts.items() if path in variants

@@ -211,9 +211,7 @@ class Run(abc.ABC):
         ids = {"pad_id": special.pad, "begin_id": special.begin, "end_id": special.end}
         for name in ids.keys() & hints_of(type(config)):
             if config.options(name)[name] != ids[name]:
-                raise UserError(
-                    f"the vocabulary needs another id: give --set model.{name}={ids[name]}"
-                )
+                raise UserError(f"the vocabulary differs: give --set model.{name}={ids[name]}")
 
     def first_stage(self, network: keras.Model) -> FirstStage | None:
         """Returns the first stage of training in two stages, or `None` if there is one stage."""
@@ -278,21 +276,15 @@ class Run(abc.ABC):
         record = self.data_record()
         if record["sha256"] != fingerprint:
             if self.vocabulary is not None and record.get(_HASH) != self.vocabulary.hash:
-                raise UserError(
-                    f"{self.path / 'vocabulary'} is not the run's vocabulary: restore the folder"
-                )
-            raise UserError(
-                f"the training data differ from the data that {self.path} was trained on: {mend}"
-            )
+                raise UserError(f"{self.path}/vocabulary is not the run's vocabulary: restore it")
+            raise UserError(f"the training data differ from those of {self.path}: {mend}")
 
     def data_record(self) -> dict[str, typing.Any]:
         """Returns the contents of data.json, which describe the training data of the run."""
         record = _read_record(self.path / "data.json")
         if "sha256" not in record:
             file = self.path / "data.json"
-            raise UserError(
-                f"{file} has no fingerprint of the data (sha256): restore it, or start a new run"
-            )
+            raise UserError(f"{file} has no fingerprint of the data (sha256): restore it")
         return record
 
     def regular_steps(self) -> list[int]:

@@ -132,9 +132,10 @@ class Start:
             if not _copy_values(weights, source_parts.get(name, []))
         ]
         if "encoder" in incomplete or "encoder_decoder" in incomplete:
+            found, wanted = type(source_network).__name__, type(network).__name__
             raise UserError(
-                f"--init {self.given} is of type {type(source_network).__name__}, whose weights "
-                f"cannot initialize a network of type {type(network).__name__}: give another model"
+                f"--init {self.given}, a {found}, cannot initialize a network of type {wanted}: "
+                "give another model"
             )
         if is_task_model and network.language_head and not self.source.starts:
             # GPT was pre-trained without [SEP], so the output bias makes [SEP] impossible. But
@@ -187,9 +188,8 @@ def start_of(given: str, source: ModelParts, kinds: Collection[str]) -> Start:
     else:
         description, network_kinds = f"of type {type(network).__name__}", {"encoder"}
     if not network_kinds & {*kinds} or not source.model:
-        raise UserError(
-            f"{given} is {description}, but must be {' or '.join(KINDS[kind] for kind in kinds)}"
-        )
+        wanted = " or ".join(KINDS[kind] for kind in kinds)
+        raise UserError(f"{given} is {description}, but must be {wanted}")
     if vocabulary is None:
         source.require_vocabulary()
     source.require_floats()

@@ -121,10 +121,7 @@ class TextRecipe(Recipe):
                 raise UserError(f"{name} must be at least 3, for [CLS], one token and EOS")
         several = len(self.tasks) > 1
         if self.source and several and all(default_examples(task)[0] for task in self.tasks):
-            raise UserError(
-                f"source={self.source} has no effect, because each task of {self.task} reads its "
-                "default source: leave it out"
-            )
+            raise UserError(f"source={self.source} has no effect on {self.task}: leave it out")
 
     def unread(self) -> list[str]:
         return [*super().unread(), *(["mixing."] if len(self.tasks) == 1 else [])]
@@ -356,9 +353,7 @@ class TextRun(Run):
             counts = np.bincount(task_indices[pair_indices], minlength=len(sizes))
             if not counts.all():
                 name = recipe.tasks[int(counts.argmin())]
-                raise UserError(
-                    f"all examples of {name} have an empty input or output: leave {name} out"
-                )
+                raise UserError(f"all examples of {name} have an empty text: leave {name} out")
             rates = zip(recipe.tasks, counts, recipe.mixing.rates(counts), strict=True)
             listing = (f"{name} {rate:.3f} ({count:,} pairs)" for name, count, rate in rates)
             print(f"sampling rates of the tasks: {', '.join(listing)}", flush=True)
@@ -463,10 +458,7 @@ def answers_of(model: ModelParts, location: str, task: str | None) -> dict[str, 
     """
     answers = dict(model.answers)
     if not isinstance(model.network, EncoderDecoder) or model.vocabulary is None:
-        raise UserError(
-            f"{location} is not an encoder-decoder with a vocabulary: give a run of "
-            "text_to_text:TASK, or a T5 or BART model with its tokenizer"
-        )
+        raise UserError(f"{location} is not an encoder-decoder with a vocabulary: give another")
     if not task and not answers:
         raise UserError(
             f"{location} does not record the task that it was trained for: set task=NAME"
@@ -477,7 +469,5 @@ def answers_of(model: ModelParts, location: str, task: str | None) -> dict[str, 
         longest = model.config.longest or answers["longest"]
         return answers | {name: min(answers[name], longest) for name in ("longest", "max_target")}
     if task not in (None, answers["task"], *answers["task"].split("+")):
-        raise UserError(
-            f"{location} was trained for {answers['task']}, not for {task}: leave task={task} out"
-        )
+        raise UserError(f"{location} was trained for {answers['task']}: leave task={task} out")
     return answers

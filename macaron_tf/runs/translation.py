@@ -183,18 +183,14 @@ class TranslationRecipe(Recipe):
             vocab_size += self.sentinel_rows
         config = super().model_config(vocab_size)
         if self.first_stage_steps and not config.num_source_layers:
-            raise UserError(
-                "first_stage_steps needs a new source encoder: give --init with a BART or T5"
-            )
+            raise UserError("first_stage_steps needs --init with a BART or T5")
         return dataclasses.replace(
             config, source_vocab_size=source_vocab_size, two_way=self.unsupervised
         )
 
     def check(self) -> None:
         if self.data.target_split and not self.unsupervised:
-            raise UserError(
-                "data.target_split gives texts that are not translations: set unsupervised=True"
-            )
+            raise UserError("data.target_split needs unsupervised=True: set it, or leave it out")
 
     def usage(self) -> dict:
         return {**super().usage(), "decoding": dataclasses.asdict(self.decoding)}
@@ -296,10 +292,7 @@ class TranslationRun(Run):
         for name in ("languages", "normalization"):
             trained, wanted = getattr(vocabulary, name), getattr(config, name)
             if trained != wanted:
-                raise UserError(
-                    f"the vocabulary was trained for {name}={trained!r}, but must be for "
-                    f"{wanted!r}: train another"
-                )
+                raise UserError(f"the vocabulary was trained for {name}={trained}, not {wanted}")
         source = vocabulary.source if isinstance(vocabulary, PairVocabulary) else vocabulary
         found = isinstance(source, SentencePieceVocabulary) and source.normalization_rule
         rule = config.normalization_rule
@@ -310,9 +303,7 @@ class TranslationRun(Run):
             )
         strategy = inputs.devices
         if recipe.unsupervised and keras.backend.backend() == "jax":
-            raise UserError(
-                "unsupervised=True works with the TensorFlow engine only: leave out --engine jax"
-            )
+            raise UserError("unsupervised=True works with the TensorFlow engine only")
         data = TranslationData.build(
             config.source,
             train_split,

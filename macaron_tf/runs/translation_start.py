@@ -63,9 +63,7 @@ class TranslationStart:
         """Raises a `UserError` if the recipe's settings do not fit this initialization."""
         wanted, data = recipe.model_config(), recipe.data
         if recipe.unsupervised and not isinstance(self, EncoderStart):
-            raise UserError(
-                "unsupervised=True needs a model of both languages: give --init with a run of XLM"
-            )
+            raise UserError("unsupervised=True needs a model of both languages: give --init")
         if recipe.unsupervised and data.source_language == data.target_language:
             raise UserError(f"unsupervised=True needs two languages, not {data.source_language}")
         if self.init:
@@ -73,9 +71,7 @@ class TranslationStart:
         elif wanted.num_source_layers:
             raise UserError("model.num_source_layers needs --init with a run of BART or T5")
         if self.init and data.bpe_dropout.dropout:
-            raise UserError(
-                "data.bpe_dropout.dropout needs a vocabulary of the run, not --init's: leave it out"
-            )
+            raise UserError("data.bpe_dropout needs a vocabulary of the run: leave it out")
 
     def vocabulary(
         self, recipe: "TranslationRecipe", directory: str | None = None, tfds: Tfds | None = None
@@ -166,9 +162,7 @@ class EncoderStart(TranslationStart):
     def check(self, recipe: "TranslationRecipe") -> None:
         super().check(recipe)
         if recipe.unsupervised and self.init.vocabulary.special.mask is None:
-            raise UserError(
-                f"the vocabulary of --init {self.init.given} has no [MASK]: give another run"
-            )
+            raise UserError(f"the vocabulary of {self.init.given} has no [MASK]: give another")
         self._language_rows(recipe)
 
     def vocabulary(
@@ -262,9 +256,7 @@ def read_init(
     if objective_class(model.objective).encoder_decoder and not locate(location).without_recipe:
         for name, value in (("init_parts", parts), ("init_decoder", decoder)):
             if value:
-                raise UserError(
-                    f"{name} cannot be combined with the encoder-decoder {location}: leave it out"
-                )
+                raise UserError(f"{name} cannot be combined with the encoder-decoder {location}")
         return SequenceStart(start_of(location, model, ["pair"]))
     start, parts = start_of(location, model, ["encoder"]), parts or PARTS[1:]
     parts = tuple(part for part in PARTS if part in parts)

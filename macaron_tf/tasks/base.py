@@ -103,9 +103,7 @@ class TaskKind(abc.ABC):
         for name in [name for name in options if name not in self.takes]:
             problem = f"{name}={options[name]!r} is"
             if name in self.controls:
-                raise UserError(
-                    f"{problem} an option of each call: pass {name} to predict or stream instead"
-                )
+                raise UserError(f"{problem} an option of each call: pass it to predict")
             names = (*self.takes, *self.controls)
             advice = f"choose among {', '.join(names)}" if names else f"leave out {name}"
             raise UserError(f"{problem} not an option of a {self.name}: {advice}")

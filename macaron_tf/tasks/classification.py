@@ -221,14 +221,10 @@ def bag_of_words(task: Task, train: Examples) -> Callable[[Examples], np.ndarray
     try:
         vectorizer.fit([*train.first, *(train.second or ())])
     except ValueError as error:
-        raise UserError(
-            f"the training texts of {task.name!r} contain no words: give texts with words"
-        ) from error
+        raise UserError(f"the texts of {task.name!r} contain no words: give others") from error
     classes = np.unique(train.labels)
     if not task.regression and len(classes) < 2:
-        raise UserError(
-            f"all labels of {task.name!r} are {task.labels[classes[0]]!r}: give two classes or more"
-        )
+        raise UserError(f"all labels of {task.name!r} are equal: give two classes or more")
     model = Ridge() if task.regression else LogisticRegression(max_iter=1000)
     model.fit(_features(vectorizer, train), train.labels)
 

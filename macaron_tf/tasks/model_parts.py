@@ -136,9 +136,7 @@ class ModelParts:
 
     def __post_init__(self):
         if self.license and not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", self.license):
-            raise UserError(
-                f"license={self.license!r} is not a license identifier of the hub, such as mit"
-            )
+            raise UserError(f"license={self.license!r} is not a license identifier of the hub")
         if self.vocabulary:
             object.__setattr__(self, "special", self.vocabulary.special)
         elif isinstance(self.network, Model) and isinstance(self.config, StackConfig):
@@ -172,9 +170,7 @@ class ModelParts:
     def require_floats(self) -> None:
         """Raises a UserError if the weights are quantized instead of float."""
         if any(layer.quantization_mode for layer in self.network._flatten_layers()):
-            raise UserError(
-                f"{self.name or self.checkpoint} is quantized: give the model before quantization"
-            )
+            raise UserError(f"{self.name or self.checkpoint} is quantized: give the original")
 
     def require_vocabulary(self) -> None:
         """Raises a UserError if the model has no vocabulary."""

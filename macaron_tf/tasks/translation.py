@@ -111,9 +111,7 @@ class Translation(Decoding):
         """
         network, vocabulary = self.decoder, self.vocabulary
         if backward and not self.network.config.two_way:
-            raise UserError(
-                "--backward is not possible with this translator: give a run with unsupervised=True"
-            )
+            raise UserError("--backward is not possible: give a run with unsupervised=True")
         if backward:
             pair, network = vocabulary, Backward(self.network)
             sides = (pair.target, pair.source, pair.normalization, pair.languages[::-1])

@@ -44,9 +44,7 @@ def text_data(
     symbol_ids = {symbol: i for i, symbol in enumerate(vocabulary)}
     for split, split_symbols in symbols.items():
         if unknown := sorted(set(split_symbols) - set(symbol_ids)):
-            raise UserError(
-                f"data={recipe.data}: {split}.txt contains {unknown[0]!r}, which train.txt lacks"
-            )
+            raise UserError(f"{split}.txt contains {unknown[0]!r}, which train.txt lacks")
 
     def batches(split: str, streams: int) -> ArrayBatches | None:
         ids = np.array([symbol_ids[symbol] for symbol in symbols[split]], "int32")
@@ -72,9 +70,7 @@ def _lines(folder: str | None, split: str) -> list[str]:
     The result is empty if the split is "test" and the file is missing or has no text.
     """
     if not folder:
-        raise UserError(
-            f"data is missing: give --set data=DIR, the folder with {split}.txt.gz or {split}.txt"
-        )
+        raise UserError(f"data is missing: give --set data=DIR, the folder of {split}.txt[.gz]")
     paths = [epath.Path(folder) / f"{split}.txt{suffix}" for suffix in (".gz", "")]
     lines = next((list(lines_of(path)) for path in paths if path.is_file()), [])
     if any(map(str.strip, lines)):

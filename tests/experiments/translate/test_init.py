@@ -338,7 +338,7 @@ def test_a_recipe_of_pairs_becomes_one_without(start, number_text):
 def test_other_translators_have_one_direction(number_run, refused, tmp_path):
     for command in ("predict", "evaluate"):
         words = [command, str(number_run), "--backward"]
-        refused(main, words, "--backward is not possible with", tmp_path)
+        refused(main, words, "--backward is not possible: give a run", tmp_path)
     swapped = flags(["data.source_language=de", "data.target_language=en"])
     words = ["evaluate", str(number_run), *swapped]
     refused(main, words, "from en to de: train another run", tmp_path)
