@@ -23,6 +23,7 @@ from macaron_tf.objectives import (
     TripletObjective,
 )
 from macaron_tf.runs.epochs import EpochRecipe, EpochRun, warn_start
+from macaron_tf.runs.recipe import as_user_errors
 from macaron_tf.runs.run import Inputs, Plan, Run
 from macaron_tf.runs.starts import Start, read_start
 from macaron_tf.settings import INT32, Positive
@@ -64,10 +65,8 @@ class EmbeddingRecipe(EpochRecipe):
     max_length: Annotated[int, Ge(3), INT32] = 128  # [CLS], a token, [SEP]
 
     def check(self) -> None:
-        try:
+        with as_user_errors("sentence vectors"):
             parse_concatenation(self.concatenation)
-        except ValueError as error:
-            raise UserError(str(error)) from error
 
     def network(self, config: EncoderConfig) -> SiameseEncoder:
         arguments = (self.pooling, self.normalize, self.num_classes, self.concatenation)
@@ -102,12 +101,7 @@ class EmbeddingRecipe(EpochRecipe):
         return self.task_definition.num_classes if self.objective == "softmax" else 0
 
     def usage(self) -> dict:
-        return {
-            **super().usage(),
-            "max_length": self.max_length,
-            "pooling": self.pooling,
-            "normalize": self.normalize,
-        }
+        return {**super().usage(), **self.options("max_length", "pooling", "normalize")}
 
     def make_objective(self, static_shapes: bool = False) -> Objective:
         if self.objective == "softmax":
@@ -184,11 +178,10 @@ class EmbeddingRun(EpochRun):
         recipe, pretrained = super().started(recipe, start), start.source
         if not pretrained:
             return recipe
-        return recipe.changed(
-            pooling=pretrained.pooling or recipe.pooling,
-            normalize=pretrained.normalize,
-            max_length=pretrained.max_length or recipe.max_length,
-        )
+        pooling = pretrained.pooling or recipe.pooling
+        max_length = pretrained.max_length or recipe.max_length
+        options = {"pooling": pooling, "max_length": max_length}
+        return recipe.changed(normalize=pretrained.normalize, **options)
 
     def plan(self, start: Start, inputs: Inputs) -> Plan:
         recipe, vocabulary = self.recipe, start.vocabulary
@@ -214,12 +207,10 @@ class EmbeddingRun(EpochRun):
             encoder = SentenceEmbedding(network, vocabulary, recipe.max_length)
 
             def validate(model: FitModel, step: int) -> dict[str, float]:
-                vectors = encoder.encode_sets(validation_data)
-                labels = (
-                    None if validation_data.labels is None else tf.constant(validation_data.labels)
-                )
-                loss = objective.loss(network, tf.constant(vectors), labels)  # (N,)
-                metrics = measure(task, network, vectors, validation_data.labels)
+                vectors, labels = encoder.encode_sets(validation_data), validation_data.labels
+                targets = None if labels is None else tf.constant(labels)
+                loss = objective.loss(network, tf.constant(vectors), targets)  # (N,)
+                metrics = measure(task, network, vectors, labels)
                 return {"loss": float(tf.reduce_mean(loss)), **metrics}
 
             return validate

@@ -149,13 +149,9 @@ class FinetuningRecipe(EpochRecipe):
         return self.table.described(get_task(self.task, own=True))
 
     def usage(self) -> dict:
-        return {
-            **super().usage(),
-            "labels": self.task_definition.labels,
-            "languages": self.languages,
-            "language": self.language,
-            "labelled": labelled(self.task_definition, self.limits).description(),
-        }
+        task = self.task_definition
+        own = {"labels": task.labels, "labelled": labelled(task, self.limits).description()}
+        return {**super().usage(), **own, **self.options("languages", "language")}
 
     @property
     def limits(self) -> Limits:
