@@ -19,7 +19,9 @@ def open_model(location: str, trust_code: bool = False) -> Pretrained:
     model = load(location, trust_code=trust_code)
     task = model.task
     if not isinstance(task, Continuation) or isinstance(task.generator, SequenceGenerator):
-        raise UserError(f"{location} is a {task.name}, which cannot score texts: give a GPT")
+        raise UserError(
+            f"{location} is a {task.name}, which cannot score texts: give a GPT, GPT-2 or Llama"
+        )
     return model
 
 

@@ -255,7 +255,9 @@ def recipe_from_json(
             return recipe_class.read(values, trust_code)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{where} is not a recipe of this version ({error})") from error
-    raise UserError(f"{where} is a recipe of kind {kind!r}, not {recipe_class.kind!r}")
+    raise UserError(
+        f"{where} is a recipe of kind {kind!r}, not {recipe_class.kind!r}: give another run"
+    )
 
 
 def override(

@@ -277,7 +277,9 @@ class Run(abc.ABC):
         if record["sha256"] != fingerprint:
             if self.vocabulary is not None and record.get(_HASH) != self.vocabulary.hash:
                 raise UserError(f"{self.path}/vocabulary is not the run's vocabulary: restore it")
-            raise UserError(f"the training data differ from those of {self.path}: {mend}")
+            raise UserError(
+                f"the training data differ from the data that {self.path} was trained on: {mend}"
+            )
 
     def data_record(self) -> dict[str, typing.Any]:
         """Returns the contents of data.json, which describe the training data of the run."""

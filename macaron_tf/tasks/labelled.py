@@ -124,7 +124,7 @@ class LabelledTask(OnePass):
         language_option = {"language": language} if language else {}
         examples = type(self).reader(self.task, split, tfds, source, **language_option)
         if examples.labels is None:
-            raise UserError(f"split {split!r} has no labels: give another, or use `predict`")
+            raise UserError(f"split {split!r} of {source or self.task.source} has no labels")
         return examples
 
     def read_splits(

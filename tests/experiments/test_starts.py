@@ -103,7 +103,7 @@ def test_a_pre_norm_decoder_without_its_new_attention_is_the_language_model(scal
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"block": "gmlp"}, "block='gmlp' is not supported in an encoder-decoder: use an"),
+        ({"block": "gmlp"}, "block='gmlp' must be one of 'transformer', 'macaron'"),
         ({"embedding_dim": 8}, "embedding_dim=8 is not supported in an encoder-decoder: use 16"),
         ({"positions": "transformer_xl"}, "positions='transformer_xl'"),
     ],
