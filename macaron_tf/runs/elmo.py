@@ -194,11 +194,9 @@ def embed(
     projection width. `tokenized` lines are split at white space only, not by `split_words`.
     """
     check_encodable(lines)
-    layers = tf.function(
-        lambda characters: network(characters, training=False),
-        autograph=False,
-        reduce_retracing=True,  # because batches have many lengths
-    )
+    # Batches have many lengths, so the function is traced for any.
+    forward = functools.partial(network, training=False)
+    layers = tf.function(forward, autograph=False, reduce_retracing=True)
     split = tf.strings.split if tokenized else split_words
     word_rows = (row for chunk in in_chunks(lines) for row in split(tf.constant(chunk)).to_list())
     for rows in _batched(word_rows):

@@ -314,14 +314,10 @@ def copy_encoder(
             # An encoder adds the vectors of the language and of segment 0 to every token.
             order = [language, *(other for other in languages if other != language)]
             order = (order * 2)[: side.languages.shape[0]]
-            vectors = [
-                ops.take(table, rows, axis=0)  # (1 or 2, D)
-                for table, rows in (
-                    (source_embeddings.languages, order),
-                    (source_embeddings.segments, [0] * len(order)),
-                )
-                if table is not None
-            ]
+            tables = [(source_embeddings.languages, order)]
+            tables.append((source_embeddings.segments, [0] * len(order)))
+            # (1 or 2, D)
+            vectors = [ops.take(table, rows, axis=0) for table, rows in tables if table is not None]
             if vectors:
                 side.languages.assign(sum(vectors))
     for name in ("encoder", "decoder"):

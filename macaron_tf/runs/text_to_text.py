@@ -153,12 +153,7 @@ class TextRecipe(Recipe):
     @property
     def answers(self) -> dict[str, typing.Any]:
         """Keyword arguments of `TaskGenerator`; see `ModelParts.answers`."""
-        return {
-            "task": self.task,
-            "longest": self.max_source,
-            "max_target": self.max_target,
-            "starts": self.starts,
-        }
+        return {**self.options("task", "max_target", "starts"), "longest": self.max_source}
 
     def usage(self) -> dict:
         return {**super().usage(), "trained_length": self.max_source, "answers": self.answers}
@@ -359,19 +354,13 @@ class TextRun(Run):
             print(f"sampling rates of the tasks: {', '.join(listing)}", flush=True)
             return recipe.mixing.make_draw(task_indices[pair_indices])
 
-        data, validation_data = (
-            TranslationData.from_pairs(
-                [pair for examples in sets for pair in examples.pairs],
-                run.text_vocabulary,
-                cleaning=cleaning,
-                batching=recipe.batching,
-                make_draw=draw_of_sets,
-            )
-            for sets, draw_of_sets in (
-                (training_sets, make_draw if len(sizes) > 1 else None),
-                (validation_sets, None),
-            )
-        )
+        def data_of(sets: Sequence[TextPairs], make_draw=None) -> TranslationData:
+            pairs = [pair for examples in sets for pair in examples.pairs]
+            options = {"cleaning": cleaning, "batching": recipe.batching, "make_draw": make_draw}
+            return TranslationData.from_pairs(pairs, run.text_vocabulary, **options)
+
+        data = data_of(training_sets, make_draw if len(sizes) > 1 else None)
+        validation_data = data_of(validation_sets)
         print(f"{recipe.task}: {data.summary()}", flush=True)
         warn_truncated(data.tokens.source.lengths, recipe.max_source, "max_source")
         warn_truncated(data.tokens.target.lengths, recipe.max_target, "max_target")

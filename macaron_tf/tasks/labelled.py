@@ -53,11 +53,8 @@ class Limits(Settings):
 
     def check(self) -> None:
         if self.language and self.language not in self.languages:
-            advice = (
-                f"give one of {', '.join(self.languages)}"
-                if self.languages
-                else "leave language out"
-            )
+            names = ", ".join(self.languages)
+            advice = f"give one of {names}" if names else "leave language out"
             raise UserError(f"language={self.language!r} is not a language of the model: {advice}")
 
     @property

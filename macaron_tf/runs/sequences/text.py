@@ -134,11 +134,8 @@ def article_data(recipe, tfds: Tfds | None) -> TaskData:
             f"each split needs more than {WORDS[0]} words, the length of a window, but has "
             f"{len(train)} and {len(validation)}: give more sources, or lower held_out"
         )
-    splits = (
-        windows(train, recipe.batch_size, WORDS),
-        windows(validation, _NUM_STREAMS, WORDS),
-        None,
-    )
+    sizes = (train, recipe.batch_size), (validation, _NUM_STREAMS)
+    splits = [*(windows(ids, streams, WORDS) for ids, streams in sizes), None]
     summary = f"{len(train):,} words, {len(validation):,} to validate"
     return task_data(0, splits, summary, vocabulary.size, _digest(itertools.chain(*word_splits)))
 
