@@ -174,7 +174,7 @@ def test_bad_recipes_corpora_and_texts_are_one_sentence(source, corpus, trained,
         # A second phase.
         (["train", "gpt2_tiny", run, *second], "does not support model.causal=False"),
         (["train", "bert_tiny", run, *second, "--vocabulary", "x"], "already has a vocabulary"),
-        (["train", "bert_tiny", run, *second, "--resume", trained], "RECIPE, RUN and --init: the run"),
+        (["train", "bert_tiny", run, *second, "--resume", trained], "RUN and --init: the run"),
     ):
         refused(main, arguments, message, tmp_path)
 
