@@ -145,15 +145,13 @@ class LineTranslator:
         draws depend on this number.
         """
         check_encodable(lines, first_line)
-        rows, warnings = [], []
-        starts = [line[: text_limit(self.max_source_length)] for line in lines]
+        rows, warnings, limit = [], [], self.max_source_length
+        starts = [line[: text_limit(limit)] for line in lines]
         for line_number, ids in enumerate(self.vocabulary.encode_lines(starts), first_line):
-            if len(ids) > self.max_source_length:
-                warnings.append(
-                    f"line {line_number} has more than {self.max_source_length} tokens, so only "
-                    f"the first {self.max_source_length} tokens are translated."
-                )
-            rows.append(list(ids[: self.max_source_length]))
+            if len(ids) > limit:
+                cut = f"so only the first {limit} tokens are translated."
+                warnings.append(f"line {line_number} has more than {limit} tokens, {cut}")
+            rows.append(list(ids[:limit]))
         translations: list[list[Hypothesis]] = [[Hypothesis("", 0.0, 0.0, 0)] for _ in rows]
         batches, special = list(self._batches(rows)), self.model.config.special
         results = self._search(

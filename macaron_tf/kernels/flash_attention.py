@@ -31,6 +31,8 @@ MASKED_SCORE = -2048.0
 # Score of keys that pad the last block. Even a row without visible keys ignores such keys.
 PADDING_SCORE = -1e30
 
+_dot = functools.partial(jnp.dot, preferred_element_type=jnp.float32)
+
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
@@ -78,7 +80,7 @@ class Parameters:
         Hidden keys (0 in the int32 `key_mask (K,)`) and keys outside `reach` have the score
         MASKED_SCORE, and keys after the end of the sequence PADDING_SCORE.
         """
-        scores = jnp.dot(query, key.T, preferred_element_type=jnp.float32)
+        scores = _dot(query, key.T)
         scores *= self.scale * math.log2(math.e)
         if key_mask is not None:
             scores = jnp.where((key_mask != 0)[None], scores, MASKED_SCORE)
@@ -152,9 +154,7 @@ def _forward(parameters: Parameters, blocks: Blocks, *arrays):
         total = total * rescaling + jnp.sum(weights, axis=1)
         if dropout_key is not None:
             weights = parameters.apply_dropout(weights, dropout_key, queries, keys)
-        part = jnp.dot(
-            weights.astype(value.dtype), value[block_slice, :], preferred_element_type=jnp.float32
-        )
+        part = _dot(weights.astype(value.dtype), value[block_slice, :])
         return total, new_maximum, mean * rescaling[:, None] + part
 
     zeros = jnp.zeros((blocks.outer,), jnp.float32)
@@ -175,7 +175,7 @@ def _weights(
     is the gradient of the outputs, and `delta (Q,)` is its inner product with the outputs.
     """
     weights = jnp.exp2(scores - logs[:, None])
-    score_gradient = jnp.dot(cotangent, value.T, preferred_element_type=jnp.float32)
+    score_gradient = _dot(cotangent, value.T)
     dropped_weights = weights
     if dropout_key is not None:
         dropped_weights = parameters.apply_dropout(weights, dropout_key, queries, keys)
@@ -199,9 +199,7 @@ def _backward_queries(parameters: Parameters, blocks: Blocks, *arrays):
         scores = parameters.scores(query_block, key_block, visible, queries, keys)
         arguments = (scores, log, block_cotangent, value[block_slice, :], block_delta)
         _, score_gradient = _weights(parameters, dropout_key, *arguments, queries, keys)
-        return total + jnp.dot(
-            score_gradient.astype(key_block.dtype), key_block, preferred_element_type=jnp.float32
-        )
+        return total + _dot(score_gradient.astype(key_block.dtype), key_block)
 
     count = key.shape[0] // blocks.inner
     bounds = _block_range(block_index, blocks, count, *parameters.reach)
@@ -229,8 +227,7 @@ def _backward_keys(parameters: Parameters, blocks: Blocks, *arrays):
         weights, score_gradient = _weights(parameters, dropout_key, *arguments, queries, keys)
         parts = ((score_gradient, query_block), (weights, block_cotangent))
         return tuple(
-            total
-            + jnp.dot(gradient.astype(operand.dtype).T, operand, preferred_element_type=jnp.float32)
+            total + _dot(gradient.astype(operand.dtype).T, operand)
             for total, (gradient, operand) in zip(totals, parts, strict=True)
         )
 

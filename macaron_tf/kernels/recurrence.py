@@ -198,9 +198,8 @@ def _loop(step, start, inputs: list, reverse: bool = False):
     import tensorflow as tf
 
     count, shape = ops.shape(inputs[0])[0], tf.shape(start)
-    states = tf.raw_ops.TensorListReserve(
-        element_shape=shape, num_elements=count, element_dtype=start.dtype
-    )
+    element = {"element_shape": shape, "element_dtype": start.dtype}
+    states = tf.raw_ops.TensorListReserve(num_elements=count, **element)
 
     def body(index, c, states):
         position = count - 1 - index if reverse else index
@@ -211,9 +210,7 @@ def _loop(step, start, inputs: list, reverse: bool = False):
     *_, states = tf.while_loop(
         lambda index, *_: index < count, body, (0, start, states), maximum_iterations=count
     )
-    states = tf.raw_ops.TensorListStack(
-        input_handle=states, element_shape=shape, element_dtype=start.dtype
-    )
+    states = tf.raw_ops.TensorListStack(input_handle=states, **element)
     return tf.ensure_shape(states, inputs[0].shape[:1] + start.shape)
 
 

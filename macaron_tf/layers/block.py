@@ -147,11 +147,8 @@ class Block(Mixer):
 
     def _initializers(self) -> dict[str, keras.initializers.Initializer]:
         """Returns new clones of the kernel and output initializers for one sub-layer."""
-        output = self.output_initializer or self.kernel_initializer
-        return {
-            "kernel_initializer": self.kernel_initializer.clone(),
-            "output_initializer": output.clone(),
-        }
+        kernel, output = self.kernel_initializer, self.output_initializer or self.kernel_initializer
+        return {"kernel_initializer": kernel.clone(), "output_initializer": output.clone()}
 
     def _mixers(self) -> Iterator[tuple[str, str, Mixer, Mix, bool]]:
         """Yields the operator, name, mixer and `Mix` of each sub-layer, and a branch flag.

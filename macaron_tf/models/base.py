@@ -150,10 +150,8 @@ class Model(Recording, keras.Model):
 
     def _signature(self, make_spec) -> Any:
         required = [(name, (None,) * rank, "int32") for name, rank in self._required_inputs()]
-        specs = {
-            name: make_spec(shape=shape, dtype=dtype, name=name)
-            for name, shape, dtype in self._first_inputs or required
-        }
+        inputs = self._first_inputs or required
+        specs = {name: make_spec(shape=s, dtype=dtype, name=name) for name, s, dtype in inputs}
         return next(iter(specs.values())) if self._first_is_tensor else specs
 
     def _required_inputs(self) -> list[tuple[str, int]]:

@@ -175,17 +175,14 @@ class GeneratorDiscriminator(Model):
             if value != generated[field]:
                 raise ValueError(f"{field}={value!r} must be the generator's {generated[field]!r}")
         self.encoder = Encoder(config)
-        self.generator = PretrainingEncoder(
-            generator_config, embeddings=self.encoder.embeddings, name="generator"
-        )
+        options = {"embeddings": self.encoder.embeddings, "name": "generator"}
+        self.generator = PretrainingEncoder(generator_config, **options)
         options = config.options("activation", "initializer_range")
         self.replaced_token = language_heads.ReplacedTokenHead(**options, name="replaced_token")
 
     def call(self, inputs, training=None):
-        return {
-            **self.generator(inputs, training=training),
-            "replaced_token": self.replaced_logits(inputs, training=training),
-        }
+        outputs = self.generator(inputs, training=training)
+        return {**outputs, "replaced_token": self.replaced_logits(inputs, training=training)}
 
     def replaced_logits(self, inputs, training=None):
         """Computes the discriminator's logits `(B, L)`, which are high at replaced tokens."""

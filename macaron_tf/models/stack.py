@@ -84,11 +84,9 @@ class Stack(Mixer):
         attending = sum(block.takes_bias for block in self.blocks)
         tables = {"none": 0, "shared": min(attending, 1), "per_layer": attending}
         self.biases = []
+        options: dict[str, Any] = {"bidirectional": not causal}
         for index in range(tables[config.relative_bias]):
-            options: dict[str, Any] = {
-                "bidirectional": not causal,
-                "name": f"relative_bias_{index}",
-            }
+            options["name"] = f"relative_bias_{index}"
             if bias_range:
                 options["initializer"] = keras.initializers.RandomNormal(stddev=bias_range)
             self.biases.append(RelativePositionBias(config.num_heads, **options))

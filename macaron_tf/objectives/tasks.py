@@ -207,13 +207,7 @@ class SimilarityObjective(Objective):
         return {**sums, "input_tokens": tokens}
 
     @abc.abstractmethod
-    def loss(
-        self,
-        network: SiameseEncoder,
-        vectors: Tensor,
-        labels: Tensor | None,
-        training: bool = False,
-    ) -> Tensor:
+    def loss(self, network, vectors: Tensor, labels: Tensor | None, training=False) -> Tensor:
         """Computes the loss of each example, `(B,)` float32, from sentence vectors `(B, S, D)`.
 
         `labels` is `None` if the batch has no labels, which only triplets allow.
