@@ -113,7 +113,6 @@ def write_version(
                 signatures |= graph.steps(lite_engine.output)
             tf.saved_model.save(module, str(staging), signatures=signatures)
             task.vocabulary.save(extra)
-            dtypes = {"compute_dtype": task.network.compute_dtype}
             if certificate:
                 facts = certificate.check(graph, staging, lite_engine, formats)
                 card += f"\n{_SECTION}{certificate_text(facts)}"
@@ -121,8 +120,8 @@ def write_version(
                 facts["lite"] = {**lite_engine.save_max_rows(), **facts.pop("lite", {})}
             if card:
                 (staging / "README.md").write_text(card)
-            record = {**record, **dtypes, **facts, "vocabulary": task.vocabulary.hash}
-            record |= {"kind": task.name, "texts": task.texts}
+            record = {**record, "compute_dtype": task.network.compute_dtype, **facts}
+            record |= {"vocabulary": task.vocabulary.hash, "kind": task.name, "texts": task.texts}
             record["examples"] = [*task.typical_texts()]
             (extra / RECORD).write_text(json.dumps(record, indent=2) + "\n")
             write_warm_up(staging, graph.signatures, task.typical_texts())

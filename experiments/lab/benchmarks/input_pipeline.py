@@ -44,7 +44,6 @@ IGNORED_LABEL = -100  # label that the cross entropy of PyTorch ignores
 REFERENCE = "Hugging Face tokenizers, NumPy"
 FROM_TEXT = "ours, from text"
 FROM_SHARDS = "ours, from prepared shards"
-_VOCABULARY_SIZE = 8000
 
 command = Benchmark(
     "input_pipeline",
@@ -239,8 +238,8 @@ def main(options: argparse.Namespace) -> Tables:
     """Runs the benchmark: checks and times the implementations at each row length."""
     _stay_on_one_core()
     texts = read_texts(options.megabytes)
-    sample = "\n".join(texts)[: 1 << 20]
-    vocabulary = WordPieceVocabulary.train(sample.split("\n"), _VOCABULARY_SIZE)
+    sample = "\n".join(texts)[: 1 << 20].split("\n")
+    vocabulary = WordPieceVocabulary.train(sample, size=8000)
     about = f"{vocabulary.pieces:,} pieces, generated text"
     for length in options.lengths:
         with tempfile.TemporaryDirectory() as folder:
