@@ -11,10 +11,6 @@ macaron_tf has no counterpart for the model's layers or settings. The message na
 setting or weight.
 """
 
-from macaron_tf.hub.keras_models import (
-    import_keras_hub_encoder,
-    read_keras_hub,
-    read_model_garden_bert,
-)
-from macaron_tf.hub.reading import import_encoder_decoder, read_hugging_face
+from macaron_tf.hub.hugging_face import import_encoder_decoder, read_hugging_face
+from macaron_tf.hub.keras_models import import_keras_hub, read_model_garden_bert
 from macaron_tf.tasks.model_parts import ModelParts

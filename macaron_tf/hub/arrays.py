@@ -8,23 +8,26 @@ library. In both, `{}` stands for the index of a block:
     "embeddings/segments": Raw("segments.weight")
 
 If the key is the end of a layer's path, the value is the name of a layer in the other library, or a
-tuple of layer names. The method `layer_array` converts each array to macaron_tf's layout. The
-kernels of several layers are concatenated, and so are their biases. If the key is the end of a
-variable's path, the value is an array, which is assigned unchanged, or a `Raw`: the names of one or
-more arrays and an optional transformation.
+tuple of layer names. The kernels of several layers are concatenated, and so are their biases. If
+the key is the end of a variable's path, the value is an array, which is assigned unchanged, or a
+`Raw`: the names of one or more arrays and an optional transformation. A function as the value gets
+the whole path, and returns one of these, or `None` for a path without a counterpart.
+
+`assign_weights` reads by such a mapping, and `layer_state` in writing.py writes by it.
 """
 
 import dataclasses
 import pathlib
 import re
-import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
 
 from macaron_tf.errors import UserError, first_line, needed
 from macaron_tf.io.paths import read_json
+from macaron_tf.special import Special
 from macaron_tf.text import PieceVocabulary
 
 _MEND = "download or copy the weights again"
@@ -32,69 +35,48 @@ _SAME = "give a configuration and weights of the same model"
 
 
 class Arrays:
-    """Named weight arrays of another library's model, with a record of the arrays read so far.
-
-    A subclass defines two things. The method `layer_array(layer, variable)` returns an array of the
-    other library's layer in macaron_tf's layout, where `variable` is the variable's name in
-    macaron_tf, such as "kernel" or "gamma". The class attribute `kernel_suffix` is the suffix in
-    the name of a linear layer's kernel.
-
-    Attributes:
-        arrays: dict mapping name to array.
-    """
-
-    kernel_suffix: typing.ClassVar[str]
-
-    def __init__(self, arrays: Mapping[str, np.ndarray]):
-        self.arrays = arrays
-        self.names_read: set[str] = set()
-
-    def find(self, name: str) -> list[str]:
-        """Returns the full names of all arrays called `name`. A subclass may accept other names."""
-        return [name] if name in self.arrays else []
-
-    def has(self, name: str | None) -> bool:
-        """Returns whether an array matches `name`. For `None`, the result is False."""
-        return name is not None and bool(self.find(name))
-
-    def has_layer(self, layer: str | None) -> bool:
-        """Returns whether the kernel of `layer` exists. For `None`, the result is False."""
-        return layer is not None and self.has(f"{layer}{self.kernel_suffix}")
-
-    def array(self, *names: str) -> np.ndarray:
-        """Returns the array of the first name that matches, and records that the array was read."""
-        matches = next(filter(None, map(self.find, names)), [])
-        if len(matches) != 1:
-            several = f"{len(matches)} arrays" if matches else "no array"
-            raise UserError(
-                f"the weights contain {several} called {names[0]}, but must contain one: {_SAME}"
-            )
-        self.names_read.add(matches[0])
-        return self.arrays[matches[0]]
-
-
-class TorchArrays(Arrays):
-    """Weights of a PyTorch model.
+    """Weight arrays by PyTorch's names, with a record of the arrays read so far.
 
     Args:
         prefix: prefix to remove from the names.
         transpose_kernels: whether kernels have the shape (outputs, inputs), as in PyTorch's
             `Linear`, instead of (inputs, outputs), as in transformers' `Conv1D`.
+        by_end: whether a search finds every name whose last parts, between dots, are the given
+            name.
     """
 
-    kernel_suffix = ".weight"
-
     def __init__(
-        self, state: Mapping[str, np.ndarray], prefix: str = "", transpose_kernels: bool = True
+        self,
+        state: Mapping[str, np.ndarray],
+        prefix: str = "",
+        transpose_kernels: bool = True,
+        by_end: bool = False,
     ):
-        super().__init__({name.removeprefix(prefix): value for name, value in state.items()})
-        self.transpose_kernels = transpose_kernels
+        self.arrays = {name.removeprefix(prefix): value for name, value in state.items()}
+        self.transpose_kernels, self.by_end = transpose_kernels, by_end
+        self.names_read: set[str] = set()
 
-    def layer_array(self, layer: str, variable: str) -> np.ndarray:
-        name = "bias" if variable in ("bias", "beta") else "weight"
-        # Early conversions of BERT kept TensorFlow's names of LayerNorm weights (gamma, beta).
-        array = self.array(f"{layer}.{name}", f"{layer}.{variable}")
-        return array.T if self.transpose_kernels and variable == "kernel" else array
+    def find(self, name: str) -> list[str]:
+        """Returns the full names of all arrays called `name`."""
+        if self.by_end:
+            return [full for full in self.arrays if f".{full}".endswith(f".{name}")]
+        return [name] if name in self.arrays else []
+
+    def has(self, name: str) -> bool:
+        return bool(self.find(name))
+
+    def has_layer(self, layer: str | None) -> bool:
+        """Returns whether the kernel of `layer` exists. For `None`, the result is False."""
+        return layer is not None and self.has(f"{layer}.weight")
+
+    def array(self, *names: str) -> np.ndarray:
+        """Returns the array of the first name that matches, and records that the array was read."""
+        matches = next(filter(None, map(self.find, names)), [])
+        if len(matches) != 1:
+            found = f"{len(matches)} arrays" if matches else "no array"
+            raise UserError(f"the weights contain {found} called {names[0]}, not one: {_SAME}")
+        self.names_read.add(matches[0])
+        return self.arrays[matches[0]]
 
 
 def read_state(directory: pathlib.Path) -> dict[str, np.ndarray]:
@@ -176,22 +158,19 @@ class Raw:
 
     Args:
         names: full names of the arrays, with `{}` for the index of a block.
-        transform: function that converts each array before the concatenation; `None` means no
-            conversion.
-        inverse: inverse of `transform`, for writing arrays. An export needs `inverse` if
-            `transform` is set.
+        transform: function that converts each array before the concatenation.
+        inverse: inverse of `transform`, for writing arrays.
     """
 
     def __init__(
-        self, *names: str, transform: Transform | None = None, inverse: Transform | None = None
+        self, *names: str, transform: Transform = np.asarray, inverse: Transform = np.asarray
     ):
-        self.names = names
-        self.transform = transform or np.asarray
-        self.inverse = inverse if transform or inverse else np.asarray
+        self.names, self.transform, self.inverse = names, transform, inverse
 
 
-# Mapping of weight names. If an entry is an array, the array is assigned to the variable unchanged.
-Table = Mapping[str, str | tuple[str, ...] | Raw | np.ndarray]
+# Entry of a mapping of weight names, and the mapping; see the beginning of this module.
+Entry: TypeAlias = str | tuple[str, ...] | Raw | np.ndarray | None
+Table = Mapping[str, Entry | Callable[[str], Entry]]
 
 
 def transformer_layer(
@@ -232,14 +211,14 @@ def transformer_layer(
         "feed_forward_1/norm": [feed_forward_norm],
     }
     return {
-        f"{path_prefix}/{path}": tuple(prefix + n for n in names) for path, names in parts.items()
+        f"{path_prefix}/{path}": tuple(prefix + name for name in names)
+        for path, names in parts.items()
+        if names
     }
 
 
 def padded_rows(size: int, is_bias: bool = False, fill_row: int | None = None) -> Transform:
     """Returns a function that appends rows to an embedding table `(V', ...)`, up to `size` rows.
-
-    The returned function raises a UserError if the table has more rows.
 
     Args:
         is_bias: whether the table is an output bias. The appended rows are then
@@ -249,25 +228,29 @@ def padded_rows(size: int, is_bias: bool = False, fill_row: int | None = None) -
 
     def pad(array: np.ndarray) -> np.ndarray:
         missing = _UNUSED_TOKEN_BIAS if is_bias else 0.0
+        missing = missing if fill_row is None else array[fill_row]
         table = np.full((size, *array.shape[1:]), missing, "float32")
         table[: len(array)] = array
-        if fill_row is not None:
-            table[len(array) :] = array[fill_row]
         return table
 
     return pad
 
 
-def check_pieces(vocabulary: PieceVocabulary, tokens: np.ndarray) -> None:
-    """Raises a UserError if the embedding table `tokens` has too few rows for a vocabulary."""
-    special = {*vocabulary.special.ids, *vocabulary.special.sentinels}
+def fitted(vocabulary: PieceVocabulary | None, special: Special, tokens: np.ndarray) -> Special:
+    """Returns the special tokens of `vocabulary` with the embedding table `tokens`, or `special`.
+
+    A table with too few rows for the vocabulary raises a UserError.
+    """
+    if vocabulary is None:
+        return special
+    special_ids = {*vocabulary.special.ids, *vocabulary.special.sentinels}
     # Some released models lack the row of a special token, such as the mask of BART for summaries.
-    if not {*range(len(tokens), vocabulary.pieces)} <= special:
-        raise UserError(
-            f"the vocabulary has {vocabulary.pieces} tokens, but the model has only {len(tokens)} "
-            "embeddings: use the tokenizer files and config.json that belong to the weights"
-        )
+    if not {*range(len(tokens), vocabulary.pieces)} <= special_ids:
+        found = f"the vocabulary has {vocabulary.pieces} tokens, but the model has only"
+        mend = "use the tokenizer files and config.json that belong to the weights"
+        raise UserError(f"{found} {len(tokens)} embeddings: {mend}")
     vocabulary.special = dataclasses.replace(vocabulary.special, rows=len(tokens))
+    return vocabulary.special
 
 
 def assign(variable: keras.Variable, value: np.ndarray) -> None:
@@ -287,42 +270,38 @@ def assign_weights(
         random_layers: names of sub-layers whose variables keep their random initial values.
     """
     for variable in layer.weights:
-        if not any(f"/{name}/" in f"/{variable.path}" for name in random_layers):
-            assign(variable, _value(variable.path, arrays, table))
+        path = variable.path
+        if any(f"/{name}/" in f"/{path}" for name in random_layers):
+            continue
+        value = find_entry(path, table, arrays.transpose_kernels)
+        if value is None:
+            raise UserError(f"the weights contain nothing for the model's weight {path}: {_SAME}")
+        if isinstance(value, Raw):
+            parts = [value.transform(arrays.array(name)) for name in value.names]
+            value = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
+        assign(variable, value)
 
 
-def find_entry(path: str, table: Table) -> tuple[Raw | np.ndarray | None, list[str], str]:
-    """Looks up the entry for a variable in a mapping of weight names.
-
-    Returns:
-        A tuple of three values. The first value is the entry if its key matches the variable. This
-        value is `None` if the key matches the layer of the variable, or if there is no entry. The
-        second value is the list of array or layer names in the other library, with the index of the
-        block. The list is empty if there is no entry, or if the entry contains no names. The third
-        value is the last part of `path`, such as "kernel".
-    """
+def find_entry(path: str, table: Table, transpose_kernels: bool = True) -> Any:
+    """Returns an array or a `Raw` for the variable at `path`; `None` if the table has neither."""
     block = re.search(r"block_(\d+)", path)
-    index = int(block[1]) if block else 0
+    index = block[1] if block else "0"
     pattern = "/" + re.sub(r"block_\d+", "block_{}", path)
     layer, _, variable = pattern.rpartition("/")
     for key, entry in table.items():
-        if pattern.endswith(f"/{key}"):
-            names = entry.names if isinstance(entry, Raw) else ()
-            return entry, [name.format(index) for name in names], variable
-        if layer.endswith(f"/{key}"):
-            names = (entry,) if isinstance(entry, str) else entry
-            return None, [name.format(index) for name in names], variable
-    return None, [], variable
-
-
-def _value(path: str, arrays: Arrays, table: Table) -> np.ndarray:
-    entry, names, variable = find_entry(path, table)
-    if isinstance(entry, np.ndarray):
-        return entry
-    if not names:
-        raise UserError(f"the weights contain nothing for the model's weight {path}: {_SAME}")
-    if entry is None:
-        parts = [arrays.layer_array(name, variable) for name in names]
-    else:
-        parts = [entry.transform(arrays.array(name)) for name in names]
-    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
+        if callable(entry):
+            entry = entry(path)
+        elif not (pattern.endswith(f"/{key}") or layer.endswith(f"/{key}")):
+            entry = None
+        if isinstance(entry, np.ndarray):
+            return entry
+        if isinstance(entry, Raw):
+            names = (name.format(index) for name in entry.names)
+            return Raw(*names, transform=entry.transform, inverse=entry.inverse)
+        if entry is not None:
+            layers = (entry,) if isinstance(entry, str) else entry
+            suffix = "bias" if variable in ("bias", "beta") else "weight"
+            flip = np.transpose if transpose_kernels and variable == "kernel" else np.asarray
+            names = (f"{name.format(index)}.{suffix}" for name in layers)
+            return Raw(*names, transform=flip, inverse=flip)
+    return None

@@ -128,10 +128,8 @@ class ForeignConfig:
         known = {*self.names_read, *_WITHOUT_EFFECT, *_GENERATION, *without_effect}
         unread = [name for name, value in self.fields.items() if value and name not in known]
         if unread:
-            raise UserError(
-                f"{self.where} has fields that macaron_tf does not know: {', '.join(unread)}: "
-                "remove those that the model's answers do not depend on"
-            )
+            found = f"{self.where} has fields that macaron_tf does not know: {', '.join(unread)}"
+            raise UserError(f"{found}: remove those that the model's answers do not depend on")
 
     def number(self, field: str, default: float | None = None, value_type: type = int) -> Any:
         """Returns the value of a field with a number or a bool, converted to the field's type.
@@ -149,18 +147,6 @@ class ForeignConfig:
             why = f"{self.where} has {field}={value!r}"
             raise UserError(f"{why}, but {field} must be {names[value_type]}: correct this field")
         return value_type(value)
-
-    def settings(self, table: Mapping[str, tuple]) -> dict[str, Any]:
-        """Reads settings, and returns a dict mapping macaron_tf setting to value.
-
-        `table` has the format of `Family.settings`.
-        """
-        return {
-            setting: self.choice(field, choices[0], default)
-            if choices
-            else self.number(field, default)
-            for setting, (field, default, *choices) in table.items()
-        }
 
     def choice(self, field: str, choices: Mapping[Any, str], default: Any = None) -> str:
         """Returns macaron_tf's name for the value of a field, such as an activation.
@@ -187,8 +173,8 @@ class ForeignConfig:
 
     def refusal(self, found: str, supported: str) -> UserError:
         """Returns the error for a value in the file."""
-        text = f"{self.where} has {found}, but only {supported} can be used: give another model"
-        return UserError(text)
+        only = f"but only {supported} can be used: give another model"
+        return UserError(f"{self.where} has {found}, {only}")
 
     def _required(self, field: str, default) -> Any:
         self.names_read.add(field)
@@ -207,6 +193,18 @@ def shortest_period(values: Sequence[int]) -> tuple[int, ...]:
     candidates = (tuple(values[:size]) for size in sizes)
     periods = (t for t in candidates if all(v == t[n % len(t)] for n, v in enumerate(values)))
     return next(periods, (0,))
+
+
+def usual_sizes(hidden: int, inner: int, heads: int, layers: int, length: int) -> dict[str, tuple]:
+    """Entries of `Family.settings` for transformers' usual field names, with these defaults."""
+    return {
+        "hidden_dim": ("hidden_size", hidden),
+        "feed_forward_dim": ("intermediate_size", inner),
+        "num_heads": ("num_attention_heads", heads),
+        "num_layers": ("num_hidden_layers", layers),
+        "max_length": ("max_position_embeddings", length),
+        "initializer_range": ("initializer_range", 0.02),
+    }
 
 
 def rotary_settings(

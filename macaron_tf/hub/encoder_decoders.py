@@ -1,7 +1,6 @@
 """Rules for the encoder-decoders of another library: the reader and the writer of their folders."""
 
 import dataclasses
-import functools
 import pathlib
 from collections.abc import Callable, Mapping
 
@@ -9,7 +8,7 @@ import keras
 import numpy as np
 
 from macaron_tf.errors import UserError
-from macaron_tf.hub.arrays import Raw, Table, assign_weights, check_pieces, padded_rows, read_state
+from macaron_tf.hub.arrays import Raw, Table, assign_weights, fitted, padded_rows
 from macaron_tf.hub.config import ForeignConfig, ends_of, id_tuple, json_bytes
 from macaron_tf.hub.family import LANGUAGE_CLASSES, Family, ModelFolder, build_model, missing_head
 from macaron_tf.hub.tokenizers.reading import refuse_lower_case
@@ -43,6 +42,8 @@ class SequenceFamily(Family):
         appends_padding: whether a padding token after all others starts the decoder, whose
             embedding must be zero (see `_shift_start_to_zero`).
         saves_positions: whether a folder contains the sinusoidal positions.
+        output_kernel: name of the output layer's kernel, which may differ from the token
+            embeddings. Without a name, the two are equal.
     """
 
     networks = (EncoderDecoder,)
@@ -56,28 +57,74 @@ class SequenceFamily(Family):
     starts_with_padding: bool = False
     appends_padding: bool = False
     saves_positions: bool = False
+    output_kernel: str = ""
 
     def read(self, folder: ModelFolder) -> ModelParts:
         config = folder.config
         refuse_lower_case(folder.lower_case, folder.path)
-        has_tokenizer = any((folder.path / name).is_file() for name in _TOKENIZERS)
         vocabulary: PieceVocabulary | None = folder.vocabulary
-        if self.read_tokenizer and has_tokenizer and vocabulary is None:
+        if self.read_tokenizer and vocabulary is None and folder.has(*_TOKENIZERS):
             vocabulary = self.read_tokenizer(folder.path)
         generation = config.generation(folder.path)
-        start = config.get("decoder_start_token_id")
-        start = generation.get("decoder_start_token_id", start)
+        name = "decoder_start_token_id"
+        start = generation.get(name, config.get(name))
         if vocabulary and not self.starts and start is not None:
             vocabulary.special = dataclasses.replace(vocabulary.special, begin=start)
-        model = import_model(read_state(folder.path), self, config, vocabulary)
-        special = model.special
-        ends: dict[str, tuple[int, ...]] = ends_of(generation, special)
+        model = self.convert(folder.state, config, vocabulary)
+        special, ends = model.special, ends_of(generation, model.special)
         if self.starts and vocabulary and start != special.begin:
             # The encoder reads <s> text </s>, and the decoder starts with </s>, which most models
             # force <s> to follow.
             forced = id_tuple(generation.get("forced_bos_token_id"))
             ends |= {"source_start": (special.begin,), "answer_start": (start, *forced)}
         return dataclasses.replace(model, generation=generation, ends=ends)
+
+    def convert(
+        self,
+        state: Mapping[str, np.ndarray],
+        config: ForeignConfig,
+        vocabulary: PieceVocabulary | None = None,
+    ) -> ModelParts:
+        """Builds a macaron_tf model from another library's weights and settings."""
+        arrays, missing = self.arrays(state), ""
+        settings, tokens = self.read_settings(config), arrays.array(*self.tokens)
+        # Of a model whose tokenizer is not read.
+        pad_id, start = map(config.number, ("pad_token_id", "decoder_start_token_id"))
+        end, *_ = id_tuple(config.get("eos_token_id")) or (config.number("eos_token_id"),)
+        special = Special(pad_id, config.get("unk_token_id"), start, end, rows=len(tokens))
+        special = fitted(vocabulary, special, tokens)
+        size = vocabulary.size if vocabulary else len(tokens)
+        # Rows without a token are copies of the padding, whose probability is almost 0.
+        pad = padded_rows(size, fill_row=special.pad)
+        tokens = pad(tokens)
+        for part in self.body_prefixes:
+            if not any(name.startswith(part) for name in arrays.arrays):
+                lack = f"the weights of the {config.architecture or self.name} have no {part[:-1]}"
+                raise UserError(f"{lack}, but only an encoder and its decoder can be read")
+        table = {**self.table, "embedding/table": tokens}
+        if settings.get("gated"):
+            table |= self.gated_table
+        if self.output_kernel:
+            has_output = arrays.has(self.output_kernel)
+            output = pad(arrays.array(self.output_kernel)) if has_output else tokens
+            # A T5 1.1 without its output matrix may be saved with tie_word_embeddings=True.
+            tied = settings["scaled_logits"] or config.architecture.endswith(LANGUAGE_CLASSES)
+            if not has_output and not (tied and config.get("tie_word_embeddings", True)):
+                missing = self.output_kernel
+            settings["tied"] = np.array_equal(output, tokens)
+            table["output_projection/kernel"] = output.T
+        else:
+            bias = np.ravel(arrays.arrays.get("final_logits_bias", 0.0))
+            settings["logits_bias"] = bool(np.any(bias))
+            if settings["logits_bias"]:
+                table["logits_bias"] = pad(bias)
+        ids = {"pad_id": special.pad, "begin_id": special.begin, "end_id": special.end}
+        network = build_model(EncoderDecoder, {"vocab_size": size, **ids, **settings})
+        assign_weights(network, arrays, table)
+        unread = self.check_unread(arrays)
+        fields = {"missing_head": missing_head(config, unread) or missing, "unread": unread}
+        fields["sentinels"] = len(special.sentinels)
+        return ModelParts(network, self.catalog, self.objective, vocabulary, special, **fields)
 
     def missing_part(self, model: ModelParts) -> str:
         if self.output_kernel:  # T5
@@ -114,8 +161,6 @@ class SequenceFamily(Family):
             "forced_bos_token_id": answer_start[1] if answer_start[1:] else None,
             "forced_eos_token_id": None,
         }
-        fields = self.written_fields(config, self.class_name, len(rows))
-        fields = {name: value for name, value in fields.items() if value is not None}
         default = {
             **{name: value for name, value in token_ids.items() if name != "unk_token_id"},
             "suppress_tokens": _suppressed_ids(model, {special.pad, pad_id, answer_start[0]}),
@@ -141,6 +186,7 @@ class SequenceFamily(Family):
                 model_file = tokenizer.pop("spiece.model")
                 tokenizer |= dict.fromkeys(("source.spm", "target.spm"), model_file)
             files |= tokenizer
+        fields = self.written_fields(config, self.class_name, len(rows))
         return HuggingFaceFolder(
             config={**fields, **token_ids, "is_encoder_decoder": True},
             state=state,
@@ -158,11 +204,12 @@ class SequenceFamily(Family):
             "logits_bias": Raw("final_logits_bias", inverse=lambda bias: bias[rows][None]),
         }
         if "position_offset" in self.fixed_settings:
-            offset = self.fixed_settings["position_offset"] - config.position_offset
-            pad = functools.partial(np.pad, pad_width=((offset, 0), (0, 0)))
+            before = self.fixed_settings["position_offset"] - config.position_offset
             for stack, embeddings in STACKS.items():
-                name = f"{stack}.embed_positions.weight"
-                table[f"{embeddings}/positions/table"] = Raw(name, inverse=pad)
+                table[f"{embeddings}/positions/table"] = Raw(
+                    f"{stack}.embed_positions.weight",
+                    inverse=lambda positions: np.pad(positions, ((before, 0), (0, 0))),
+                )
         state, width = {}, config.hidden_dim
         if self.saves_positions:
             zeros = np.zeros((1, config.max_length, width), "float32")
@@ -226,57 +273,3 @@ def _suppressed_ids(model: ModelParts, ids: set[int]) -> list[int]:
     if model.vocabulary and (model.objective or model.answers):
         ids |= {*special.ids}
     return sorted(ids - {special.end, *_answer_start(model)[1:]})
-
-
-def _special(config: ForeignConfig, rows: int) -> Special:
-    """Returns the special tokens of a model whose tokenizer is not read."""
-    pad, start = map(config.number, ("pad_token_id", "decoder_start_token_id"))
-    end, *_ = id_tuple(config.get("eos_token_id")) or (config.number("eos_token_id"),)
-    return Special(pad, config.get("unk_token_id"), start, end, rows=rows)
-
-
-def import_model(
-    state: Mapping[str, np.ndarray],
-    family: SequenceFamily,
-    config: ForeignConfig,
-    vocabulary: PieceVocabulary | None = None,
-) -> ModelParts:
-    """Builds a macaron_tf model from another library's weights and settings."""
-    arrays, missing = family.arrays(state), ""
-    settings, tokens = family.read_settings(config), arrays.array(*family.tokens)
-    special, size = _special(config, len(tokens)), len(tokens)
-    if vocabulary:
-        check_pieces(vocabulary, tokens)
-        special, size = vocabulary.special, vocabulary.size
-    # Rows without a token are copies of the padding, whose probability is almost 0.
-    pad = padded_rows(size, fill_row=special.pad)
-    tokens = pad(tokens)
-    for part in family.body_prefixes:
-        if not any(name.startswith(part) for name in arrays.arrays):
-            lack = f"the weights of the {config.architecture or family.name} have no {part[:-1]}"
-            raise UserError(f"{lack}, but only an encoder and its decoder can be read")
-    table = {**family.table, "embedding/table": tokens}
-    if settings.get("gated"):
-        table |= family.gated_table
-    if family.output_kernel:
-        has_output = arrays.has(family.output_kernel)
-        output = pad(arrays.array(family.output_kernel)) if has_output else tokens
-        # A T5 1.1 without its output matrix may be saved with tie_word_embeddings=True.
-        tied = settings["scaled_logits"] or config.architecture.endswith(LANGUAGE_CLASSES)
-        if not has_output and not (tied and config.get("tie_word_embeddings", True)):
-            missing = family.output_kernel
-        settings["tied"] = np.array_equal(output, tokens)
-        table["output_projection/kernel"] = output.T
-    else:
-        bias = np.ravel(arrays.arrays.get("final_logits_bias", 0.0))
-        settings["logits_bias"] = bool(np.any(bias))
-        if settings["logits_bias"]:
-            table["logits_bias"] = pad(bias)
-    ids = {"pad_id": special.pad, "begin_id": special.begin, "end_id": special.end}
-    network = build_model(EncoderDecoder, {"vocab_size": size, **ids, **settings})
-    assign_weights(network, arrays, table)
-    # The output matrix may differ from the token embeddings.
-    unread = dataclasses.replace(family, output_kernel="").check_unread(arrays)
-    fields = {"missing_head": missing_head(config, unread) or missing, "unread": unread}
-    fields["sentinels"] = len(special.sentinels)
-    return ModelParts(network, family.catalog, family.objective, vocabulary, special, **fields)

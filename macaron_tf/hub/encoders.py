@@ -1,7 +1,4 @@
-"""Rules for the encoders of another library: the reader and the writer of their folders.
-
-`keras_models` also uses `import_encoder`, for encoders from KerasHub and Model Garden.
-"""
+"""Rules for the encoders of another library: the reader and the writer of their folders."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -10,9 +7,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from macaron_tf.hub.arrays import Arrays, Raw, Table, assign_weights, check_pieces, padded_rows
-from macaron_tf.hub.family import TASKS, Family, ModelFolder, TaskHead, build_model, missing_head
-from macaron_tf.hub.heads import ReadHead, find_head, head_fields, head_state, other_activation
+from macaron_tf.hub.arrays import Arrays, Raw, Table, assign_weights, fitted, padded_rows
+from macaron_tf.hub.family import Family, ModelFolder, build_model, missing_head
+from macaron_tf.hub.heads import HEADED, ReadHead, TaskHead, head_state
 from macaron_tf.hub.sentence_transformers import sentence_files
 from macaron_tf.hub.tokenizers.reading import read_vocabulary
 from macaron_tf.hub.tokenizers.writing import tokenizer_files
@@ -53,7 +50,7 @@ class EncoderFamily(Family):
             table, as in RoBERTa.
     """
 
-    networks = (*_HEADLESS, *TASKS)
+    networks = (*_HEADLESS, *HEADED)
     catalog: str = "bert_base"
     heads: Table = dataclasses.field(default_factory=dict)
     masked_class_suffix: str = "ForMaskedLM"
@@ -77,17 +74,59 @@ class EncoderFamily(Family):
         if vocabulary and self.checks_padding and vocabulary.special.pad != padding:
             tokenizer = f"the tokenizer's {vocabulary.special.pad}"
             raise config.refusal(f"pad_token_id={padding}", tokenizer)
-        arrays = self.read_arrays(folder)
+        arrays = self.arrays(folder.state)
         if self.positions_from_padding:
             settings["position_offset"] = padding + 1
             settings["max_length"] -= padding + 1
-        # Some versions also save two buffers: the positions 0, 1, 2, ..., and a row of zeros.
-        ignored = (*self.bias, "position_ids", "token_type_ids")
-        family = dataclasses.replace(self, table=self.whole_table(), ignored_suffixes=ignored)
-        head = find_head(self, config, arrays, settings) if has_task else None
-        encoder = import_encoder(arrays, family, settings, vocabulary, padding, head)
+        head = self.find_head(config, arrays, settings) if has_task else None
+        encoder = self.convert(arrays, settings, vocabulary, padding, head)
         missing = "" if head or not has_task else missing_head(config, encoder.unread)
         return dataclasses.replace(encoder, missing_head=missing)
+
+    def convert(
+        self,
+        arrays: Arrays,
+        settings: Mapping[str, Any],
+        vocabulary: PieceVocabulary | None,
+        pad_id: int = Special.pad,
+        task_head: ReadHead | None = None,
+    ) -> ModelParts:
+        """Converts another library's encoder to a macaron_tf model.
+
+        Args:
+            settings: fields of an `EncoderConfig` except `vocab_size`.
+            pad_id: id of padding if there is no vocabulary.
+            task_head: task head of a fine-tuned encoder. `None` means that the encoder is converted
+                with its pre-training heads instead. Without weights for the masked language head,
+                the result has no objective, so that it fills no masks.
+        """
+        tokens = arrays.array(*self.tokens)  # (V', E)
+        special = fitted(vocabulary, Special(pad=pad_id, rows=len(tokens)), tokens)
+        size = (vocabulary or special).size
+        settings = {"vocab_size": size, "pad_id": special.pad, **settings}
+        table = {**self.whole_table(), **self.heads, "tokens/table": padded_rows(size)(tokens)}
+        if task_head:
+            network = build_model(task_head.network_class, settings, **task_head.options)
+            assign_weights(network, arrays, {**table, **task_head.table})
+            fields = {"objective": None, **task_head.fields}
+        else:
+            network, fields = self.pretraining_network(arrays, settings, table)
+            heads: dict[str, keras.layers.Layer] = {}
+            if arrays.has_layer(table.get("pooler/dense")):
+                heads["pooler"] = Pooler(name="pooler")
+            if arrays.has_layer(table.get("replaced_token/dense")):
+                activation = network.config.activation
+                heads["replaced_token"] = ReplacedTokenHead(activation, name="replaced_token")
+            for head in heads.values():
+                head.build((None, None, network.config.hidden_dim))
+                assign_weights(head, arrays, table)
+            fields |= heads
+        # Some versions also save two buffers: the positions 0, 1, 2, ..., and a row of zeros.
+        ignored = (*self.bias, "position_ids", "token_type_ids")
+        kernel = f"{self.bias[-1].removesuffix('bias')}weight"  # of the masked language head
+        unread = self.check_unread(arrays, kernel, ignored)
+        fields |= {"vocabulary": vocabulary, "special": special, "unread": unread}
+        return ModelParts(network, self.catalog, **fields)
 
     def is_tried(self, model: ModelParts) -> bool:
         # XLNet, which alone has these positions, is a kind of family of its own.
@@ -116,11 +155,11 @@ class EncoderFamily(Family):
 
     def missing_part(self, model: ModelParts) -> str:
         network, network_class = model.network, type(model.network)
-        if isinstance(network, TASKS) and network_class not in self.tasks:
+        if isinstance(network, HEADED) and network_class not in self.tasks:
             # Hugging Face's head is one linear layer.
             name = network_class.__name__
             return f"the head of {name}, which has two layers with an activation between,"
-        if activation := other_activation(network, self):
+        if activation := self.other_activation(network):
             return f"pooler_activation={activation!r}"
         if _replaced_token_head(model) and "replaced_token/dense" not in self.heads:
             return "a replaced token detection head"
@@ -162,15 +201,14 @@ class EncoderFamily(Family):
 
     def _written_head(self, model: ModelParts) -> TaskHead:
         """Returns the Hugging Face model class for a network, with or without a head."""
-        has_masked_head = _has_masked_head(model)
-        if isinstance(model.network, TASKS):
+        if isinstance(model.network, HEADED):
             return self.tasks[type(model.network)]
         if _replaced_token_head(model):
             return TaskHead("ForPreTraining", "", {})
-        if has_masked_head and model.network.sentence_pair and "sentence_pair/dense" in self.heads:
-            return TaskHead("ForPreTraining", "fill-mask", {}, has_pooler=True)
-        if has_masked_head:
-            return TaskHead(self.masked_class_suffix, "fill-mask", {})
+        if _has_masked_head(model):
+            has_pair = bool(model.network.sentence_pair) and "sentence_pair/dense" in self.heads
+            suffix = "ForPreTraining" if has_pair else self.masked_class_suffix
+            return TaskHead(suffix, "fill-mask", {}, has_pooler=has_pair)
         has_pooler = "pooler/dense" in self.table
         return TaskHead("Model", "feature-extraction", {}, has_pooler=has_pooler)
 
@@ -199,8 +237,8 @@ class EncoderFamily(Family):
         fields["pad_token_id"] = special.pad
         if model.vocabulary and special.rows is None:
             fields |= {"bos_token_id": special.begin, "eos_token_id": special.end}
-        if isinstance(model.network, TASKS):
-            fields |= head_fields(model, self, type(model.network))
+        if isinstance(model.network, HEADED):
+            fields |= self.head_fields(model)
         return fields
 
     def _state(
@@ -218,22 +256,21 @@ class EncoderFamily(Family):
             "tokens/table": Raw(self.tokens[0], inverse=lambda table: table[rows]),
             "masked_language/bias": Raw(self.bias[0], inverse=lambda bias: bias[rows]),
             **self.whole_table(inverse=positions),
+            **self.heads,
         }
         state = layer_state(model.encoder, table, prefix)
         if self.segments and not config.num_segments:
             state[prefix + self.segments] = np.zeros((1, config.embedding_width), "float32")
-        if isinstance(network, TASKS):
+        if isinstance(network, HEADED):
             state |= head_state(model, head.table)
         if head.has_pooler:
-            state |= layer_state(_pooler(model) or _new_pooler(config), self.table, prefix)
-        layers = []
+            state |= layer_state(_pooler(model) or _new_pooler(config), table, prefix)
         if replaced_token_head := _replaced_token_head(model):
-            layers = [replaced_token_head]
+            state |= layer_state(replaced_token_head, table)
         elif _has_masked_head(model):
-            heads = (network.masked_language, network.sentence_pair)
-            layers = [*heads[: 2 if head.has_pooler else 1]]
-        for layer in layers:
-            state |= layer_state(layer, {**table, **self.heads})
+            state |= layer_state(network.masked_language, table)
+            if head.has_pooler:
+                state |= layer_state(network.sentence_pair, table)
         return state
 
 
@@ -270,47 +307,3 @@ def head_table(prefix: str, norm: str = "LayerNorm") -> Table:
     In the other library, the names of the dense layer and the norm begin with `prefix`.
     """
     return {"masked_language/dense": f"{prefix}dense", "masked_language/norm": prefix + norm}
-
-
-def import_encoder(
-    arrays: Arrays,
-    family: EncoderFamily,
-    settings: Mapping[str, Any],
-    vocabulary: PieceVocabulary | None,
-    pad_id: int = Special.pad,
-    task_head: ReadHead | None = None,
-) -> ModelParts:
-    """Converts another library's encoder to a macaron_tf model.
-
-    Args:
-        settings: fields of an `EncoderConfig` except `vocab_size`.
-        pad_id: id of padding if there is no vocabulary.
-        task_head: task head of a fine-tuned encoder. `None` means that the encoder is converted
-            with its pre-training heads instead. Without weights for the masked language head, the
-            result has no objective, so that it fills no masks.
-    """
-    tokens = arrays.array(*family.tokens)  # (V', E)
-    size, special = -(-len(tokens) // 8) * 8, Special(pad=pad_id, rows=len(tokens))
-    if vocabulary is not None:
-        check_pieces(vocabulary, tokens)
-        size, special = vocabulary.size, vocabulary.special
-    settings = {"vocab_size": size, "pad_id": special.pad, **settings}
-    table = {**family.table, **family.heads, "tokens/table": padded_rows(size)(tokens)}
-    if task_head:
-        network = build_model(task_head.network_class, settings, **task_head.options)
-        assign_weights(network, arrays, {**table, **task_head.table})
-        unread = family.check_unread(arrays)
-        fields = {"special": special, "unread": unread, **task_head.fields}
-        return ModelParts(network, family.catalog, None, vocabulary, **fields)
-    network, fields = family.pretraining_network(arrays, settings, table)
-    config = network.config
-    heads: dict[str, keras.layers.Layer] = {}
-    if arrays.has_layer(table.get("pooler/dense")):
-        heads["pooler"] = Pooler(name="pooler")
-    if arrays.has_layer(table.get("replaced_token/dense")):
-        heads["replaced_token"] = ReplacedTokenHead(config.activation, name="replaced_token")
-    for head in heads.values():
-        head.build((None, None, config.hidden_dim))
-        assign_weights(head, arrays, table)
-    fields |= {"vocabulary": vocabulary, "special": special, **heads}
-    return ModelParts(network, family.catalog, unread=family.check_unread(arrays), **fields)

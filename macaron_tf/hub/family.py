@@ -1,4 +1,4 @@
-"""Conversion rules for a model type of another library and for the heads of its task models."""
+"""Conversion rules for a model type of another library."""
 
 import abc
 import dataclasses
@@ -10,19 +10,13 @@ import keras
 import numpy as np
 
 from macaron_tf.errors import UserError
-from macaron_tf.hub.arrays import Arrays, Table, TorchArrays, read_state
+from macaron_tf.hub.arrays import Arrays, Table, read_state
 from macaron_tf.hub.config import ForeignConfig, shortest_period
+from macaron_tf.hub.heads import Heads
 from macaron_tf.hub.writing import HuggingFaceFolder
 from macaron_tf.io.paths import refuse_damage
 from macaron_tf.models import EncoderConfig, EncoderDecoder, EncoderDecoderConfig
 from macaron_tf.models.config import WEIGHTLESS_FIELDS, StackConfig, differing_fields
-from macaron_tf.models.tasks import (
-    EncoderClassifier,
-    EncoderMultipleChoice,
-    EncoderQuestionAnswering,
-    EncoderTokenClassifier,
-)
-from macaron_tf.settings import hints_of
 from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text import PieceVocabulary, TokenizerJsonVocabulary
 
@@ -38,55 +32,8 @@ _WITHOUT_EFFECT = (
     "initializer",
     "scaled_outputs",
 )
-# Classes of encoders with a task head.
-TASKS = (EncoderClassifier, EncoderMultipleChoice, EncoderTokenClassifier, EncoderQuestionAnswering)
 # Suffixes of the model classes with a head that predicts tokens.
 LANGUAGE_CLASSES = ("LM", "HeadModel", "HeadsModel", "MTModel", "Generation", "PreTraining")
-
-
-@dataclasses.dataclass(frozen=True)
-class TaskHead:
-    """Another library's model class for a task. The head of the class has one or two layers.
-
-    Attributes:
-        class_suffix: suffix of the class name, such as "ForTokenClassification".
-        pipeline: name of the task on the Hugging Face Hub; "" if the model card names no task.
-        table: mapping of weight names for the layers of the head.
-        has_pooler: whether the model class also contains the pooler in `Family.table`.
-        activation: activation of the pooler, or after the first layer of a two-layer head.
-        activation_field: field of the configuration file that names the activation. If the file
-            lacks this field, the activation is `activation`. An empty string means that the
-            activation is fixed.
-    """
-
-    class_suffix: str
-    pipeline: str
-    table: Table
-    has_pooler: bool = False
-    activation: str = "tanh"
-    activation_field: str = ""
-
-
-def text_heads(table: Table, **options) -> dict[type, TaskHead]:
-    """Heads of the classes for whole texts and multiple choice, by macaron_tf's model class."""
-    classes = {
-        EncoderClassifier: ("ForSequenceClassification", "text-classification"),
-        EncoderMultipleChoice: ("ForMultipleChoice", "multiple-choice"),
-    }
-    return {key: TaskHead(*names, table, **options) for key, names in classes.items()}
-
-
-def token_heads(
-    tagger: str = "classifier",
-    reader: str = "qa_outputs",
-    reader_class: str = "ForQuestionAnswering",
-) -> dict[type, TaskHead]:
-    """Linear heads of the classes for tagging and question answering, with the given names."""
-    tags, spans = {"head/dense": tagger}, {"head/dense": reader}
-    return {
-        EncoderTokenClassifier: TaskHead("ForTokenClassification", "token-classification", tags),
-        EncoderQuestionAnswering: TaskHead(reader_class, "question-answering", spans),
-    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,9 +52,17 @@ class ModelFolder:
     has_task: bool = True
     vocabulary: TokenizerJsonVocabulary | None = None
 
+    @property
+    def state(self) -> dict[str, np.ndarray]:
+        return read_state(self.path)
+
+    def has(self, *names: str) -> bool:
+        """Returns whether the folder has one of these files."""
+        return any((self.path / name).is_file() for name in names)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Family(abc.ABC):
+class Family(Heads, abc.ABC):
     """Conversion rules for one model type of another library, such as Hugging Face's "gpt2".
 
     A field is a setting in the other library's configuration file.
@@ -133,15 +88,10 @@ class Family(abc.ABC):
         without_effect: fields that do not change the model's answers.
         prefix: prefix of weight names in a model with a head, such as "bert.". The names of the
             head's weights, and all names in a model without a head, lack the prefix.
-        transpose_kernels: whether kernels have the shape (outputs, inputs) (see `TorchArrays`).
-        output_kernel: name of the output layer's kernel. If the weights contain this kernel,
-            `check_unread` raises unless the kernel equals the token embeddings.
+        transpose_kernels: whether kernels have the shape (outputs, inputs) (see `Arrays`).
         body_prefixes: prefixes of weight names. If a weight with such a prefix remains unread, the
             model is rejected.
         ignored_suffixes: suffixes of array names. Arrays with such a suffix may remain unread.
-        class_prefix: prefix of the model class names, such as "Bert".
-        tasks: dict mapping a macaron_tf model class to the other library's model class for the same
-            task.
         vocabulary_class: class of the vocabularies of released models. A model with such a
             vocabulary is written as this family rather than as another.
         converted_settings: settings that `write` itself converts.
@@ -165,12 +115,8 @@ class Family(abc.ABC):
     without_effect: tuple[str, ...] = ()
     prefix: str = ""
     transpose_kernels: bool = True
-    output_kernel: str = ""
     body_prefixes: tuple[str, ...] = ()
     ignored_suffixes: tuple[str, ...] = ()
-    class_prefix: str = ""
-    tasks: Mapping[type, TaskHead] = dataclasses.field(default_factory=dict)
-    head_dropout: str = "classifier_dropout"
     vocabulary_class: type[PieceVocabulary] | None = None
     converted_settings: tuple[str, ...] = ()
     code: Callable[[], dict[str, bytes]] = dict
@@ -197,7 +143,13 @@ class Family(abc.ABC):
         config.require(self.required_fields)
         with refuse_damage(config.where, "use the configuration that belongs to the weights"):
             derived = self.derive_settings(config)
-        return {**self.fixed_settings, **config.settings(self.settings), **derived}
+        settings = {
+            setting: config.choice(field, choices[0], default)
+            if choices
+            else config.number(field, default)
+            for setting, (field, default, *choices) in self.settings.items()
+        }
+        return {**self.fixed_settings, **settings, **derived}
 
     def fields(self, config: StackConfig) -> dict[str, Any]:
         """Converts a configuration to fields of `config.json` (the inverse of `read_settings`).
@@ -242,7 +194,7 @@ class Family(abc.ABC):
         ignored = (*_WITHOUT_EFFECT, *self.converted_settings)
         return {name: value for name, value in differing.items() if name not in ignored}
 
-    def arrays(self, state: Mapping[str, np.ndarray]) -> TorchArrays:
+    def arrays(self, state: Mapping[str, np.ndarray]) -> Arrays:
         """Returns the weights in `state`, which maps PyTorch name to array, without their prefix.
 
         If no name begins with `prefix`, the prefix is the part before the token embeddings' name.
@@ -252,29 +204,30 @@ class Family(abc.ABC):
         for wrapper in ("_orig_mod.", "module."):
             if all(name.startswith(wrapper) for name in state):
                 state = {name.removeprefix(wrapper): array for name, array in state.items()}
+        # Early conversions of BERT kept TensorFlow's names of LayerNorm weights.
+        for old, new in (("Norm.gamma", "Norm.weight"), ("Norm.beta", "Norm.bias")):
+            state = {name.replace(old, new): array for name, array in state.items()}
         prefix = self.prefix
         if not prefix or not any(name.startswith(prefix) for name in state):
             ends = ((name, tokens) for tokens in self.tokens for name in state)
             found = (n.removesuffix(end) for n, end in ends if f".{n}".endswith(f".{end}"))
             prefix = next(found, prefix)
-        return TorchArrays(state, prefix, self.transpose_kernels)
+        return Arrays(state, prefix, self.transpose_kernels)
 
-    def read_arrays(self, folder: ModelFolder) -> TorchArrays:
-        return self.arrays(read_state(folder.path))
-
-    def check_unread(self, arrays: Arrays) -> tuple[str, ...]:
+    def check_unread(
+        self, arrays: Arrays, kernel: str = "", ignored: tuple[str, ...] = ()
+    ) -> tuple[str, ...]:
         """Checks that all required arrays were read, and returns the names of unread arrays.
 
-        The result leaves out arrays with a suffix in `ignored_suffixes`.
+        The result leaves out arrays with a suffix in `ignored_suffixes` or `ignored`. An array
+        called `kernel`, of the output layer, must equal the token embeddings.
         """
-        kernel, tokens = self.output_kernel, arrays.array(*self.tokens)
+        tokens = arrays.array(*self.tokens)
         if arrays.has(kernel) and not np.array_equal(arrays.array(kernel), tokens):
-            raise UserError(
-                f"the {self.name} model has an output matrix {kernel} of its own, but "
-                "only tied embeddings can be read: give another model"
-            )
-        unread = sorted({*arrays.arrays} - arrays.names_read)
-        unread = [name for name in unread if not name.endswith(self.ignored_suffixes)]
+            found = f"the {self.name} model has an output matrix {kernel} of its own"
+            raise UserError(f"{found}, but only tied embeddings can be read: give another model")
+        unread, ignored = {*arrays.arrays} - arrays.names_read, (*self.ignored_suffixes, *ignored)
+        unread = sorted(name for name in unread if not name.endswith(ignored))
         for name in unread:
             if name.startswith(self.body_prefixes):
                 lack = f"the weight {name} has no counterpart in the {self.name} of config.json"
@@ -290,14 +243,14 @@ def _normalized(config: StackConfig) -> StackConfig:
     `head_dim=64` with `hidden_dim=768` and 12 heads. A list of equal blocks becomes a single block,
     and a periodic list of attention windows becomes its shortest period.
     """
+    fields, initial = config.get_config(), type(config)
     head_dim = config.hidden_dim // config.num_heads
     defaults = {"head_dim": head_dim, "embedding_dim": config.hidden_dim}
     defaults["num_kv_heads"] = config.num_heads
-    optional = [name for name in defaults if name in hints_of(type(config))]
-    changes = {name: None for name in optional if getattr(config, name) == defaults[name]}
+    changes = {name: None for name, value in defaults.items() if fields.get(name) == value}
     if config.longest is None:
-        changes["max_length"] = type(config).max_length
-    if "num_layers" in hints_of(type(config)):
+        changes["max_length"] = initial.max_length
+    if isinstance(config, EncoderConfig):
         windows = shortest_period([config.layer(index)[2] for index in range(config.num_layers)])
         changes["attention_windows"] = windows
         if not any(windows) or config.local_rotary_base == config.rotary_base:
@@ -305,7 +258,6 @@ def _normalized(config: StackConfig) -> StackConfig:
     if len({*config.blocks}) == 1:
         changes["block"] = config.blocks[0]
     if "swish_rnn" not in config.blocks:
-        initial = type(config)
         changes |= {"rnn_gate": initial.rnn_gate, "rnn_step_sizes": initial.rnn_step_sizes}
     return dataclasses.replace(config, **changes)
 
@@ -324,15 +276,14 @@ def build_model(
     model_class: type[keras.Model], settings: Mapping, *arguments, **options
 ) -> keras.Model:
     """Builds a macaron_tf model from the fields of its configuration, and creates its weights."""
+    config_class = EncoderDecoderConfig if model_class is EncoderDecoder else EncoderConfig
     try:
-        config = (EncoderDecoderConfig if model_class is EncoderDecoder else EncoderConfig).read(
-            settings
-        )
+        config = config_class.read(settings)
     except ValueError as error:
-        raise UserError(
-            f"the model's configuration has settings that {model_class.__name__} of macaron_tf "
-            f"does not support ({error}): give another model"
-        ) from None
+        why = (
+            f"{model_class.__name__} of macaron_tf does not support the model's settings ({error})"
+        )
+        raise UserError(f"{why}: give another model") from None
     network = model_class(config, *arguments, **options)
     network.build()
     return network

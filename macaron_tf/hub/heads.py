@@ -1,12 +1,9 @@
-"""Import and export of the task heads of fine-tuned models, and of their class names.
-
-`Family.tasks` contains the mapping of weight names for each head.
-"""
+"""Import and export of the task heads of fine-tuned models, and of their class names."""
 
 import dataclasses
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -17,7 +14,6 @@ from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.errors import UserError
 from macaron_tf.hub.arrays import Arrays, Table, find_entry
 from macaron_tf.hub.config import ForeignConfig
-from macaron_tf.hub.family import Family
 from macaron_tf.hub.writing import layer_state
 from macaron_tf.io.paths import refuse_damage
 from macaron_tf.models.tasks import (
@@ -30,20 +26,67 @@ from macaron_tf.models.tasks import (
 from macaron_tf.tasks.labelled import Limits, SpanLimits
 from macaron_tf.tasks.model_parts import ModelParts
 
-RECORD = "macaron_tf"  # field of config.json in which macaron_tf describes the task
-# Dict mapping the network's class to `Task.kind`, and to its argument for the number of classes.
-_KINDS: dict[type, tuple[str, str]] = {
-    EncoderClassifier: ("classification", "num_classes"),
-    CausalClassifier: ("classification", "num_classes"),
-    EncoderTokenClassifier: ("tags", "num_tags"),
-    EncoderMultipleChoice: ("choice", ""),
-    EncoderQuestionAnswering: ("spans", ""),
+_CLASSIFIER = ("ForSequenceClassification", "text-classification", "classification", "num_classes")
+# Dict mapping macaron_tf's classes with a task head to the suffix of the other library's class, the
+# name of the task on the Hub, `Task.kind`, and the argument for the number of classes.
+CLASSES: dict[type, tuple[str, str, str, str]] = {
+    EncoderClassifier: _CLASSIFIER,
+    CausalClassifier: _CLASSIFIER,
+    EncoderMultipleChoice: ("ForMultipleChoice", "multiple-choice", "choice", ""),
+    EncoderTokenClassifier: ("ForTokenClassification", "token-classification", "tags", "num_tags"),
+    EncoderQuestionAnswering: ("ForQuestionAnswering", "question-answering", "spans", ""),
 }
+# Classes of encoders with a task head.
+HEADED = tuple(cls for cls in CLASSES if cls is not CausalClassifier)
+RECORD = "macaron_tf"  # field of config.json in which macaron_tf describes the task
 # Activations that have the same name in Hugging Face's library and in macaron_tf.
 _HEAD_ACTIVATIONS = ("tanh", "gelu", "relu", "silu")
 _NUM_CHOICES = 4  # assumed number of choices, which other libraries' models do not record
 # Assumed maximum lengths, which other libraries do not record.
 _MAX_LENGTH, _MAX_LENGTH_SPANS = 128, 384
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskHead:
+    """Another library's model class for a task. The head of the class has one or two layers.
+
+    Attributes:
+        class_suffix: suffix of the class name, such as "ForTokenClassification".
+        pipeline: name of the task on the Hugging Face Hub; "" if the model card names no task.
+        table: mapping of weight names for the layers of the head.
+        has_pooler: whether the model class also contains the pooler in `Family.table`.
+        activation: activation of the pooler, or after the first layer of a two-layer head.
+        activation_field: field of the configuration file that names the activation. If the file
+            lacks this field, the activation is `activation`. An empty string means that the
+            activation is fixed.
+    """
+
+    class_suffix: str
+    pipeline: str
+    table: Table
+    has_pooler: bool = False
+    activation: str = "tanh"
+    activation_field: str = ""
+
+
+def text_heads(
+    table: Table,
+    classes: Sequence[type] = (EncoderClassifier, EncoderMultipleChoice),
+    **options,
+) -> dict[type, TaskHead]:
+    """Heads with the same weights and `options` for several of macaron_tf's model classes."""
+    return {key: TaskHead(*CLASSES[key][:2], table, **options) for key in classes}
+
+
+def token_heads(
+    tagger: str = "classifier",
+    reader: str = "qa_outputs",
+    reader_class: str = "ForQuestionAnswering",
+) -> dict[type, TaskHead]:
+    """Linear heads of the classes for tagging and question answering, with the given names."""
+    spans = TaskHead(reader_class, "question-answering", {"head/dense": reader})
+    tags = text_heads({"head/dense": tagger}, (EncoderTokenClassifier,))
+    return {**tags, EncoderQuestionAnswering: spans}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,72 +108,118 @@ class ReadHead:
     fields: Mapping[str, Any]
 
 
-def find_head(
-    family: Family,
-    config: ForeignConfig,
-    arrays: Arrays,
-    settings: Mapping[str, Any],
-    has_special_tokens: bool = True,
-) -> ReadHead | None:
-    """Finds the task head of the model class that the field `architectures` names.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Heads:
+    """Rules for the heads of another library's models.
 
-    Args:
-        settings: macaron_tf settings, as returned by `Family.read_settings`.
-        has_special_tokens: whether input sequences contain special tokens such as [CLS]. If
-            `config.json` contains a task that macaron_tf recorded, the value in this record is used
-            instead.
-
-    Returns:
-        The head, or `None` in one of three cases: the family has no task head for the model class,
-        the weights lack the head, or macaron_tf has no counterpart for the head. In the last two
-        cases, the function prints a note on stderr.
+    Attributes:
+        class_prefix: prefix of the model class names, such as "Bert".
+        tasks: dict mapping a macaron_tf model class to the other library's model class for the same
+            task.
+        head_dropout: field of the configuration file with the dropout rate before a head.
     """
-    name = config.architecture
-    with refuse_damage(config.where, "correct its fields architectures and id2label"):
-        labels_by_id = (config.get("id2label") or {}).items()
-        class_names = {int(index): str(label) for index, label in labels_by_id}
-    tasks = (
-        (n, h) for n, h in family.tasks.items() if family.class_prefix + h.class_suffix == name
-    )
-    network_class, head = next(tasks, (None, None))
-    if head is None:
-        return None
-    problem, count_argument = config.get("problem_type"), _KINDS[network_class][1]
-    entry, [kernel], _ = find_entry("head/dense/kernel", head.table)
-    kernel = f"{kernel}.weight" if entry is None else kernel
-    count, reason = 0, f"the weights have no {kernel}"
-    if arrays.has(kernel):
-        count, reason = len(arrays.arrays[kernel]), ""
-    if problem == "multi_label_classification" or (problem == "regression" and count > 1):
-        reason = f"no task of macaron_tf has problem_type={problem!r} with {count} outputs"
-    elif network_class is EncoderTokenClassifier and count == 1:
-        reason = "a tagger needs at least two classes"
-    if reason:
-        print(f"note: the head of {name} is not read, because {reason}", file=sys.stderr)
-        return None
-    labels = ()
-    if count_argument and count > 1:
-        labels = tuple(class_names.get(index, "") for index in range(count))
-        if not all(labels) or len({*labels}) < count:
+
+    class_prefix: str = ""
+    tasks: Mapping[type, TaskHead] = dataclasses.field(default_factory=dict)
+    head_dropout: str = "classifier_dropout"
+
+    def find_head(
+        self,
+        config: ForeignConfig,
+        arrays: Arrays,
+        settings: Mapping[str, Any],
+        has_special_tokens: bool = True,
+    ) -> ReadHead | None:
+        """Finds the task head of the model class that the field `architectures` names.
+
+        Args:
+            settings: macaron_tf settings, as returned by `Family.read_settings`.
+            has_special_tokens: whether input sequences contain special tokens such as [CLS]. If
+                `config.json` contains a task that macaron_tf recorded, the value in this record is
+                used instead.
+
+        Returns:
+            The head, or `None` in one of three cases: the family has no task head for the model
+            class, the weights lack the head, or macaron_tf has no counterpart for the head. In the
+            last two cases, the function prints a note on stderr.
+        """
+        name = config.architecture
+        with refuse_damage(config.where, "correct its fields architectures and id2label"):
+            labels_by_id = (config.get("id2label") or {}).items()
+            class_names = {int(index): str(label) for index, label in labels_by_id}
+        tasks = {self.class_prefix + head.class_suffix: cls for cls, head in self.tasks.items()}
+        if (network_class := tasks.get(name)) is None:
+            return None
+        head = self.tasks[network_class]
+        problem, count_argument = config.get("problem_type"), CLASSES[network_class][3]
+        [kernel] = find_entry("head/dense/kernel", head.table).names
+        count = len(arrays.arrays[kernel]) if arrays.has(kernel) else 0
+        reason = "" if count else f"the weights have no {kernel}"
+        if problem == "multi_label_classification" or (problem == "regression" and count > 1):
+            reason = f"no task of macaron_tf has problem_type={problem!r} with {count} outputs"
+        elif network_class is EncoderTokenClassifier and count == 1:
+            reason = "a tagger needs at least two classes"
+        if reason:
+            print(f"note: the head of {name} is not read, because {reason}", file=sys.stderr)
+            return None
+        indices = range(count if count_argument and count > 1 else 0)
+        labels = tuple(class_names.get(index, "") for index in indices)
+        if not all(labels) or len({*labels}) < len(labels):
             labels = default_labels(count)
-    options = {count_argument: count} if count_argument else {}
-    if network_class is not EncoderQuestionAnswering:
-        rate, field = settings.get("dropout", 0.1), family.head_dropout
-        has_rate = config.get(field) is not None
-        options["head_dropout"] = config.number(field, rate) if has_rate else rate
-    if network_class in (EncoderClassifier, EncoderMultipleChoice):
-        activations, default = {name: name for name in _HEAD_ACTIVATIONS}, head.activation
-        if field := head.activation_field:
-            default = config.choice(field, activations, default)
-        options["pooler_activation"] = default
-    task, limits, metrics = _recorded_task(config, network_class, labels) or (
-        _default_task(config, network_class, labels),
-        _default_limits(network_class, settings, has_special_tokens),
-        {},
-    )
-    labelled = {"task": dataclasses.asdict(task), "limits": dataclasses.asdict(limits)}
-    fields = {"labels": labels, "labelled": labelled, "results": {"metrics": metrics}}
-    return ReadHead(network_class, options, head.table, fields)
+        options = {count_argument: count} if count_argument else {}
+        if network_class is not EncoderQuestionAnswering:
+            rate, field = settings.get("dropout", 0.1), self.head_dropout
+            has_rate = config.get(field) is not None
+            options["head_dropout"] = config.number(field, rate) if has_rate else rate
+        if network_class in (EncoderClassifier, EncoderMultipleChoice):
+            options["pooler_activation"] = head.activation
+            if field := head.activation_field:
+                names = {name: name for name in _HEAD_ACTIVATIONS}
+                options["pooler_activation"] = config.choice(field, names, head.activation)
+        task, limits, metrics = _recorded_task(config, network_class, labels) or (
+            _default_task(config, network_class, labels),
+            _default_limits(network_class, settings, has_special_tokens),
+            {},
+        )
+        labelled = {"task": dataclasses.asdict(task), "limits": dataclasses.asdict(limits)}
+        fields = {"labels": labels, "labelled": labelled, "results": {"metrics": metrics}}
+        return ReadHead(network_class, options, head.table, fields)
+
+    def head_fields(self, model: ModelParts) -> dict[str, Any]:
+        """Returns the fields of `config.json` for a task head (the inverse of `find_head`)."""
+        network, network_class, fields = model.network, type(model.network), _task_record(model)
+        head = self.tasks[network_class]
+        kind = fields[RECORD]["task"]["kind"] if fields else CLASSES[network_class][2]
+        if kind != CLASSES[network_class][2]:
+            raise UserError(f"no head of transformers answers a task of kind {kind!r}")
+        if network_class is EncoderQuestionAnswering:
+            return fields
+        is_chooser = network_class is EncoderMultipleChoice
+        network = network.classifier if is_chooser else network
+        layer = network.head
+        fields[self.head_dropout] = layer.dropout
+        if head.activation_field:
+            fields[head.activation_field] = network.pooler_activation
+        if not is_chooser:
+            # Without one name per class in the model, the names are LABEL_0, LABEL_1, ...
+            names = model.labels or tuple(model.labelled.get("task", {}).get("labels", ()))
+            names = names if len(names) == layer.num_classes else default_labels(layer.num_classes)
+            fields["id2label"] = dict(enumerate(names))
+            fields["label2id"] = {name: index for index, name in enumerate(names)}
+        if network_class in (EncoderClassifier, CausalClassifier):
+            problem = "single_label_classification" if layer.num_classes > 1 else "regression"
+            fields["problem_type"] = problem
+        return fields
+
+    def other_activation(self, network: keras.Model) -> str | None:
+        """Returns the activation of a network's pooler if the family's head does not support it."""
+        head = self.tasks.get(type(network))
+        network = network.classifier if isinstance(network, EncoderMultipleChoice) else network
+        if head is None or not isinstance(network, EncoderClassifier):
+            return None
+        activation = network.pooler_activation
+        supported = _HEAD_ACTIVATIONS if head.activation_field else (head.activation,)
+        return None if activation in supported else activation
 
 
 def _default_limits(
@@ -140,9 +229,8 @@ def _default_limits(
     max_length = _MAX_LENGTH_SPANS if network_class is EncoderQuestionAnswering else _MAX_LENGTH
     max_length = min(settings.get("max_length", max_length), max_length)
     spans = SpanLimits(max_question=min(SpanLimits.max_question, max_length // 2))
-    return Limits(
-        max_length, spans, causal=network_class is CausalClassifier, special=has_special_tokens
-    )
+    is_causal = network_class is CausalClassifier
+    return Limits(max_length, spans, causal=is_causal, special=has_special_tokens)
 
 
 def default_labels(count: int) -> tuple[str, ...]:
@@ -165,7 +253,7 @@ def _recorded_task(
     with refuse_damage(config.where, f"correct its field {RECORD}, or remove this field"):
         task, limits = Task(**record["task"]), Limits(**record["limits"])
         metrics = {str(name): float(value) for name, value in record["metrics"].items()}
-    kind, count_argument = _KINDS[network_class]
+    *_, kind, count_argument = CLASSES[network_class]
     if task.kind != kind or (count_argument and len(task.labels) != len(labels)):
         return None
     if count_argument and task.labels != labels:
@@ -190,53 +278,11 @@ def _default_task(config: ForeignConfig, network_class: type, labels: tuple[str,
         table = TableSettings(text=("context",), choices=columns, classes=choice_names)
         return table.described(get_task("choose", own=True))
     # transformers' GLUE script records the name of the task in `finetuning_task`.
-    glue, kind = TASKS.get(str(config.get("finetuning_task"))), _KINDS[network_class][0]
-    if glue and glue.kind == kind and len(glue.labels) == len(labels):
+    glue = TASKS.get(str(config.get("finetuning_task")))
+    if glue and glue.kind == CLASSES[network_class][2] and len(glue.labels) == len(labels):
         return dataclasses.replace(glue, labels=labels)
     name = "tag" if network_class is EncoderTokenClassifier else "classify" if labels else "regress"
     return TableSettings(text=("text",), classes=labels).described(get_task(name, own=True))
-
-
-def head_fields(model: ModelParts, family: Family, network_class: type) -> dict[str, Any]:
-    """Returns the fields of `config.json` for a task head (the inverse of `find_head`)."""
-    network, head = model.network, family.tasks[network_class]
-    fields = _task_record(model)
-    kind = fields[RECORD]["task"]["kind"] if fields else _KINDS[network_class][0]
-    if kind != _KINDS[network_class][0]:
-        raise UserError(f"no head of transformers answers a task of kind {kind!r}")
-    if network_class is EncoderQuestionAnswering:
-        return fields
-    is_chooser = network_class is EncoderMultipleChoice
-    layer = network.classifier.head if is_chooser else network.head
-    fields[family.head_dropout] = layer.dropout
-    if head.activation_field:
-        fields[head.activation_field] = pooler_activation(network)
-    if not is_chooser:
-        # Without one name per class in the model, the names are LABEL_0, LABEL_1, ...
-        names = model.labels or tuple(model.labelled.get("task", {}).get("labels", ()))
-        names = names if len(names) == layer.num_classes else default_labels(layer.num_classes)
-        fields["id2label"] = dict(enumerate(names))
-        fields["label2id"] = {name: index for index, name in enumerate(names)}
-    if network_class in (EncoderClassifier, CausalClassifier):
-        is_classifier = layer.num_classes > 1
-        fields["problem_type"] = "single_label_classification" if is_classifier else "regression"
-    return fields
-
-
-def other_activation(network: keras.Model, family: Family) -> str | None:
-    """Returns the activation of a network's pooler if the family's head does not support it."""
-    activation, head = pooler_activation(network), family.tasks.get(type(network))
-    if activation is None or head is None:
-        return None
-    supported = _HEAD_ACTIVATIONS if head.activation_field else (head.activation,)
-    return None if activation in supported else activation
-
-
-def pooler_activation(network: keras.Model) -> str | None:
-    """Returns the name of the activation in a network's pooler; `None` without a pooler."""
-    if isinstance(network, EncoderMultipleChoice):
-        network = network.classifier
-    return network.pooler_activation if isinstance(network, EncoderClassifier) else None
 
 
 def _task_record(model: ModelParts) -> dict[str, Any]:

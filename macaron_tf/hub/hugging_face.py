@@ -1,17 +1,22 @@
-"""Export in Hugging Face's format, for `save_pretrained(DIR, format="hugging-face")`."""
+"""Models in Hugging Face's format: the reader and the writer of folders."""
 
 import dataclasses
+import pathlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from etils import epath
 
 from macaron_tf.errors import UserError, needed
-from macaron_tf.hub.config import json_bytes
+from macaron_tf.hub.config import ForeignConfig, json_bytes
+from macaron_tf.hub.encoder_decoders import SequenceFamily
 from macaron_tf.hub.families import FAMILIES
 from macaron_tf.hub.families.macaron import MACARON_LANGUAGE
-from macaron_tf.hub.family import Family
+from macaron_tf.hub.family import ModelFolder
+from macaron_tf.hub.sentence_transformers import check_modules, read_modules, with_pooling
+from macaron_tf.hub.tokenizers.reading import read_python_vocabulary
 from macaron_tf.hub.writing import HuggingFaceFolder
 from macaron_tf.models.base import Model
 from macaron_tf.models.model_card import CardFacts, python_block
@@ -26,6 +31,56 @@ _GENERATORS = ("text-generation", "translation", "text2text-generation")
 _COMMANDS = """`macaron_tf.load("hugging-face:DIR")` loads the folder in macaron_tf, whose
 command `macaron train RECIPE RUN --init hugging-face:DIR` starts from these weights.
 """
+
+
+def read_hugging_face(
+    directory: str | pathlib.Path,
+    lower_case: bool | None = None,
+    pooling: bool = True,
+    in_python: bool = False,
+) -> ModelParts:
+    """Reads the folder of a model of transformers or sentence-transformers, with its heads.
+
+    A model for sequence or token classification, multiple choice or question answering becomes the
+    macaron_tf model for the same task. A head without a counterpart is left out (see
+    `ModelParts.missing_head`).
+
+    Args:
+        directory: folder with `config.json`, with `model.safetensors` or `pytorch_model.bin`, and
+            with the tokenizer's files.
+        lower_case: whether to lower-case text. The argument is required for a WordPiece tokenizer
+            whose files lack this setting, and must be `None` otherwise.
+        pooling: whether to read the pooling of a sentence-transformers folder. With `False`, only
+            its encoder is read, without a task head.
+        in_python: whether the vocabulary encodes `tokenizer.json` in Python.
+    """
+    directory = folder = pathlib.Path(directory)
+    modules = None
+    if (directory / "modules.json").is_file():
+        # Early versions saved the encoder in the subfolder 0_Transformer.
+        modules = read_modules(directory)
+        folder = directory / modules[0]["path"]
+        if pooling:
+            check_modules(directory, modules)
+    config = ForeignConfig.of_directory(folder, FAMILIES)
+    vocabulary = read_python_vocabulary(folder) if in_python else None
+    family = FAMILIES[config.get("model_type")]
+    model = family.read(ModelFolder(folder, config, lower_case, not modules, vocabulary))
+    config.refuse_unread(family.without_effect)
+    return with_pooling(model, directory, modules) if modules and pooling else model
+
+
+def import_encoder_decoder(
+    state: Mapping[str, np.ndarray], config: Mapping[str, Any]
+) -> ModelParts:
+    """Converts a Hugging Face encoder-decoder in memory to a macaron_tf model.
+
+    `config` is the result of `to_dict` of its transformers configuration.
+    """
+    fields = ForeignConfig(config, "the model's configuration")
+    families = {n: family for n, family in FAMILIES.items() if isinstance(family, SequenceFamily)}
+    model_type = fields.choice("model_type", {name: name for name in families})
+    return families[model_type].convert(state, fields)
 
 
 def hugging_face_folder(model: ModelParts) -> HuggingFaceFolder:
@@ -44,28 +99,24 @@ def hugging_face_folder(model: ModelParts) -> HuggingFaceFolder:
         raise UserError(f"{kind} has no counterpart in Hugging Face's transformers: {_INSTEAD}")
     kind = type(model.vocabulary)
     families.sort(key=lambda family: kind != family.vocabulary_class)  # the sort is stable
-    family = _find_family(families, model)
+    lacking = []  # number of settings that a family lacks, one of them or a part, and its name
+    for family in families:
+        settings = family.unsupported_settings(model.config)
+        reasons = [f"{n}={v!r}" for n, v in settings.items()] or [family.missing_part(model)]
+        if reasons == [""]:
+            break
+        lacking.append((len(settings), reasons[0], family.name))
+    else:
+        _, reason, name = min(lacking, key=lambda item: item[0])
+        raise UserError(
+            f"{reason} has no counterpart in Hugging Face's {name}, the nearest family: {_INSTEAD}"
+        )
     folder = family.write(model)
     notes = [*folder.notes]
     if model.vocabulary is None:
         notes.append("the tokenizer is missing, because the model has no vocabulary")
     files = {**folder.files, **family.code()}
     return dataclasses.replace(folder, files=files, notes=tuple(notes))
-
-
-def _find_family(families: Sequence[Family], model: ModelParts) -> Family:
-    """Returns the first family that can express a whole model."""
-    lacking = []  # number of settings that a family lacks, one of them or a part, and its name
-    for family in families:
-        settings = family.unsupported_settings(model.config)
-        reasons = [f"{n}={v!r}" for n, v in settings.items()] or [family.missing_part(model)]
-        if reasons == [""]:
-            return family
-        lacking.append((len(settings), reasons[0], family.name))
-    _, reason, name = min(lacking, key=lambda item: item[0])
-    raise UserError(
-        f"{reason} has no counterpart in Hugging Face's {name}, the nearest family: {_INSTEAD}"
-    )
 
 
 def writer(model: ModelParts, facts: CardFacts, location: str) -> Callable[[epath.Path], None]:
@@ -98,9 +149,11 @@ def writer(model: ModelParts, facts: CardFacts, location: str) -> Callable[[epat
 
 def _card(facts: CardFacts, folder: HuggingFaceFolder, location: str) -> str:
     """Returns the README.md of a folder that transformers or sentence-transformers opens."""
-    class_name = folder.auto_class or folder.config["architectures"][0]
-    package = folder.library.replace("-", "_")
-    arguments = f'"{location}"{", trust_remote_code=True" if folder.auto_class else ""}'
+    class_name, package = folder.config["architectures"][0], folder.library.replace("-", "_")
+    arguments = f'"{location}"'
+    for auto_class, reference in folder.config.get("auto_map", {}).items():
+        if reference.endswith(f".{class_name}"):  # the auto class loads the folder's Python code
+            class_name, arguments = auto_class, f"{arguments}, trust_remote_code=True"
     if package == "sentence_transformers":
         lines = [f"model = {package}.SentenceTransformer({arguments})"]
         lines += ['vectors = model.encode(["A text."])']

@@ -12,6 +12,7 @@ Import this module before KerasHub reads a preset that contains a class of this 
 import registers the classes with Keras.
 """
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -24,7 +25,10 @@ from keras import ops
 from keras.src.saving.serialization_lib import SafeModeScope  # no public name
 
 from macaron_tf.errors import UserError, first_line, needed
+from macaron_tf.hub.config import check_files
 from macaron_tf.hub.heads import unstandardized_weights
+from macaron_tf.hub.keras_models import BACKBONES, import_keras_hub
+from macaron_tf.hub.tokenizers.reading import read_keras_hub_vocabulary
 from macaron_tf.io.paths import read_json
 from macaron_tf.layers.dense import activation as activation_named
 from macaron_tf.layers.dense import policy_of
@@ -79,11 +83,9 @@ class _Backbone(keras_hub.models.Backbone):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]):
-        fields = hints_of(EncoderConfig)
-        changes = {name: value for name, value in config.items() if name in fields}
-        options = {name: value for name, value in config.items() if name not in fields}
-        saved_config = keras.saving.deserialize_keras_object(options["config"])
-        options["config"] = dataclasses.replace(saved_config, **changes)
+        options = {**config, "config": keras.saving.deserialize_keras_object(config["config"])}
+        changes = {name: options.pop(name) for name in config.keys() & hints_of(EncoderConfig)}
+        options["config"] = dataclasses.replace(options["config"], **changes)
         quantized, flags = options.pop("quantized", None), options.pop("trainable_parts", {})
         options["dtype"] = options.get("dtype") or quantized
         backbone = super().from_config(options)
@@ -363,8 +365,7 @@ class EncoderMaskedLM(keras_hub.models.MaskedLM):
         **kwargs,
     ):
         config = backbone.config
-        self.backbone = backbone
-        self.preprocessor = preprocessor
+        self.backbone, self.preprocessor = backbone, preprocessor
         self.activation = activation or config.activation
         self.epsilon = epsilon or config.epsilon
         self.masked_lm_head = keras_hub.layers.MaskedLMHead(
@@ -381,8 +382,7 @@ class EncoderMaskedLM(keras_hub.models.MaskedLM):
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
-        extra = {"activation": self.activation, "epsilon": self.epsilon}
-        return {**super().get_config(), **extra}
+        return {**super().get_config(), "activation": self.activation, "epsilon": self.epsilon}
 
 
 @_registered
@@ -399,11 +399,9 @@ class LanguageModelCausalLM(keras_hub.models.CausalLM):
     preprocessor_cls = LanguageModelCausalLMPreprocessor
 
     def __init__(self, backbone: LanguageModelBackbone, preprocessor=None, **kwargs):
-        self.backbone = backbone
-        self.preprocessor = preprocessor
-        inputs = backbone.input
-        outputs = ops.copy(backbone.language_model(inputs))
-        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+        self.backbone, self.preprocessor = backbone, preprocessor
+        outputs = ops.copy(backbone.language_model(backbone.input))
+        super().__init__(inputs=backbone.input, outputs=outputs, **kwargs)
 
     @tf.autograph.experimental.do_not_convert
     def generate_step(self, inputs, stop_token_ids: Sequence[int] | None = None):
@@ -459,9 +457,7 @@ class LanguageModelCausalLM(keras_hub.models.CausalLM):
             stop_token_ids=stop_token_ids,
             # Only the contrastive sampler uses hidden states. With other samplers, TensorFlow
             # prunes their computation from the graph.
-            hidden_states=model.hidden_states(
-                {"token_ids": token_ids, "padding_mask": prompt_mask}
-            ),
+            hidden_states=model.hidden_states({**inputs, "padding_mask": prompt_mask}),
             model=self,
         )
         mask = ops.ones_like(prompt_mask)
@@ -494,10 +490,9 @@ def task_of(
         lm.compile(sampler="top_p")
         print(lm.generate("The story of", max_length=64))
     """
-    if isinstance(model, keras.Model):
-        model = ModelParts(model)
+    model = ModelParts(model) if isinstance(model, keras.Model) else model
     network, preprocessor_options, options = model.network, {}, {}
-    encoder_classes = PretrainingEncoder | EncoderClassifier
+    is_encoder = isinstance(network, PretrainingEncoder | EncoderClassifier)
     if isinstance(network, Model) and not network.built:
         network.build()
     if isinstance(network, LanguageModel):
@@ -505,7 +500,7 @@ def task_of(
         task_class, backbone = LanguageModelCausalLM, LanguageModelBackbone(network.config)
         backbone.language_model.set_weights(network.get_weights())
         preprocessor_options["add_start_token"] = model.starts
-    elif isinstance(network, encoder_classes) and isinstance(network.config, EncoderConfig):
+    elif is_encoder and isinstance(network.config, EncoderConfig):
         _check_head(model)
         task_class, pooler_activation = EncoderMaskedLM, "tanh"
         if isinstance(network, EncoderClassifier):
@@ -518,10 +513,8 @@ def task_of(
         if pooler := network.pooler or model.pooler:
             backbone.pooler.set_weights(pooler.get_weights())
     else:
-        raise UserError(
-            f"KerasHub has no task for the network {type(network).__name__}: give a classifier, a "
-            "language model or an encoder pre-trained with masked language modelling"
-        )
+        only = "give a classifier of texts, a language model or a masked language model"
+        raise UserError(f"KerasHub has no task for the network {type(network).__name__}: {only}")
     preprocessor = None
     if model.vocabulary:
         preprocessor = task_class.preprocessor_cls(
@@ -541,8 +534,7 @@ def task_of(
 
 def _check_head(model: ModelParts) -> None:
     """Raises a UserError if KerasHub's task has no counterpart for the head of an encoder."""
-    network, reason = model.network, ""
-    limits = model.labelled.get("limits", {})
+    network, limits, reason = model.network, model.labelled.get("limits", {}), ""
     languages = limits.get("languages") or model.languages
     language = limits.get("language") or model.language
     if network.config.norm_type == "unbiased":
@@ -568,48 +560,76 @@ def _head_weights(task: EncoderMaskedLM) -> list[keras.Variable]:
 
 
 def read_preset(directory: str | os.PathLike, trust_code: bool = False) -> ModelParts:
-    """Reads a KerasHub preset of a backbone or task from this module (the inverse of `task_of`).
+    """Reads a KerasHub preset of a BERT, DistilBERT, ELECTRA, RoBERTa or GPT-2, or of this module.
 
-    See `macaron_tf.load` for `trust_code`.
+    A preset of this module is a backbone or a task (the inverse of `task_of`). Of the other models,
+    only the head of a `MaskedLM` is read (see `ModelParts.missing_head`). If their WordPiece
+    tokenizer lower-cases text, the vocabulary of the result also strips accents, as BERT's own
+    tokenizer does. By default, KerasHub's tokenizer keeps accents.
+
+    Args:
+        directory: folder that `save_to_preset` wrote, or a downloaded preset.
+        trust_code: see `macaron_tf.load`.
     """
-    folder, preset = pathlib.Path(directory), str(directory)
-    cls, vocabulary, mend = keras_hub.models.Backbone, None, "download or copy the preset again"
-    for file in (folder / name for name in ("tokenizer.json", "config.json", "task.json")):
+    folder, classes = pathlib.Path(directory), {}
+    mend = "download or copy the preset again"
+    check_files(folder, "KerasHub preset", "config.json")
+    for file in (folder / name for name in ("config.json", "task.json")):
         if file.is_file():
             name = read_json(file, mend=mend, registered_name=str)["registered_name"]
-            if (cls := keras.saving.get_registered_object(name)) is None:
+            classes[file.name] = keras.saving.get_registered_object(name)
+            if classes[file.name] is None:
                 why = f"{file} names the class {name}, which is not registered with Keras"
                 raise UserError(f"{why}: import the module of this class first")
+    backbone_class, task_class = classes["config.json"], classes.get("task.json")
+    is_own, cls = issubclass(backbone_class, _Backbone), task_class or backbone_class
+    if not is_own:
+        if backbone_class.__name__ not in BACKBONES:
+            only = f"only {', '.join(BACKBONES)} can be read"
+            raise UserError(f"{folder} contains a {backbone_class.__name__}, but {only}")
+        is_read = issubclass(cls, keras_hub.models.MaskedLM)
+        cls = cls if is_read and (folder / "task.weights.h5").is_file() else backbone_class
+    options, vocabulary = {} if is_own else {"dtype": "float32"}, None
+    # `from_preset` has no argument for it. KerasHub's own classes open files in no such scope.
+    scope = SafeModeScope(not trust_code) if is_own else contextlib.nullcontext()
     try:
-        with SafeModeScope(not trust_code):  # `from_preset` has no argument
-            model = cls.from_preset(preset)
-        if (folder / "tokenizer.json").is_file():
-            vocabulary = keras_hub.models.Tokenizer.from_preset(preset).vocabulary
+        with scope:
+            model = cls.from_preset(str(directory), **options)
+        if is_own and (folder / "tokenizer.json").is_file():
+            vocabulary = keras_hub.models.Tokenizer.from_preset(str(directory)).vocabulary
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{directory} cannot be read ({first_line(error)}): {mend}") from error
-    backbone = model if isinstance(model, _Backbone) else model.backbone
+    backbone = model if isinstance(model, keras_hub.models.Backbone) else model.backbone
+    if not is_own:
+        head = None if model is backbone else model.masked_lm_head
+        read = import_keras_hub(backbone, head, read_keras_hub_vocabulary(folder))
+        if task_class in (None, cls) or issubclass(task_class, keras_hub.models.CausalLM):
+            return read
+        missing = f"the head of {task_class.__name__}"
+        return dataclasses.replace(read, unread=("task.weights.h5",), missing_head=missing)
     if isinstance(backbone, LanguageModelBackbone):
         preprocessor = None if model is backbone else model.preprocessor
         starts = preprocessor is None or preprocessor.add_start_token
         network = backbone.language_model
         return ModelParts(network, "gpt2_base", "causal_language", vocabulary, starts=starts)
-    config, has_masked_lm = backbone.config, isinstance(model, EncoderMaskedLM)
+    config, fields = backbone.config, {}
     if isinstance(model, keras_hub.models.BertTextClassifier):
         if model.activation not in (keras.activations.linear, keras.activations.softmax):
             name = keras.activations.serialize(model.activation)
             found = f"{directory} has a head with activation={name!r}"
             raise UserError(f"{found}, but only 'linear' and 'softmax' can be read")
-        dtype = _dtype_policies("encoder_classifier", backbone)
         head = (model.num_classes, model.dropout, backbone.pooler_activation)
+        dtype = _dtype_policies("encoder_classifier", backbone)
         network = EncoderClassifier(config, *head, dtype=dtype)
         network.build()
         network.pooler.set_weights(backbone.pooler.get_weights())
         network.head.set_weights(model.output_dense.get_weights())
-        fields = {}
     else:
-        dtype, options = _dtype_policies("pretraining_encoder", backbone), {}
-        if has_masked_lm:
-            options = {"activation": model.activation, "epsilon": model.epsilon}
+        has_masked_lm = isinstance(model, EncoderMaskedLM)
+        options = (
+            {"activation": model.activation, "epsilon": model.epsilon} if has_masked_lm else {}
+        )
+        dtype = _dtype_policies("pretraining_encoder", backbone)
         network = PretrainingEncoder(config, head_options=options, dtype=dtype)
         network.build()
         if has_masked_lm:

@@ -12,22 +12,16 @@ import keras
 import numpy as np
 
 from macaron_tf.errors import UserError
-from macaron_tf.hub.arrays import Arrays, Raw, assign_weights, check_pieces, padded_rows
+from macaron_tf.hub.arrays import Arrays, Raw, assign_weights, fitted, padded_rows
 from macaron_tf.hub.config import ends_of, id_tuple, json_bytes
 from macaron_tf.hub.family import Family, ModelFolder, build_model, missing_head
-from macaron_tf.hub.heads import (
-    ReadHead,
-    find_head,
-    head_fields,
-    head_state,
-    unstandardized_weights,
-)
+from macaron_tf.hub.heads import ReadHead, head_state, unstandardized_weights
 from macaron_tf.hub.tokenizers.reading import read_language_vocabulary, refuse_lower_case
 from macaron_tf.hub.tokenizers.writing import language_tokenizer
 from macaron_tf.hub.writing import HuggingFaceFolder, kept_rows, layer_state
 from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.models.tasks import CausalClassifier
-from macaron_tf.special import Special
+from macaron_tf.special import SPECIAL, Special
 from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text import PieceVocabulary
 
@@ -54,7 +48,7 @@ class LanguageFamily(Family):
         last_norm: name of the last norm, with `{}` for the index of the last layer. An empty string
             means that the classifier's head has a bias.
         language_class: suffix of the class name of the model with its output layer.
-        bias: name of the output layer's bias. Most models have none.
+        bias, output_kernel: names of the output layer's bias and kernel. Most models have no bias.
     """
 
     networks = (LanguageModel, CausalClassifier)
@@ -64,11 +58,12 @@ class LanguageFamily(Family):
     last_norm: str
     language_class: str
     bias: str = ""
+    output_kernel: str = ""
 
     def read(self, folder: ModelFolder) -> ModelParts:
         config, has_task = folder.config, folder.has_task
         refuse_lower_case(folder.lower_case, folder.path)
-        settings, arrays = self.read_settings(config), self.read_arrays(folder)
+        settings, arrays = self.read_settings(config), self.arrays(folder.state)
         tokens = arrays.array(*self.tokens)  # (V', D)
         ends = [*id_tuple(config.get("eos_token_id")), len(tokens) + 1]
         has_start = config.get("bos_token_id") is not None
@@ -78,29 +73,71 @@ class LanguageFamily(Family):
         vocabulary, starts = self._read_vocabulary(folder)
         # A model that macaron_tf exported has special tokens around a text, the last [MASK].
         has_special = vocabulary is not None and vocabulary.special.mask < vocabulary.pieces
-        head = find_head(self, config, arrays, settings, has_special) if has_task else None
-        parts = (settings, vocabulary, starts, special, head)
-        model = import_language_model(arrays, self, *parts)
+        head = self.find_head(config, arrays, settings, has_special) if has_task else None
+        model = self.convert(arrays, settings, vocabulary, special, head)
         missing = "" if head else missing_head(config, model.unread) or model.missing_head
         generation = {} if head else config.generation(folder.path)
         fields = {"generation": generation, "ends": ends_of(generation, model.special)}
-        return dataclasses.replace(model, missing_head=missing, **fields)
+        return dataclasses.replace(model, missing_head=missing, starts=starts, **fields)
+
+    def convert(
+        self,
+        arrays: Arrays,
+        settings: Mapping[str, Any],
+        vocabulary: PieceVocabulary | None,
+        special: Special = SPECIAL,
+        task_head: ReadHead | None = None,
+    ) -> ModelParts:
+        """Converts another library's language model to a macaron_tf model.
+
+        Args:
+            settings: fields of an `EncoderConfig` except `vocab_size`.
+            special: ids of the special tokens if there is no vocabulary.
+            task_head: task head of a fine-tuned model. `None` means that the model is converted
+                with its output layer instead.
+        """
+        tokens = arrays.array(*self.tokens)  # (V', D)
+        special = fitted(vocabulary, special, tokens)
+        size = special.size
+        bias = arrays.array(self.bias) if arrays.has(self.bias) else np.zeros(len(tokens))
+        table = {
+            **self.table,
+            "tokens/table": padded_rows(size)(tokens),
+            # GPT-2's logits of tokens are far below 0, which would be the logit of an unused row.
+            "language_head/bias": padded_rows(size, is_bias=True)(bias),
+        }
+        head = task_head or ReadHead(LanguageModel, {}, {}, {})
+        fields, random_layers, is_tied = head.fields, [], settings.get("tied", True)
+        if not is_tied:
+            table["output_table/table"] = Raw(self.output_kernel, transform=padded_rows(size))
+            if not arrays.has(self.output_kernel):
+                random_layers.append("output_table")
+                fields = {"missing_head": "" if task_head else self.output_kernel, **fields}
+        if task_head:
+            bias = np.zeros(head.options["num_classes"], "float32")
+            table |= {**head.table, "head/dense/bias": bias}  # the head may name a bias itself
+            random_layers.append("language_head/projection")  # a classifier has no output layer
+        settings = {**settings, "vocab_size": size, "pad_id": special.pad}
+        network = build_model(head.network_class, settings, **head.options)
+        assign_weights(network, arrays, table, random_layers)
+        unread = self.check_unread(arrays, self.output_kernel if is_tied else "")
+        fields = {"unread": unread, **fields}
+        return ModelParts(network, self.catalog, None, vocabulary, special, **fields)
 
     def _read_vocabulary(self, folder: ModelFolder) -> tuple[PieceVocabulary | None, bool]:
         """Returns the vocabulary, and whether texts begin with a special token."""
         if vocabulary := folder.vocabulary:
             return vocabulary, vocabulary.starts
         names = ("vocab.json", "tokenizer.json", "tokenizer.model")
-        if self.tokenizer != "required" and not any((folder.path / n).is_file() for n in names):
-            return None, False
-        try:
-            return read_language_vocabulary(folder.path, self.starts)
-        except UserError as error:
-            if self.tokenizer != "tried":
-                raise
-            note = f"note: the model is read without its tokenizer, because {error}"
-            print(note, file=sys.stderr)
-            return None, False
+        if self.tokenizer == "required" or folder.has(*names):
+            try:
+                return read_language_vocabulary(folder.path, self.starts)
+            except UserError as error:
+                if self.tokenizer != "tried":
+                    raise
+                note = f"note: the model is read without its tokenizer, because {error}"
+                print(note, file=sys.stderr)
+        return None, False
 
     def missing_part(self, model: ModelParts) -> str:
         if isinstance(model.network, CausalClassifier):
@@ -117,28 +154,33 @@ class LanguageFamily(Family):
         """Converts a language model or its classifier to the files of a Hugging Face model."""
         model.require_head()
         network, config, special = model.network, model.config, model.special
-        rows, is_framed, notes = kept_rows(model), _is_framed(model), []
+        rows, notes, is_classifier = kept_rows(model), [], isinstance(network, CausalClassifier)
         bias = _output_bias(model, rows)  # left out if all of it is 0
+        # Whether the model is a classifier that reads special tokens around each text.
+        is_framed = is_classifier and model.labelled.get("limits", {}).get("special", True)
         if is_framed:  # the classifier reads special tokens, even if the checkpoint lacked them
             rows = np.arange(max(len(rows), *(token_id + 1 for token_id in special.ids)))
         token_ids = {"pad": special.pad, "bos": special.begin, "eos": special.end}
         if not model.starts and special.rows is None:
             del token_ids["bos"]
-        if isinstance(network, CausalClassifier) and special.pad >= len(rows):
+        if is_classifier and special.pad >= len(rows):
             token_ids["pad"] = special.end  # the classifier reads the last other token
         token_ids = {f"{role}_token_id": n for role, n in token_ids.items() if n < len(rows)}
         tokens = Raw(self.tokens[0], inverse=lambda table: table[rows])
         table = {**self.table, "tokens/table": tokens}
         state = layer_state(network.encoder, table, self.prefix, self.transpose_kernels)
         suffix, pipeline, fields, files = self.language_class, "text-generation", {}, {}
-        if isinstance(network, CausalClassifier):
+        if is_classifier:
             head = self.tasks[CausalClassifier]
             if self.last_norm:
-                self._fold_head(model, state)
+                state["score.weight"] = unstandardized_weights(model)[0].T
+                norm = f"{self.prefix}{self.last_norm.format(config.num_layers - 1)}.bias"
+                if norm in state:
+                    state[norm] = (state[norm] + self._norm_offset(model)).astype("float32")
             else:
                 state |= head_state(model, head.table)
             suffix, pipeline = head.class_suffix, head.pipeline
-            fields = head_fields(model, self, CausalClassifier)
+            fields = self.head_fields(model)
             if is_framed:
                 notes.append("the tokenizer adds [CLS] before a text and [MASK] after the text")
         else:
@@ -182,19 +224,6 @@ class LanguageFamily(Family):
         offset = np.linalg.pinv(kernel.T) @ bias * is_biased
         return offset if np.allclose(offset @ kernel, bias, atol=1e-6) else None
 
-    def _fold_head(self, model: ModelParts, state: dict[str, np.ndarray]) -> None:
-        """Adds a classifier's kernel to `state`, and `_norm_offset` to the last norm's bias."""
-        state["score.weight"] = unstandardized_weights(model)[0].T
-        name = f"{self.prefix}{self.last_norm.format(model.config.num_layers - 1)}.bias"
-        if name in state:
-            state[name] = (state[name] + self._norm_offset(model)).astype("float32")
-
-
-def _is_framed(model: ModelParts) -> bool:
-    """Returns whether a model is a classifier that reads special tokens around each text."""
-    special = model.labelled.get("limits", {}).get("special", True)
-    return isinstance(model.network, CausalClassifier) and special
-
 
 def _output_bias(model: ModelParts, rows: np.ndarray) -> np.ndarray:
     """Returns the output bias of the tokens in `rows`: zeros if there is no such bias."""
@@ -202,53 +231,3 @@ def _output_bias(model: ModelParts, rows: np.ndarray) -> np.ndarray:
     if isinstance(network, CausalClassifier) or network.language_head.bias is None:
         return np.zeros(len(rows), "float32")
     return keras.ops.convert_to_numpy(network.language_head.bias)[rows]
-
-
-def import_language_model(
-    arrays: Arrays,
-    family: LanguageFamily,
-    settings: Mapping[str, Any],
-    vocabulary: PieceVocabulary | None,
-    starts: bool = True,
-    special: Special | None = None,
-    task_head: ReadHead | None = None,
-) -> ModelParts:
-    """Converts another library's language model to a macaron_tf model.
-
-    Args:
-        settings: fields of an `EncoderConfig` except `vocab_size`.
-        special: ids of the special tokens if there is no vocabulary.
-        task_head: task head of a fine-tuned model. `None` means that the model is converted with
-            its output layer instead.
-    """
-    tokens = arrays.array(*family.tokens)  # (V', D)
-    if vocabulary is not None:
-        check_pieces(vocabulary, tokens)
-        special = vocabulary.special
-    size = special.size
-    has_bias = arrays.has(family.bias)
-    bias = arrays.array(family.bias) if has_bias else np.zeros(len(tokens), "float32")
-    table = {
-        **family.table,
-        "tokens/table": padded_rows(size)(tokens),
-        # GPT-2's logits of tokens are far below 0, which would be the logit of an unused row.
-        "language_head/bias": padded_rows(size, is_bias=True)(bias),
-    }
-    head = task_head or ReadHead(LanguageModel, {}, {}, {})
-    fields, random_layers = head.fields, []
-    if not settings.get("tied", True):
-        table["output_table/table"] = Raw(family.output_kernel, transform=padded_rows(size))
-        if not arrays.has(family.output_kernel):
-            random_layers.append("output_table")
-            fields = {"missing_head": "" if task_head else family.output_kernel, **fields}
-        family = dataclasses.replace(family, output_kernel="")
-    if task_head:
-        bias = np.zeros(head.options["num_classes"], "float32")
-        table |= {**head.table, "head/dense/bias": bias}  # the head may name a bias itself
-        random_layers.append("language_head/projection")  # a classifier has no output layer
-    settings = {**settings, "vocab_size": size, "pad_id": special.pad}
-    network = build_model(head.network_class, settings, **head.options)
-    assign_weights(network, arrays, table, random_layers)
-    unread = family.check_unread(arrays)
-    fields = {"starts": starts, "unread": unread, **fields}
-    return ModelParts(network, family.catalog, None, vocabulary, special, **fields)

@@ -14,28 +14,20 @@ from etils import epath
 from keras.src.saving.serialization_lib import SafeModeScope  # no public name
 
 from macaron_tf.errors import UserError, check_choice, first_line, parse_json
-from macaron_tf.hub.keras_models import read_keras_hub, read_model_garden_bert
-from macaron_tf.hub.reading import read_hugging_face
-from macaron_tf.hub.tokenizers.reading import refuse_lower_case
+from macaron_tf.hub.hugging_face import read_hugging_face
+from macaron_tf.hub.keras_models import read_model_garden_bert
+from macaron_tf.hub.tokenizers.reading import GIVE_CASE, refuse_lower_case
 from macaron_tf.io import paths
 from macaron_tf.io.code_files import offer_code
 from macaron_tf.io.hub import HUB
-from macaron_tf.io.paths import read_json
 from macaron_tf.io.progress import Progress
 from macaron_tf.models.base import Model
 from macaron_tf.models.config import StackConfig
 from macaron_tf.special import Special
 from macaron_tf.tasks.model_parts import HEADS, USAGE, ModelParts
 from macaron_tf.text.base import Vocabulary
+from macaron_tf.training import locations
 from macaron_tf.training.checkpoints import MODEL, find_checkpoint, saved_file
-from macaron_tf.training.locations import (
-    HUGGING_FACE,
-    KERAS_HUB,
-    MODEL_GARDEN,
-    RECIPE,
-    Location,
-    locate,
-)
 from macaron_tf.training.state import load_network, load_weights
 
 _MEND = "restore the file, or train or save the model again"
@@ -56,27 +48,22 @@ def read_model(
             location, lower_case, pooling, trust_code=trust_code, tokenizer=tokenizer
         )
         if loaded.vocabulary is not None:
-            raise UserError(
-                f"{location} has its own vocabulary: leave the argument `vocabulary` out"
-            )
+            raise UserError(f"{location} has its own vocabulary: leave `vocabulary` out")
         if not isinstance(vocabulary, Vocabulary):
             vocabulary = Vocabulary.load(vocabulary)
         network = loaded.network
         if isinstance(network, Model) and isinstance(network.config, StackConfig):
             vocab_size = network.config.vocab_size
             if vocabulary.size > vocab_size:
-                raise UserError(
-                    f"the vocabulary has {vocabulary.size} tokens, but {location} has only "
-                    f"{vocab_size} embeddings: give its own vocabulary"
-                )
+                found = f"the vocabulary has {vocabulary.size} tokens, but {location} has only"
+                raise UserError(f"{found} {vocab_size} embeddings: give its own vocabulary")
         return dataclasses.replace(loaded, vocabulary=vocabulary)
     check_choice("tokenizer", tokenizer, ("graph", "python"))
-    parsed = None if location.endswith(".keras") else locate(location)
-    if tokenizer == "python" and (not parsed or parsed.library != HUGGING_FACE):
-        raise UserError(
-            f"tokenizer='python' needs hugging-face:DIR or a hub's folder, not {location}"
-        )
-    if not parsed or parsed.library not in (HUGGING_FACE, MODEL_GARDEN):
+    parsed = None if location.endswith(".keras") else locations.locate(location)
+    if tokenizer == "python" and (not parsed or parsed.library != locations.HUGGING_FACE):
+        needed = "hugging-face:DIR or a hub's folder"
+        raise UserError(f"tokenizer='python' needs {needed}, not {location}")
+    if not parsed or parsed.library not in (locations.HUGGING_FACE, locations.MODEL_GARDEN):
         refuse_lower_case(lower_case, location)
     if not parsed:
         path = paths.as_path(location)
@@ -149,7 +136,7 @@ def _build_layers(
     return built
 
 
-def _read_native(parsed: Location, trust_code: bool) -> ModelParts:
+def _read_native(parsed: locations.Location, trust_code: bool) -> ModelParts:
     path, location = parsed.folder, parsed.argument
     record = _read_record(path, location)
     with paths.refuse_damage(path / MODEL, _MEND):
@@ -175,7 +162,7 @@ def _read_native(parsed: Location, trust_code: bool) -> ModelParts:
         vocabulary=vocabulary,
         special=special,
         checkpoint=weights.name,
-        recipe=_read_optional(path / RECIPE),
+        recipe=_read_optional(path / locations.RECIPE),
         results={**results, "scores": scores},
         **usage,
     )
@@ -207,20 +194,20 @@ def _read_scores(run: epath.Path) -> dict[str, dict[str, float]]:
 
 
 def _read_library(
-    parsed: Location, lower_case: bool | None, pooling: bool, trust_code: bool, tokenizer: str
+    parsed: locations.Location,
+    lower_case: bool | None,
+    pooling: bool,
+    trust_code: bool,
+    tokenizer: str,
 ) -> ModelParts:
     folder = pathlib.Path(parsed.folder)
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder} for {parsed.argument}: check the path")
-    if parsed.library == KERAS_HUB:
-        file = folder / "config.json"
-        config = read_json(file) if file.is_file() else {}
-        if str(config.get("registered_name")).startswith("macaron_tf>"):
-            from macaron_tf.hub.keras_hub import read_preset  # KerasHub is optional
+    if parsed.library == locations.KERAS_HUB:
+        from macaron_tf.hub.keras_hub import read_preset  # KerasHub is optional
 
-            return read_preset(folder, trust_code)
-        return read_keras_hub(folder)
-    if parsed.library == MODEL_GARDEN:
+        return read_preset(folder, trust_code)
+    if parsed.library == locations.MODEL_GARDEN:
         return read_model_garden_bert(folder, _lower_case(folder, lower_case))
     return read_hugging_face(folder, lower_case, pooling, tokenizer == "python")
 
@@ -232,8 +219,6 @@ def _lower_case(folder: pathlib.Path, lower_case: bool | None) -> bool:
     """
     match = re.search("uncased|cased", folder.name)
     if lower_case is None and not match:
-        raise UserError(
-            f"neither the files nor the name of {folder} says whether text is lower-cased: give "
-            "lower_case=True or False in Python, or --[no-]lower-case in a command"
-        )
+        what = f"neither the files nor the name of {folder} says whether text is lower-cased"
+        raise UserError(f"{what}: {GIVE_CASE}")
     return lower_case if lower_case is not None else match[0] == "uncased"

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from macaron_tf.errors import UserError
-from macaron_tf.hub.arrays import Raw, Table, find_entry
+from macaron_tf.hub.arrays import Table, find_entry
 from macaron_tf.tasks.model_parts import ModelParts
 
 
@@ -33,16 +33,6 @@ class HuggingFaceFolder:
     files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    @property
-    def auto_class(self) -> str | None:
-        """Name of the auto class that loads the folder's Python code, such as `AutoModel`.
-
-        `None` means that the folder contains no code.
-        """
-        auto_map = self.config.get("auto_map", {}).items()
-        auto_classes = {reference.rpartition(".")[2]: name for name, reference in auto_map}
-        return auto_classes.get(self.config["architectures"][0])
-
 
 def layer_state(
     layer: keras.layers.Layer,
@@ -54,27 +44,20 @@ def layer_state(
     """Converts a layer's weights to PyTorch's names and arrays (the inverse of `assign_weights`).
 
     Args:
-        transpose_kernels: whether PyTorch kernels have the shape (outputs, inputs) (see
-            `TorchArrays`).
+        transpose_kernels: see `Arrays`.
         convert: function of a variable and its array that returns the array to write, for example
             with permuted channels.
     """
     state = {}
     for variable in layer.weights:
-        entry, names, variable_name = find_entry(variable.path, table)
-        if not names:
+        entry = find_entry(variable.path, table, transpose_kernels)
+        if entry is None:
             why = f"the weight {variable.path} has no counterpart in Hugging Face's model"
             raise UserError(f"{why}: save the model in macaron_tf's own format")
         array = convert(variable, keras.ops.convert_to_numpy(variable).astype("float32"))
-        parts = np.split(array, len(names), axis=-1)
-        if isinstance(entry, Raw):
-            parts = [entry.inverse(value) for value in parts]
-        else:
-            suffix = "bias" if variable_name in ("bias", "beta") else "weight"
-            names = [f"{name}.{suffix}" for name in names]
-            is_transposed = transpose_kernels and variable_name == "kernel"
-            parts = [value.T if is_transposed else value for value in parts]
-        state |= {f"{prefix}{name}": value for name, value in zip(names, parts, strict=True)}
+        parts = np.split(array, len(entry.names), axis=-1)
+        for name, value in zip(entry.names, parts, strict=True):
+            state[prefix + name] = entry.inverse(value)
     return state
 
 

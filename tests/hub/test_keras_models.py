@@ -12,7 +12,7 @@ from keras import ops
 import macaron_tf
 from macaron_tf import hub
 from macaron_tf.hub.arrays import assign_weights, transformer_layer
-from macaron_tf.hub.keras_models import KerasArrays
+from macaron_tf.hub.keras_models import layer_weights
 from macaron_tf.model import Pretrained
 from macaron_tf.models import (
     EncoderConfig,
@@ -27,6 +27,8 @@ from tests.toys.hugging_face import check_equal, noise
 from tests.toys.marks import slow
 
 keras_hub = pytest.importorskip("keras_hub")
+
+from macaron_tf.hub.keras_hub import read_preset  # noqa: E402
 
 # Of the table's 48 rows, 4 have no token.
 VOCAB, WIDTH, INNER, HEADS, LAYERS, LENGTH, SEGMENTS = 44, 32, 64, 4, 2, 16, 3
@@ -127,7 +129,7 @@ def test_a_keras_hub_bert_in_memory_agrees(backbone, activation, name, epsilon):
         head = keras_hub.layers.MaskedLMHead(token_embedding=backbone.token_embedding, **options)
         head.build((None, None, WIDTH))
         shake_head(head, backbone)
-    read = hub.import_keras_hub_encoder(backbone, head)
+    read = hub.import_keras_hub(backbone, head)
     check_backbone(read, backbone, head)
     if head:
         assert read.network.head_options == {"activation": name, "epsilon": epsilon}
@@ -149,7 +151,7 @@ def test_a_preset_is_read_with_its_masked_language_head(task, backbone, tmp_path
         head = model.masked_lm_head
         shake_head(head, backbone)
     model.save_to_preset(str(tmp_path))
-    read = Pretrained(**vars(hub.read_keras_hub(tmp_path)))
+    read = Pretrained(**vars(read_preset(tmp_path)))
     check_backbone(read, backbone, head)
     if head:
         assert read.unread == () and read.predict("a [MASK]")["words"]
@@ -180,7 +182,7 @@ def test_presets_of_encoders_agree(name, tmp_path):
     else:
         cutter = vars(kinds)[f"{name}Tokenizer"](vocabulary=pieces, lowercase=True)
     cutter.save_to_preset(str(tmp_path))
-    read = hub.read_keras_hub(tmp_path)
+    read = read_preset(tmp_path)
     text = "ab a fgh"
     [ours], theirs = read.vocabulary.encode_lines([text]), np.asarray(cutter(text))
     np.testing.assert_array_equal(ours, theirs)
@@ -201,7 +203,7 @@ def test_a_preset_of_gpt2_agrees(tmp_path):
     numbers = {piece: number for number, piece in enumerate(pieces)}
     cutter = keras_hub.models.GPT2Tokenizer(vocabulary=numbers, merges=["Ġ a", "a b"])
     cutter.save_to_preset(str(tmp_path))
-    read = hub.read_keras_hub(tmp_path)
+    read = read_preset(tmp_path)
     [ours], theirs = read.vocabulary.encode_lines(["ab a fgh"]), np.asarray(cutter("ab a fgh"))
     np.testing.assert_array_equal(ours, theirs)
     hidden = backbone({"token_ids": theirs[None], "padding_mask": np.ones_like(theirs[None])})
@@ -260,16 +262,16 @@ def copy_layers(theirs, ours) -> None:
     attention_parts = ("query", "key", "value", "attention_output")
     for name, attention in (("encoder", "self_attention_layer"), ("decoder", "self_attention")):
         names |= transformer_layer(
-            f"{name}_{{}}/",
-            [f"{attention}/{part}" for part in attention_parts],
+            f"{name}_{{}}.",
+            [f"{attention}.{part}" for part in attention_parts],
             "self_attention_layer_norm",
             ["feedforward_intermediate_dense", "feedforward_output_dense"],
             "feedforward_layer_norm",
-            [f"cross_attention/{part}" for part in attention_parts],
+            [f"cross_attention.{part}" for part in attention_parts],
             "cross_attention_layer_norm",
             f"{name}/block_{{}}",
         )
-    assign_weights(ours, KerasArrays.of_layers(layers), names)
+    assign_weights(ours, layer_weights(layers), names)
 
 
 @pytest.mark.parametrize("pre_norm", [False, *slow(True)])
@@ -407,7 +409,7 @@ def test_the_pooler_is_the_one_that_was_trained(tmp_path):
     [
         ({"hidden_act": "mish"}, "hidden_act='mish'"),
         ({"embedding_size": 16}, "embedding_size=16, but only 32"),
-        ({"num_hidden_layers": 9}, "no array called _pooler_layer/kernel"),
+        ({"num_hidden_layers": 9}, "no array called _pooler_layer.weight"),
         ({"num_hidden_layers": "2"}, r"bert_config\.json has num_hidden_layers='2', but"),
     ],
 )

@@ -13,14 +13,8 @@ import pytest
 import macaron_tf
 from macaron_tf.decoding import GenerationConfig
 from macaron_tf.hub import read_hugging_face
-from macaron_tf.hub.arrays import (
-    Raw,
-    TorchArrays,
-    assign_weights,
-    read_state,
-    transformer_layer,
-)
-from macaron_tf.hub.tokenizers.reading import read_gpt2_vocabulary
+from macaron_tf.hub.arrays import Arrays, Raw, assign_weights, read_state, transformer_layer
+from macaron_tf.hub.tokenizers.reading import read_language_vocabulary
 from macaron_tf.layers.alibi import AlibiAttention
 from macaron_tf.layers.mixer import Context
 from macaron_tf.models import Encoder, EncoderConfig, LanguageModel
@@ -91,7 +85,7 @@ def test_parallel_branches_and_a_turned_part_of_heads_are_gpt_js(tmp_path):
     for name in state:
         if name.endswith(("q_proj.weight", "k_proj.weight")):
             state[name] = state[name][order]
-    arrays = TorchArrays(state)
+    arrays = Arrays(state)
     assign_weights(ours, arrays, GPT_J)
     assert not set(arrays.arrays) - arrays.names_read
     rows = np.random.default_rng(0).integers(4, 37, (2, 9))
@@ -153,7 +147,7 @@ def test_banded_layers_are_gpt_neo_s(tmp_path):
         attention_windows=(0, 3),
     )
     ours = built(LanguageModel, config)
-    arrays = TorchArrays(read_state(tmp_path), "transformer.")
+    arrays = Arrays(read_state(tmp_path), "transformer.")
     assign_weights(ours, arrays, GPT_NEO)
     assert not set(arrays.arrays) - arrays.names_read - {"lm_head.weight"}
     ids = np.random.default_rng(0).integers(1, 40, (2, peers.LENGTH)).astype("int32")
@@ -205,7 +199,7 @@ def test_the_published_vocabulary_of_gpt2_is_read(shared_data, tmp_path):
     folder = shared_data / "vocabularies/gpt2"
     for ours, theirs in (("vocab.json", "encoder.json"), ("merges.txt", "vocab.bpe")):
         (tmp_path / ours).write_bytes((folder / theirs).read_bytes())
-    vocabulary = read_gpt2_vocabulary(tmp_path)
+    vocabulary, _ = read_language_vocabulary(tmp_path, True)
     assert vocabulary.pieces == 50_257 and vocabulary.size == 50_264
     special = Special(50_257, None, 50_256, 50_256, 50_258, rows=50_257)
     assert vocabulary.special == special

@@ -25,7 +25,6 @@ from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.hub.tokenizers.parts import split
 from macaron_tf.hub.tokenizers.reading import (
-    read_gpt2_vocabulary,
     read_language_vocabulary,
     read_vocabulary,
     read_xlm_vocabulary,
@@ -331,7 +330,11 @@ def written(kind: str, directory: pathlib.Path, *added: AddedToken) -> Tokenizer
     return tokenizer
 
 
-READERS = {"bert": read_vocabulary, "gpt2": read_gpt2_vocabulary, "t5": read_t5_vocabulary}
+READERS = {
+    "bert": read_vocabulary,
+    "gpt2": lambda directory: read_language_vocabulary(directory, True)[0],
+    "t5": read_t5_vocabulary,
+}
 WHITE = ["the cat\nab", "the  cat", " \n\r\n", "c\u200dab\u0301", "", " a\t [X]b [x]\n", "xab cat"]
 
 

@@ -8,7 +8,7 @@ import tf_keras
 
 from experiments.lab.benchmarks import encoder_step, keras_encoders, train_step
 from experiments.lab.benchmarks.workers import Worker
-from macaron_tf.hub.arrays import Raw, TorchArrays, assign_weights
+from macaron_tf.hub.arrays import Arrays, Raw, assign_weights
 from macaron_tf.models import PretrainingEncoder
 from tests.harness import refuses
 from tests.toys.processes import in_new_process
@@ -122,7 +122,7 @@ def test_losses_equal_pytorchs_on_the_same_weights():
     network.build()
     state = {name: value.detach().numpy() for name, value in model.state_dict().items()}
     state = {name.replace("in_proj_", "in_proj."): value for name, value in state.items()}
-    assign_weights(network, TorchArrays(state), SDPA_ENCODER)
+    assign_weights(network, Arrays(state), SDPA_ENCODER)
     ours = keras_encoders.training_step(TINY, network.config, jit=False, network=network)
     theirs = torch_encoders.training_step(TINY, model, model)
     assert ours.parameters == theirs.parameters

@@ -3,17 +3,10 @@
 import dataclasses
 
 from macaron_tf.hub.arrays import transformer_layer
-from macaron_tf.hub.config import ACTIVATIONS, ForeignConfig
-from macaron_tf.hub.family import TaskHead
+from macaron_tf.hub.config import ACTIVATIONS
+from macaron_tf.hub.heads import text_heads
 from macaron_tf.hub.language_models import CAUSAL, SCORE, LanguageFamily
 from macaron_tf.models.tasks import CausalClassifier
-
-
-def _gpt2_settings(config: ForeignConfig) -> dict:
-    if config.get("n_inner") is not None:
-        return {"feed_forward_dim": config.number("n_inner")}
-    return {"feed_forward_dim": 4 * config.number("n_embd", 768)}
-
 
 _LAYERS = transformer_layer(
     "h.{}.", ["attn.c_attn", "attn.c_proj"], "ln_1", ["mlp.c_fc", "mlp.c_proj"], "ln_2"
@@ -41,7 +34,9 @@ GPT2 = LanguageFamily(
         "activation": ("activation_function", "gelu_new", ACTIVATIONS),
     },
     fixed_settings={**CAUSAL, "norm": "pre", "scaled_outputs": True},
-    derive_settings=_gpt2_settings,
+    derive_settings=lambda config: {
+        "feed_forward_dim": config.get("n_inner") or 4 * config.number("n_embd", 768)
+    },
     derive_fields=lambda config: {"n_inner": config.feed_forward_dim},
     required_fields={
         "scale_attn_weights": True,
@@ -57,11 +52,7 @@ GPT2 = LanguageFamily(
     body_prefixes=("h.",),
     # Some versions also save two buffers: the causal mask and the score of masked positions.
     ignored_suffixes=(".attn.bias", ".attn.masked_bias"),
-    tasks={
-        CausalClassifier: TaskHead(
-            "ForSequenceClassification", "text-classification", {"head/dense/kernel": SCORE}
-        )
-    },
+    tasks=text_heads({"head/dense/kernel": SCORE}, (CausalClassifier,)),
 )
 GPT = dataclasses.replace(
     GPT2,

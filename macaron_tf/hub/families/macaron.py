@@ -5,13 +5,15 @@ a causal language model.
 """
 
 import importlib.resources
+import re
 from typing import Any
 
 from macaron_tf.errors import UserError
 from macaron_tf.hub.arrays import Raw, Table
 from macaron_tf.hub.config import ForeignConfig
 from macaron_tf.hub.encoders import EncoderFamily, head_table
-from macaron_tf.hub.family import ModelFolder, TaskHead, text_heads, token_heads
+from macaron_tf.hub.family import ModelFolder
+from macaron_tf.hub.heads import text_heads, token_heads
 from macaron_tf.hub.language_models import LanguageFamily
 from macaron_tf.io.plug_ins import is_import_path
 from macaron_tf.layers.attention import MultiHeadAttention
@@ -25,8 +27,6 @@ from macaron_tf.models.tasks import CausalClassifier
 from macaron_tf.tasks.model_parts import ModelParts
 
 _ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "tanh", "sigmoid")
-# Number of sub-layers and of relative biases that have entries in the mapping of weight names.
-_NUM_ENTRIES = 100
 _SETTINGS = (
     *("hidden_dim", "feed_forward_dim", "num_heads", "num_layers", "head_dim", "embedding_dim"),
     *("block", "scheme", "rnn_step_sizes", "rnn_gate", "sharing", "relative_bias"),
@@ -54,9 +54,8 @@ _CLASSES |= {f"AutoModelFor{head}": f"For{head}" for head in _HEADS}
 def _sizes(mixer: Mixer, config: EncoderConfig) -> dict[str, Any]:
     """Returns the fields of a sub-layer that depend on its mixer."""
     if isinstance(mixer, MultiHeadAttention):
-        sizes = {"window": mixer.window} if mixer.window else {}
-        is_rotary = isinstance(mixer, RotaryAttention)
-        return {**sizes, "rotary_base": mixer.rotary_base} if is_rotary else sizes
+        rotary = {"rotary_base": mixer.rotary_base} if isinstance(mixer, RotaryAttention) else {}
+        return {**({"window": mixer.window} if mixer.window else {}), **rotary}
     if isinstance(mixer, FeedForward):
         feed_forward = mixer.config
         return {"inner_dim": feed_forward.feed_forward_dim, "activation": feed_forward.activation}
@@ -145,39 +144,28 @@ def _layers(config: EncoderConfig) -> list[list[dict[str, Any]]]:
     return layers
 
 
-_RNN_WEIGHTS = ("alpha", "beta", "state_bias", "gate_bias")
+# Weights that are no layer's kernel, bias or norm in PyTorch either.
+_SINGLE = re.compile(r"_scale$|swish_rnn/(alpha|beta|state_bias|gate_bias)$|gating/(kernel|bias)$")
 
 
-def _table() -> Table:
-    """Builds the mapping of weight names, in which PyTorch has dots instead of slashes."""
-    attention = ("query_key_value", "query", "key_value", "output")
-    gated_mlp = ("inner", "outer", "gating/norm", *(f"tiny_attention/{name}" for name in attention))
-    # Layers and single weights of each mixer, which are in the sub-layer of another name.
-    mixers = {
-        "attention": ("attention", attention, ("query_scale", "key_scale")),
-        "feed_forward": ("feed_forward", ("inner", "outer"), ()),
-        "swish_rnn": ("feed_forward", ("inner", "outer"), _RNN_WEIGHTS),
-        "gated_mlp": ("gated_mlp", gated_mlp, ("gating/kernel", "gating/bias")),
-    }
-    table: dict[str, str | Raw] = {
-        "embeddings/norm": "embeddings.norm",
-        "embeddings/segments": Raw("embeddings.segments.weight"),
-        "encoder/projection": "projection",
-        "language_head/projection": "language_head.projection",
-        "stack/final_norm": "stack.final_norm",
-    }
-    for index in range(_NUM_ENTRIES):
-        table[f"stack/relative_bias_{index}"] = f"stack.relative_bias_{index}.table"
-        for mixer, (sublayer, layers, weights) in mixers.items():
-            path = f"stack/block_{{}}/{sublayer}_{index}"
-            names = [f"{path}/norm", *(f"{path}/{mixer}/{name}" for name in layers)]
-            table |= {name: name.replace("/", ".") for name in names}
-            names = [f"{path}/{mixer}/{name}" for name in weights]
-            table |= {name: Raw(name.replace("/", ".")) for name in names}
-    return table
+def _stack_name(path: str) -> str | Raw | None:
+    """Returns PyTorch's name of a layer or weight in the stack: our path, with dots for slashes."""
+    match = re.search(r"(?:^|/)(stack/.*)$", path)
+    if match is None:
+        return None
+    layer, _, variable = match[1].replace("/", ".").rpartition(".")
+    if _SINGLE.search(path):
+        return Raw(f"{layer}.{variable}")
+    return f"{layer}.table" if "relative_bias" in layer else layer
 
 
-_TABLE = _table()
+_TABLE: Table = {
+    "embeddings/norm": "embeddings.norm",
+    "embeddings/segments": Raw("embeddings.segments.weight"),
+    "encoder/projection": "projection",
+    "language_head/projection": "language_head.projection",
+    "stack": _stack_name,
+}
 _NAMES: dict[str, Any] = {
     "model_type": "macaron",
     "name": "Macaron",
@@ -202,7 +190,7 @@ MACARON_LANGUAGE = LanguageFamily(
     bias="language_head.bias",
     fixed_settings={"output_bias": True},
     required_fields={"causal": True},
-    tasks={CausalClassifier: TaskHead("ForSequenceClassification", "text-classification", _HEAD)},
+    tasks=text_heads(_HEAD, (CausalClassifier,)),
 )
 
 

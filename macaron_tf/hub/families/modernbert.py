@@ -9,10 +9,11 @@ from macaron_tf.hub.config import (
     rotary_fields,
     rotary_settings,
     shortest_period,
+    usual_sizes,
 )
 from macaron_tf.hub.encoders import EncoderFamily, head_table
 from macaron_tf.hub.families.bert import LINEAR
-from macaron_tf.hub.family import text_heads
+from macaron_tf.hub.heads import text_heads
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.text.byte_pairs import BytePairVocabulary
 
@@ -85,17 +86,11 @@ MODERNBERT = EncoderFamily(
     ),
     bias=("decoder.bias",),
     head_options={"activation": "gelu"},
-    output_kernel="decoder.weight",
     settings={
-        "hidden_dim": ("hidden_size", 768),
-        "feed_forward_dim": ("intermediate_size", 1152),
-        "num_heads": ("num_attention_heads", 12),
-        "num_layers": ("num_hidden_layers", 22),
-        "max_length": ("max_position_embeddings", 8192),
+        **usual_sizes(768, 1152, 12, 22, 8192),
         "attention_dropout": ("attention_dropout", 0.0),
         "activation_dropout": ("mlp_dropout", 0.0),
         "epsilon": ("norm_eps", 1e-5),
-        "initializer_range": ("initializer_range", 0.02),
         "activation": ("hidden_activation", "gelu", ACTIVATIONS),
     },
     fixed_settings={

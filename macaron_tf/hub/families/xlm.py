@@ -7,7 +7,8 @@ from macaron_tf.errors import UserError
 from macaron_tf.hub.arrays import Raw, transformer_layer
 from macaron_tf.hub.config import ForeignConfig
 from macaron_tf.hub.encoders import EncoderFamily
-from macaron_tf.hub.family import ModelFolder, TaskHead, token_heads
+from macaron_tf.hub.family import ModelFolder
+from macaron_tf.hub.heads import TaskHead, token_heads
 from macaron_tf.hub.tokenizers.reading import read_xlm_vocabulary, refuse_lower_case
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.tasks.model_parts import ModelParts
@@ -49,7 +50,7 @@ class XlmFamily(EncoderFamily):
         return dataclasses.replace(model, languages=languages if model.config.num_languages else ())
 
     def read_vocabulary(self, folder: ModelFolder) -> PieceVocabulary | None:
-        if not (folder.path / "vocab.json").is_file():
+        if not folder.has("vocab.json"):
             return None
         refuse_lower_case(folder.lower_case, folder.path)
         return read_xlm_vocabulary(folder.path, self.languages(folder.config))
@@ -85,7 +86,6 @@ XLM = XlmFamily(
     bias=("pred_layer.proj.bias",),
     head_options={"transform": False},
     positions="position_embeddings.weight",
-    output_kernel="pred_layer.proj.weight",
     settings={
         "hidden_dim": ("emb_dim", 2048),
         "num_heads": ("n_heads", 16),

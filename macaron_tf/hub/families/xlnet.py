@@ -1,7 +1,7 @@
 """XLNet: permutation language modelling with two streams and memory of the last segment."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -10,7 +10,8 @@ import numpy as np
 from macaron_tf.hub.arrays import Arrays, Raw, Table, assign_weights, padded_rows
 from macaron_tf.hub.config import ACTIVATIONS
 from macaron_tf.hub.encoders import EncoderFamily
-from macaron_tf.hub.family import TASKS, ModelFolder, TaskHead, build_model, text_heads, token_heads
+from macaron_tf.hub.family import ModelFolder, build_model
+from macaron_tf.hub.heads import HEADED, TaskHead, text_heads, token_heads
 from macaron_tf.hub.tokenizers.reading import read_vocabulary, refuse_lower_case
 from macaron_tf.hub.tokenizers.writing import refuse_moses, tokenizer_files
 from macaron_tf.hub.writing import HuggingFaceFolder, kept_rows, layer_state
@@ -21,49 +22,29 @@ from macaron_tf.text import PieceVocabulary
 _XLNET_SUMMARY = "sequence_summary.summary"  # the counterpart of BERT's pooler
 
 
-def _per_head(name: str) -> Raw:
-    return Raw(
-        f"layer.{{}}.rel_attn.{name}",
-        transform=lambda bias: bias[:, None],  # (H, d) -> (H, 1, d)
-        inverse=lambda bias: bias[:, 0],
-    )
+def xlnet_attention(heads: int) -> Table:
+    """Builds the mapping of weight names for XLNet's attention. Only an export uses H, `heads`."""
 
-
-def _flattened_heads(*names: str, heads: int, transposed: bool = False) -> Raw:
-    """Builds a `Raw` that reshapes XLNet's attention kernels from `(D, H, d)` to `(D, H d)`.
-
-    `transposed` also transposes the result to `(H d, D)`. Only an export uses `heads`, which is H.
-    """
-
-    def flat(kernel: np.ndarray) -> np.ndarray:
-        kernel = kernel.reshape(len(kernel), -1)  # (D, H, d) -> (D, H d)
-        return kernel.T if transposed else kernel
+    def raw(*names: str, read: Callable, write: Callable) -> Raw:
+        names = tuple(f"layer.{{}}.rel_attn.{name}" for name in names)
+        return Raw(*names, transform=read, inverse=write)
 
     def split(kernel: np.ndarray) -> np.ndarray:
-        kernel = kernel.T if transposed else kernel
         return kernel.reshape(len(kernel), heads, -1)  # (D, H d) -> (D, H, d)
 
-    arrays = (f"layer.{{}}.rel_attn.{name}" for name in names)
-    return Raw(*arrays, transform=flat, inverse=split)
-
-
-def _swap_axes(vectors: np.ndarray) -> np.ndarray:
-    return vectors.transpose(1, 0, 2)  # (2, H, d) -> (H, 2, d), and back
-
-
-def xlnet_attention(heads: int) -> Table:
-    """Builds the mapping of weight names for XLNet's attention. Only an export uses `heads`."""
+    flat = {"read": lambda kernel: kernel.reshape(len(kernel), -1), "write": split}
+    turned = {"read": lambda kernel: flat["read"](kernel).T, "write": lambda k: split(k.T)}
+    per_head = {"read": lambda bias: bias[:, None], "write": lambda bias: bias[:, 0]}
+    swapped = dict.fromkeys(("read", "write"), lambda vectors: vectors.transpose(1, 0, 2))
     return {
-        "attention/query/kernel": _flattened_heads("q", heads=heads),
-        "attention/key_value/kernel": _flattened_heads("k", "v", heads=heads),
-        "attention/distance/kernel": _flattened_heads("r", heads=heads),
-        "attention/output/kernel": _flattened_heads("o", heads=heads, transposed=True),
-        "attention/content_bias": _per_head("r_w_bias"),
-        "attention/distance_bias": _per_head("r_r_bias"),
-        "attention/segment_bias": _per_head("r_s_bias"),
-        "attention/segment_vectors": Raw(
-            "layer.{}.rel_attn.seg_embed", transform=_swap_axes, inverse=_swap_axes
-        ),
+        "attention/query/kernel": raw("q", **flat),
+        "attention/key_value/kernel": raw("k", "v", **flat),
+        "attention/distance/kernel": raw("r", **flat),
+        "attention/output/kernel": raw("o", **turned),  # (D, H, d) -> (H d, D)
+        "attention/content_bias": raw("r_w_bias", **per_head),  # (H, d) -> (H, 1, d)
+        "attention/distance_bias": raw("r_r_bias", **per_head),
+        "attention/segment_bias": raw("r_s_bias", **per_head),
+        "attention/segment_vectors": raw("seg_embed", **swapped),  # (2, H, d) -> (H, 2, d)
     }
 
 
@@ -78,7 +59,7 @@ class XlnetFamily(EncoderFamily):
         memory_length: maximum number of positions in the memory.
     """
 
-    networks = (TwoStreamModel, *TASKS)
+    networks = (TwoStreamModel, *HEADED)
     memory_length: int = 384
 
     def read(self, folder: ModelFolder) -> ModelParts:
@@ -99,8 +80,7 @@ class XlnetFamily(EncoderFamily):
         return model
 
     def read_vocabulary(self, folder: ModelFolder) -> PieceVocabulary | None:
-        names = ("spiece.model", "tokenizer.json")
-        has_tokenizer = any((folder.path / name).is_file() for name in names)
+        has_tokenizer = folder.has("spiece.model", "tokenizer.json")
         return read_vocabulary(folder.path) if has_tokenizer else None
 
     def pretraining_network(
@@ -143,7 +123,7 @@ class XlnetFamily(EncoderFamily):
         return dataclasses.replace(folder, config=fields, state=state, notes=notes)
 
     def _written_head(self, model: ModelParts) -> TaskHead:
-        if isinstance(model.network, TASKS):
+        if isinstance(model.network, HEADED):
             return self.tasks[type(model.network)]
         return _LANGUAGE if model.has_masked_language or model.recipe else _BARE
 
@@ -204,7 +184,6 @@ XLNET = XlnetFamily(
     },
     without_effect=("d_head", "reuse_len", "use_mems_eval", "use_mems_train"),
     prefix="transformer.",
-    output_kernel="lm_loss.weight",
     body_prefixes=("layer.",),
     tasks={
         **text_heads(

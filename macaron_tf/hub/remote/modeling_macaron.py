@@ -201,11 +201,6 @@ class Context:
         indices = torch.arange(mask.shape[1], device=mask.device)
         self.distances = indices - indices[-positions.shape[-1] :, None]
 
-    def cached(self, slot):
-        """Returns the cached keys, or `None` before the first update."""
-        is_empty = self.cache is None or slot >= len(self.cache.layers)
-        return None if is_empty else self.cache.layers[slot].keys
-
     def update(self, slot, key, value):
         """Appends keys and values to the cache. Returns them with the cached ones before them."""
         return (key, value) if self.cache is None else self.cache.update(key, value, slot)
@@ -242,7 +237,12 @@ class Attention(nn.Module):
             self.query_scale, self.key_scale = (nn.Parameter(torch.ones(n)) for n in scales)
 
     def forward(self, x, context, bias=None):
-        query, key, value = self.project(x)
+        if self.kv_heads == self.heads:
+            qkv = self.query_key_value(x)
+        else:
+            qkv = torch.cat([self.query(x), self.key_value(x)], dim=-1)
+        qkv = qkv.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # (B, H + 2 K, L, d)
+        query, key, value = qkv.split([self.heads, self.kv_heads, self.kv_heads], dim=1)
         if self.qk_norm != "none":
             query = self.normalize(query, self.query_scale)
             key = self.normalize(key, self.key_scale)
@@ -287,15 +287,6 @@ class Attention(nn.Module):
             bias = alibi(self.heads, distances)
         return scores if bias is None else scores + bias.to(dtype)
 
-    def project(self, x):
-        """Projects `x` to queries `(B, H, L, d)` and to keys and values `(B, K, L, d)`."""
-        if self.kv_heads == self.heads:
-            qkv = self.query_key_value(x).unflatten(-1, (3, self.heads, self.head_dim))
-            return qkv.permute(2, 0, 3, 1, 4)
-        query = self.query(x).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
-        key_value = self.key_value(x).unflatten(-1, (2, self.kv_heads, self.head_dim))
-        return query, *key_value.permute(2, 0, 3, 1, 4)
-
 
 class FeedForward(nn.Module):
     """Feed-forward layer: `activation(x W1 + b1) W2 + b2`.
@@ -313,11 +304,9 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(config.activation_dropout)
 
     def forward(self, x, context, bias=None):
-        y = self.inner(x)
-        if self.gated:
-            gate, y = y.chunk(2, dim=-1)
-            return self.outer(self.dropout(self.activation(gate) * y))
-        return self.outer(self.dropout(self.activation(y)))
+        gate, *rest = self.inner(x).chunk(2 if self.gated else 1, dim=-1)
+        y = self.activation(gate)
+        return self.outer(self.dropout(y * rest[0] if rest else y))
 
 
 class SwishRNN(nn.Module):
@@ -347,8 +336,11 @@ class SwishRNN(nn.Module):
 
     def recurrence(self, x, context):
         alpha, beta, length = self.alpha.float(), self.beta.float(), x.shape[1]
-        slot = next(context.slots)
-        past = context.cached(slot)  # (B, 1, k, R)
+        slot, past = next(context.slots), None
+        if context.cache is not None and slot < len(context.cache.layers):
+            past = context.cache.layers[
+                slot
+            ].keys  # (B, 1, k, R), or `None` before the first update
         past = x[:, :0] if past is None else past[:, 0]
         c = functional.pad(past, (0, 0, self.distance, 0))[:, -self.distance :]  # (B, k, R)
         padding = -length % self.distance
@@ -404,9 +396,9 @@ class GatedMLP(nn.Module):
         self.inner = nn.Linear(config.hidden_dim, inner)
         self.outer = nn.Linear(inner // 2, config.hidden_dim)
         self.gating = Gating(config, inner // 2)
-        self.tiny_attention = (
-            Attention(config, settings, 1, attention_dim, inner // 2) if attention_dim else None
-        )
+        self.tiny_attention = None
+        if attention_dim:
+            self.tiny_attention = Attention(config, settings, 1, attention_dim, inner // 2)
         self.dropout = nn.Dropout(config.activation_dropout)
 
     def forward(self, x, context, bias=None):
@@ -515,12 +507,6 @@ class MacaronPreTrainedModel(PreTrainedModel):
     config_class = MacaronConfig
     base_model_prefix = "macaron"
     accepts_loss_kwargs = False  # a loss is a mean: transformers' `Trainer` accumulates it right
-
-    def _init_weights(self, module):
-        if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.normal_(module.weight, std=self.config.initializer_range)
-        if isinstance(module, nn.Linear) and module.bias is not None:
-            nn.init.zeros_(module.bias)
 
 
 class MacaronModel(MacaronPreTrainedModel):
@@ -638,28 +624,21 @@ class HeadModel(MacaronPreTrainedModel):
     """Base class of models whose loss is the mean over labels.
 
     The method `scores` returns the head's logits and a tuple of all hidden states, which is `None`
-    without `output_hidden_states=True`.
+    without `output_hidden_states=True`. `output_class` is the class of the result.
     """
-
-    output_class = None
 
     @can_return_tuple
     def forward(self, input_ids=None, attention_mask=None, labels=None, **kwargs):
-        logits, states = self.scores(input_ids, attention_mask, **kwargs)
-        loss = self.loss_of(logits, labels)
-        return self.output_class(loss=loss, logits=logits, hidden_states=states)
-
-    def loss_of(self, logits, labels):  # of (B, C) or (B, L, C)
+        logits, states = self.scores(input_ids, attention_mask, **kwargs)  # (B, C) or (B, L, C)
         if labels is not None and logits.shape[-1] == 1:  # numbers
-            return functional.mse_loss(logits[..., 0], labels.float())
-        return cross_entropy(logits, labels)
+            loss = functional.mse_loss(logits[..., 0], labels.float())
+        else:
+            loss = cross_entropy(logits, labels)
+        return self.output_class(loss=loss, logits=logits, hidden_states=states)
 
 
 class TokenModel(HeadModel):
     """Base class of models that predict tokens. `head_class` computes the logits `(B, L, V)`."""
-
-    head_name = ""
-    head_class = None
 
     def __init__(self, config):
         super().__init__(config)
@@ -778,16 +757,14 @@ class MacaronForTokenClassification(TaskModel):
 
 
 class MacaronForMultipleChoice(TaskModel):
-    pooled = True
-    num_scores = 1
+    pooled, num_scores = True, 1
+    output_class = outputs.MultipleChoiceModelOutput
 
-    @can_return_tuple
-    def forward(self, input_ids, attention_mask=None, token_type_ids=None, labels=None, **kwargs):
+    def scores(self, input_ids, attention_mask=None, token_type_ids=None, **kwargs):
         inputs = (input_ids, attention_mask, token_type_ids)  # (B, choices, L) each
         rows = (None if ids is None else ids.flatten(0, 1) for ids in inputs)
-        logits, states = self.scores(*rows, **kwargs)
-        logits = logits.view(input_ids.shape[:2])
-        return outputs.MultipleChoiceModelOutput(cross_entropy(logits, labels), logits, states)
+        logits, states = super().scores(*rows, **kwargs)
+        return logits.view(input_ids.shape[:2]), states
 
 
 class MacaronForQuestionAnswering(TaskModel):

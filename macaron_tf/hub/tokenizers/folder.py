@@ -101,31 +101,27 @@ class Tokenizer:
         for field, value in optional("special_tokens_map.json").items():
             if field in (*_ENDS, *SPECIAL) and self.token(field) is None:
                 self.options[field] = value
-        paths = (directory / name for name in files if (directory / name).is_file())
-        self.file = next(paths, None)
+        found = [name for name in (*files, *_FILES) if (directory / name).is_file()]
+        self.file = directory / found[0] if found and found[0] in files else None
         if not self.tokenizer_json and not self.file:
-            names = ", ".join(name for name in files if name != "tokenizer.json")
-            others = [name for name in _FILES if (directory / name).is_file()]
-            found = f"has the tokenizer {others[0]}" if others else "contains no vocabulary"
-            raise UserError(
-                f"{directory} {found}, but a model of this type is read with {names} or "
-                f"tokenizer.json: {MEND}, or load tokenizer.json by {PYTHON}"
-            )
+            what = f"has the tokenizer {found[0]}" if found else "contains no vocabulary"
+            needed = f"a model of this type is read with {', '.join(files)} or tokenizer.json"
+            raise UserError(f"{directory} {what}, but {needed}: {MEND}, or load it by {PYTHON}")
         with refuse_damage(directory, MEND):
             tokens = {**(self.options.get("added_tokens_decoder") or {})}
-            listed = self.tokenizer_json.get("added_tokens") or ()
-            tokens |= {token["id"]: token for token in listed}
+            tokens |= {
+                token["id"]: token for token in self.tokenizer_json.get("added_tokens") or ()
+            }
             self.entries = {token["content"]: token for token in tokens.values()}
-            added = [(token["content"], token_id) for token_id, token in tokens.items()]
+            added = optional("added_tokens.json")
+            added |= {token["content"]: token_id for token_id, token in tokens.items()}
             # Hugging Face's tokenizers leave out a token without a name.
-            added = [*optional("added_tokens.json").items(), *added]
-            self.all_added = {name: int(token_id) for name, token_id in added if name}
-            entries = self.entries.items()
-            flags = {name: t.get("normalized", not t.get("special")) for name, t in entries}
+            self.all_added = {name: int(token_id) for name, token_id in added.items() if name}
+            flags = {n: t.get("normalized", not t.get("special")) for n, t in self.entries.items()}
             self.unnormalized = [name for name, is_normalized in flags.items() if not is_normalized]
-            sentinels = {name for name in self.all_added if SENTINEL.fullmatch(name)}
-        roles = {name for names in SPECIAL.values() for name in names} | {"<|endoftext|>"}
-        roles |= sentinels | {self.token(field) for field in (*_ENDS, *SPECIAL)}
+        roles = {"<|endoftext|>", *(name for names in SPECIAL.values() for name in names)}
+        roles |= {self.token(field) for field in (*_ENDS, *SPECIAL)}
+        roles |= {*filter(SENTINEL.fullmatch, self.all_added)}
         self.added = {name: n for name, n in self.all_added.items() if name not in roles}
 
     def _steps(self, field: str, group: str) -> list[dict[str, Any]] | None:
@@ -146,7 +142,7 @@ class Tokenizer:
         return [*flat(self.tokenizer_json[field])]
 
     def _frame(self) -> tuple[list[str], list[str], list[str]] | None:
-        steps = self._steps("post_processor", "processors") or []
+        steps = self._steps("post_processor", "processors") or ()
         steps = [step for step in steps if step.get("type") != "ByteLevel"]
         if not steps:
             return None
@@ -176,9 +172,15 @@ class Tokenizer:
             f"support: {way_out} model by {PYTHON}"
         )
 
-    def refuse_steps(self, kind: str, steps: Sequence[Mapping[str, Any]]) -> None:
-        """Raises a UserError that names the first of the steps that nothing has taken."""
-        for step in steps:
+    def refuse_steps(
+        self, kind: str, steps: Sequence[Mapping[str, Any]], is_found: bool = True
+    ) -> None:
+        """Raises a UserError that names the first of the steps that nothing has taken.
+
+        Without such a step, it says that a step of this kind is missing unless `is_found`.
+        """
+        missing = [] if is_found else [{"type": None}]
+        for step in steps or missing:
             values = [f"{name}={value!s:.40}" for name, value in step.items() if name != "type"]
             fields = f" ({', '.join(values)})" if values else ""
             raise self.refusal(f"the {kind} {step.get('type')}{fields}")
@@ -187,9 +189,9 @@ class Tokenizer:
         self, kind: str, steps: Sequence[Mapping[str, Any]] | None, *allowed: Mapping[str, Any]
     ) -> None:
         """Raises a UserError unless `steps` is one of the `allowed` steps, or `None`."""
-        if steps is not None and (len(steps) != 1 or steps[0] not in allowed):
-            others = [step for step in steps if step not in allowed]
-            self.refuse_steps(kind, others or steps[1:] or [{"type": None}])
+        rest = [*(steps or ())]
+        is_found = any(take(rest, step) for step in allowed)
+        self.refuse_steps(kind, rest, is_found or steps is None)
 
     def check_model(self, kind: str, **known: Collection) -> None:
         """Refuses a field of the model with another value, and a class of the folder's tokenizer.
@@ -227,11 +229,9 @@ class Tokenizer:
         }[role]
         is_known = before in allowed[0] and after in allowed[1]
         if not is_known or (role == "encoder" and {*between} != {end}):
-            found = " ".join([*before, "A", *between, "B", *after])
-            raise UserError(
-                f"{self.directory / 'tokenizer.json'} has the template {found}, but special tokens "
-                "in other places cannot be read: give another model"
-            )
+            found = f"has the template {' '.join([*before, 'A', *between, 'B', *after])}"
+            only = "special tokens in other places cannot be read: give another model"
+            raise UserError(f"{self.directory / 'tokenizer.json'} {found}, but {only}")
 
     def token(self, field: str) -> str | None:
         """Returns the name of the special token in a field such as "cls_token", or `None`.
@@ -242,8 +242,7 @@ class Tokenizer:
         # In early files, a token is a dict with the key `content`.
         value = value.get("content") if isinstance(value, dict) else value
         if not isinstance(value, str | None):
-            file = self.directory / "tokenizer_config.json"
-            raise UserError(f"{file} has {field}={value!r}, which is no token's name: {MEND}")
+            raise UserError(f"{self.directory} has {field}={value!r}, which is no name: {MEND}")
         return value
 
     def special_tokens(
@@ -261,10 +260,8 @@ class Tokenizer:
             candidates = (token,) if token else candidates
             name = next((name for name in candidates if name in tokens), None)
             if name is None:
-                needed = " or ".join(candidates)
-                raise UserError(
-                    f"the tokenizer of {self.directory} has no {field}, but needs {needed}: {MEND}"
-                )
+                lack = f"has no {field}, but needs {' or '.join(candidates)}"
+                raise UserError(f"the tokenizer of {self.directory} {lack}: {MEND}")
             names.append(name)
         return names
 
@@ -289,7 +286,9 @@ class Tokenizer:
             A dict mapping name to id, for all tokens including `added`, and a list of merges as
             `"left right"`.
         """
-        is_whole = self.file is None or "vocab" in self.model
+        is_whole, file = self.file is None or "vocab" in self.model, self.directory / "merges.txt"
+        if not is_whole and not file.is_file():
+            raise UserError(f"{self.directory} has {self.file.name}, but no merges.txt: {MEND}")
         with refuse_damage(self.directory / "tokenizer.json" if is_whole else self.file, MEND):
             token_ids = self.model["vocab"] if is_whole else read_json(self.file)
             token_ids = self.added | {name: operator.index(n) for name, n in token_ids.items()}
@@ -297,14 +296,9 @@ class Tokenizer:
                 # In early files, a merge is the string "left right". In later files, it is a list.
                 merges = [m if isinstance(m, str) else " ".join(m) for m in self.model["merges"]]
                 return token_ids, merges
-        file = self.directory / "merges.txt"
-        if not file.is_file():
-            raise UserError(f"{self.directory} has {self.file.name}, but no merges.txt: {MEND}")
         with refuse_damage(file, MEND):
-            text = file.read_text(encoding="utf-8")
-        lines = (line.removesuffix("\r") for line in text.split("\n"))
-        merges = [n for n in lines if n and not n.startswith("#version")]
-        return token_ids, merges
+            lines = (line.removesuffix("\r") for line in file.read_text("utf-8").split("\n"))
+            return token_ids, [n for n in lines if n and not n.startswith("#version")]
 
     def byte_pairs(self) -> tuple[dict[str, int], list[str], dict[str, Any]]:
         """Reads a byte-level BPE tokenizer.
@@ -325,9 +319,8 @@ class Tokenizer:
             pattern = next(patterns, "gpt2")
             level = {"type": "ByteLevel", "use_regex": pattern == "gpt2"}
             prefix = take(steps, {**level, "add_prefix_space": True})
-            if not prefix and not take(steps, {**level, "add_prefix_space": False}):
-                steps = steps or [{"type": None}]
-            self.refuse_steps("pre-tokenizer", steps)
+            is_found = prefix or take(steps, {**level, "add_prefix_space": False})
+            self.refuse_steps("pre-tokenizer", steps, is_found)
         if pattern == "llama3" and not self.model.get("ignore_merges"):
             pattern = "cl100k"
         # Each byte is a piece, so a text has no unknown part.
@@ -336,15 +329,19 @@ class Tokenizer:
         return *self.ids_and_merges(), {**options, "composed": composed, "pattern": pattern}
 
 
-def special_of(ids: Sequence[int | None], pieces: int, sentinels: Sequence[int] = ()) -> Special:
+def special_of(
+    ids: Sequence[int | None], pieces: int, sentinels: Mapping[int, int] | None = None
+) -> Special:
     """Returns the special tokens of a tokenizer, in which each of them but UNK has an id.
 
     The missing tokens get the ids after the pieces.
 
     Args:
         ids: ids of PAD, UNK, [CLS], [SEP] and [MASK], with `None` for a missing token.
+        sentinels: dict mapping the index of a sentinel to its id.
     """
     free = itertools.count(pieces)
     pad, unk, *others = ids
     pad, *others = (next(free) if token_id is None else token_id for token_id in (pad, *others))
-    return Special(pad, unk, *others, sentinels=tuple(sentinels), rows=pieces)
+    in_order = tuple(token_id for _, token_id in sorted((sentinels or {}).items()))
+    return Special(pad, unk, *others, sentinels=in_order, rows=pieces)

@@ -60,10 +60,9 @@ def finish(vocabulary: _AnyVocabulary, tokenizer: Tokenizer) -> _AnyVocabulary:
     for name, normalized in zip(names, lines, strict=True):
         is_stripped = normalized == normalized.strip()
         if is_stripped and (not normalized or name != name.strip()):
-            raise UserError(
-                f"{tokenizer.directory} adds the token {name!r}, but normalization leaves only "
-                f"{normalized!r} of it: set normalized to false for the token in tokenizer.json"
-            )
+            why = f"adds the token {name!r}, but normalization leaves only {normalized!r}"
+            mend = "set normalized to false for the token in tokenizer.json"
+            raise UserError(f"{tokenizer.directory} {why}: {mend}")
     _prove(vocabulary, tokenizer)
     return vocabulary
 
@@ -113,7 +112,5 @@ def _prove(vocabulary: PieceVocabulary, tokenizer: Tokenizer) -> None:
     rows = vocabulary.encode_lines(texts)
     for text, ours, row in zip(texts, rows, found, strict=True):
         if not is_same(tokenizer.model, ours, row.ids):
-            raise UserError(
-                f"{file} cannot be read, because {text!r} has the ids {ours} instead of "
-                f"{row.ids}: load the model by {PYTHON}"
-            )
+            why = f"{text!r} has the ids {ours} instead of {row.ids}"
+            raise UserError(f"{file} cannot be read, because {why}: load the model by {PYTHON}")

@@ -23,6 +23,7 @@ from macaron_tf.text.byte_pairs import (
 )
 
 _OTHER = "give another tokenizer"
+GIVE_CASE = "give lower_case=True or False in Python, or --[no-]lower-case in a command"
 _XLM_SPECIAL = {
     "pad_token": ("<pad>",),
     "unk_token": ("<unk>",),
@@ -30,7 +31,7 @@ _XLM_SPECIAL = {
     "sep_token": ("</s>",),
     "mask_token": ("<special1>",),
 }
-# BERT's basic tokenizer: the normalizer, and what else `tokenizer_config.json` may say.
+# BERT's basic tokenizer: the normalizer, and values that `tokenizer_config.json` may have.
 _BERT = {"type": "BertNormalizer", "clean_text": True}
 _BASIC = {
     "do_basic_tokenize": True,
@@ -68,11 +69,10 @@ def read_vocabulary(
         role: what the model does with a text, see `Tokenizer.check_frame`.
     """
     tokenizer = Tokenizer(directory, _MODEL_TYPES)
-    file_type = _MODEL_TYPES[tokenizer.file.name] if tokenizer.file else None
+    model_type = _MODEL_TYPES[tokenizer.file.name] if tokenizer.file else None
     # Early WordPiece files lack the type. A SentencePiece model may be a BPE.
-    model_type = tokenizer.model.get("type") or file_type
-    if file_type == "Unigram":
-        model_type = file_type
+    if model_type != "Unigram":
+        model_type = tokenizer.model.get("type") or model_type
     if model_type in ("BPE", "Unigram"):
         refuse_lower_case(lower_case, directory)
     if model_type == "BPE":
@@ -99,17 +99,13 @@ def _units(
     return units, special_of(ids, len(units))
 
 
-def read_gpt2_vocabulary(directory: pathlib.Path) -> BytePairVocabulary:
+def _read_gpt2(tokenizer: Tokenizer) -> BytePairVocabulary:
     """Reads the tokenizer of a GPT-2 or Llama 3 model.
 
     GPT-2 uses one special token for both the beginning and the end of a text, so [CLS] and [SEP]
     have the same id. Llama 3 has a separate token for each. If padding and [MASK] are missing, they
     have ids after all tokens.
     """
-    return _read_gpt2(Tokenizer(directory, ["vocab.json", "vocabulary.json"]))
-
-
-def _read_gpt2(tokenizer: Tokenizer) -> BytePairVocabulary:
     token_ids, merges, options = tokenizer.byte_pairs()
     added, names = tokenizer.all_added, {"eos_token": ("<|endoftext|>",)}
     [end] = tokenizer.special_tokens(added | token_ids, names)
@@ -148,29 +144,25 @@ def read_language_vocabulary(directory: pathlib.Path, starts: bool) -> tuple[Pie
         starts: whether a tokenizer without byte fallback is always a byte-level BPE, as in GPT-2.
             If False, it may be a character-level BPE, as in GPT.
     """
-    tokenizer = Tokenizer(directory, ["tokenizer.model", "vocab.json"])
+    tokenizer = Tokenizer(directory, ["tokenizer.model", "vocab.json", "vocabulary.json"])
     frame, cls = tokenizer.frame, tokenizer.token("cls_token")
     if cls:
         return read_vocabulary(directory, role="language"), not frame or bool(frame[0])
-    has_bytes = tokenizer.model.get("byte_fallback")
     has_file = (directory / "tokenizer.model").is_file()
-    has_pieces = has_bytes or has_file
     byte_level = (tokenizer.pre_tokenizers or [{}])[-1].get("type") == "ByteLevel"
     vocabulary: PieceVocabulary
-    if has_pieces:
+    bos = tokenizer.token("bos_token")
+    if has_file or tokenizer.model.get("byte_fallback"):
         tokenizer.file = tokenizer.file if has_file else None  # vocab.json lacks scores
         vocabulary = read_llama(tokenizer)
+        starts = tokenizer.options.get("add_bos_token") is not False
     else:
         vocabulary = _read_gpt2(tokenizer) if starts or byte_level else _read_gpt(tokenizer)
-    bos = tokenizer.token("bos_token")
+        starts = bool(tokenizer.options.get("add_bos_token"))
+        if isinstance(vocabulary, BytePairVocabulary) and vocabulary.pattern != "gpt2":
+            starts = bos not in (None, tokenizer.token("eos_token"))
     tokenizer.check_frame("language", (bos, None, None))
-    if frame and frame[0]:
-        return vocabulary, True
-    if has_pieces:
-        return vocabulary, not frame and tokenizer.options.get("add_bos_token") is not False
-    if isinstance(vocabulary, BytePairVocabulary) and vocabulary.pattern != "gpt2":
-        return vocabulary, not frame and bos not in (None, tokenizer.token("eos_token"))
-    return vocabulary, not frame and bool(tokenizer.options.get("add_bos_token"))
+    return vocabulary, bool(frame[0]) if frame else starts
 
 
 def read_python_vocabulary(directory: pathlib.Path) -> TokenizerJsonVocabulary:
@@ -201,8 +193,7 @@ def read_python_vocabulary(directory: pathlib.Path) -> TokenizerJsonVocabulary:
         begin = pad if sentinels else end
     pad = None if pad in (begin, end) and not sentinels else pad
     ids = [pad, find("unk_token"), begin, end, find("mask_token")]
-    in_order = [sentinels[index] for index in sorted(sentinels)]
-    special = special_of(ids, 1 + max(token_ids.values()), in_order)
+    special = special_of(ids, 1 + max(token_ids.values()), sentinels)
     before, _, after = tokenizer.frame or ([], [], [])
     first, last = ([token_ids.get(name) for name in part] for part in (before, after))
     if first not in ([], [begin]) or last not in ([], [end], [end, begin]):
@@ -242,16 +233,11 @@ def _read_wordpiece(tokenizer: Tokenizer, lower_case: bool | None) -> WordPieceV
     As in transformers, settings in `tokenizer_config.json` override settings in `tokenizer.json`.
     `lower_case` is required if neither file sets it, and refused otherwise.
     """
-    directory = tokenizer.directory
-    for option, value in _BASIC.items():
-        if tokenizer.options.get(option) not in (None, value):
-            option = f"{option}={tokenizer.options[option]!r}"
-            raise tokenizer.refusal(option, "tokenizer_config.json")
-    names, steps = parts.OVERRIDES["BertNormalizer"], tokenizer.normalizers
-    settings = {option: tokenizer.options.get(option) for option in names}
+    directory, steps, settings = tokenizer.directory, tokenizer.normalizers, {**tokenizer.options}
     if steps and steps[0].get("type", _BERT["type"]) == _BERT["type"]:
         step = {**_BERT, **steps[0]}
-        settings = {name: step.pop(field, None) for name, field in names.items()}
+        names = parts.OVERRIDES["BertNormalizer"].items()
+        settings |= {name: step.pop(field, None) for name, field in names}
         steps = [step, *steps[1:]]
     tokenizer.require_steps("normalizer", steps, _BERT)
     tokenizer.require_steps("pre-tokenizer", tokenizer.pre_tokenizers, parts.BERT_WORDS)
@@ -261,34 +247,27 @@ def _read_wordpiece(tokenizer: Tokenizer, lower_case: bool | None) -> WordPieceV
         continuing_subword_prefix=(None, "##"),
         max_input_chars_per_word=(None, 100),
     )
-    if settings["do_lower_case"] is not None:
+    if settings.get("do_lower_case") is not None:
         refuse_lower_case(lower_case, directory)
         lower_case = settings["do_lower_case"]
     if lower_case is None:
-        raise UserError(
-            f"no file in {directory} says whether the tokenizer lower-cases text: give "
-            "lower_case=True or False in Python, or --[no-]lower-case in a command"
-        )
+        raise UserError(f"no file in {directory} says whether text is lower-cased: {GIVE_CASE}")
     # BERT strips accents if and only if it lower-cases.
-    expected = {"strip_accents": lower_case, "tokenize_chinese_chars": True}
+    expected = {**_BASIC, "strip_accents": lower_case, "tokenize_chinese_chars": True}
     expected |= {field: piece for field, (_, *_, piece) in SPECIAL.items()}
     for field, value in expected.items():
-        actual = tokenizer.token(field) if field in SPECIAL else settings[field]
+        actual = tokenizer.token(field) if field in SPECIAL else settings.get(field)
         if actual not in (None, value):
             found = f"the tokenizer of {directory} has {field}={actual!r}"
             only = f"with do_lower_case={lower_case!r} only {value!r} can be read"
             raise UserError(f"{found}, but {only}: {_OTHER}")
-    file, model = directory / "tokenizer.json", tokenizer.model
-    if tokenizer.file and not model:
-        pieces = WordPieceVocabulary.from_file(tokenizer.file, lower_case).words
+    piece_ids = tokenizer.model.get("vocab")
+    if tokenizer.file and not tokenizer.model:
+        words = WordPieceVocabulary.from_file(tokenizer.file, lower_case).words
+        piece_ids = {word: word_id for word_id, word in enumerate(words)}
     # Early files lack the type.
-    elif model.get("type", "WordPiece") == "WordPiece" and isinstance(model.get("vocab"), dict):
-        pieces = _in_id_order(model["vocab"], file)
-    else:
-        raise UserError(
-            f"{file} contains no WordPiece vocabulary: give the tokenizer of a BERT model"
-        )
-    piece_ids = {piece: piece_id for piece_id, piece in enumerate(pieces)}
+    elif tokenizer.model.get("type", "WordPiece") != "WordPiece" or not isinstance(piece_ids, dict):
+        raise UserError(f"{directory} has no WordPiece vocabulary: give a BERT's tokenizer")
     pieces = _in_id_order(piece_ids | tokenizer.all_added, directory)
     # The file of a WordPiece vocabulary has one piece per line, and so no piece with a line end.
     pieces = ["" if re.search(r"[\r\n]", piece) else piece for piece in pieces]
@@ -314,22 +293,21 @@ def _in_id_order(piece_ids: Mapping[str, int], path: pathlib.Path) -> tuple[str,
     return tuple(pieces)
 
 
-def read_keras_hub_vocabulary(directory: pathlib.Path, name: str) -> PieceVocabulary:
-    """Reads the tokenizer of a KerasHub preset.
-
-    `name` is `vocabulary.txt` for WordPiece, or `vocabulary.json` for byte-level BPE.
-    """
-    record, asset = directory / "tokenizer.json", directory / "assets/tokenizer" / name
-    files = ("tokenizer.json", f"assets/tokenizer/{name}")
-    check_files(directory, "KerasHub preset with its tokenizer", *files)
+def read_keras_hub_vocabulary(directory: pathlib.Path) -> PieceVocabulary:
+    """Reads the tokenizer of a KerasHub preset, WordPiece or byte-level BPE."""
+    record, assets = directory / "tokenizer.json", "assets/tokenizer"
+    has_pairs = (directory / assets / "vocabulary.json").is_file()
+    asset = f"{assets}/vocabulary.{'json' if has_pairs else 'txt'}"
+    check_files(directory, "KerasHub preset with its tokenizer", "tokenizer.json", asset)
     fields = read_json(record, mend="download or copy the preset again", config=dict)
     config = ForeignConfig(fields["config"], str(record))
-    if name == "vocabulary.json":
+    if has_pairs:
         config.require({"add_prefix_space": False})
-        is_gpt2 = fields.get("class_name") == "GPT2Tokenizer"
-        return (read_gpt2_vocabulary if is_gpt2 else read_vocabulary)(asset.parent)
+        if fields.get("class_name") == "GPT2Tokenizer":
+            return read_language_vocabulary(directory / assets, starts=True)[0]
+        return read_vocabulary(directory / assets)
     config.require({"split": True, "suffix_indicator": "##", "oov_token": "[UNK]"})
     lower_case = bool(config.get("lowercase", False))
     if not lower_case:  # `WordPieceVocabulary` strips accents only if it lower-cases
         config.require({"strip_accents": False})
-    return WordPieceVocabulary.from_file(asset, lower_case=lower_case)
+    return WordPieceVocabulary.from_file(directory / asset, lower_case=lower_case)

@@ -75,7 +75,7 @@ def _read_steps(
     single = parts.SINGLE_SPACES
     is_single = take(steps, single) or take(steps, {**single, "content": WORD_START})
     tokenizer.refuse_steps("normalizer", steps)
-    tokenizer.refuse_steps("pre-tokenizer", words if scheme else words or [{"type": None}])
+    tokenizer.refuse_steps("pre-tokenizer", words, bool(scheme))
     if not by_space and not (is_stripped and is_single):
         raise tokenizer.refusal("steps that keep repeated spaces")
     spec.add_dummy_prefix, spec.remove_extra_whitespaces = scheme != "never", True
@@ -93,8 +93,7 @@ def read_llama(tokenizer: Tokenizer) -> SentencePieceVocabulary:
     Without the file `tokenizer.model`, the model is that of `tokenizer.json`. If padding and [MASK]
     are missing, they have ids after all tokens.
     """
-    model, pieces = _sentencepiece_model(tokenizer)
-    names = [piece.piece for piece in pieces]
+    model, pieces, names = _sentencepiece_model(tokenizer)
     defaults = {"unk_token": ("<unk>",), "bos_token": ("<s>",), "eos_token": ("</s>",)}
     ids = [names.index(name) for name in tokenizer.special_tokens(names, defaults)]
     pad = tokenizer.token("pad_token")
@@ -107,10 +106,9 @@ def read_llama(tokenizer: Tokenizer) -> SentencePieceVocabulary:
     scheme = _take_metaspace(tokenizer, steps, is_split=False)
     if by_space:  # without effect, because the text has no spaces any more
         take(steps, parts.SPLIT_SPACES)
-    tokenizer.refuse_steps("pre-tokenizer", steps)
-    if tokenizer.pre_tokenizers is not None:
-        if scheme is None and not by_space:
-            tokenizer.refuse_steps("pre-tokenizer", [{"type": None}])
+    is_known = tokenizer.pre_tokenizers is not None
+    tokenizer.refuse_steps("pre-tokenizer", steps, bool(scheme) or by_space or not is_known)
+    if is_known:
         spec.add_dummy_prefix = prepends or scheme in ("always", "first")
         spec.remove_extra_whitespaces = False
     tokenizer.check_model("Unigram", byte_fallback=(True,))
@@ -147,8 +145,7 @@ def read_t5_vocabulary(directory: pathlib.Path) -> PieceVocabulary:
     with the padding token, and [MASK] has an id after all tokens.
     """
     tokenizer = Tokenizer(directory, ["spiece.model"])
-    model, pieces = _sentencepiece_model(tokenizer)
-    names = [piece.piece for piece in pieces]
+    model, pieces, names = _sentencepiece_model(tokenizer)
     matches = [SENTINEL.fullmatch(name) for name in names]
     sentinels = {int(match[1]): index for index, match in enumerate(matches) if match}
     if not sentinels:  # the model's file lacks sentinels, which follow its pieces in reverse order
@@ -161,8 +158,7 @@ def read_t5_vocabulary(directory: pathlib.Path) -> PieceVocabulary:
     extra_names = (tokenizer.token(field) for field in ("cls_token", "mask_token"))
     start, mask = (names.index(name) if name in names else None for name in extra_names)
     ids = [pad, unknown, pad if start is None else start, end, mask]
-    in_order = [sentinels[index] for index in sorted(sentinels)]
-    special = special_of(ids, len(pieces), in_order)
+    special = special_of(ids, len(pieces), sentinels)
     tokenizer.check_frame("sequence", (None, names[end], None))
     options = _read_steps(tokenizer, model.normalizer_spec)
     return _vocabulary(tokenizer, model, pieces, special, **options)
@@ -170,8 +166,7 @@ def read_t5_vocabulary(directory: pathlib.Path) -> PieceVocabulary:
 
 def read_sentencepiece(tokenizer: Tokenizer, role: str = "encoder") -> PieceVocabulary:
     """Reads the tokenizer of an XLM-R, ALBERT or XLNet model (see `read_vocabulary`)."""
-    model, pieces = _sentencepiece_model(tokenizer)
-    names = [piece.piece for piece in pieces]
+    model, pieces, names = _sentencepiece_model(tokenizer)
     special_names = tokenizer.special_tokens(set(names))
     # XLM-R's SentencePiece model normalizes text. XLNet and ALBERT strip accents before
     # SentencePiece.
@@ -192,11 +187,11 @@ def read_sentencepiece(tokenizer: Tokenizer, role: str = "encoder") -> PieceVoca
     return _vocabulary(tokenizer, model, pieces, special, **options)
 
 
-def _sentencepiece_model(tokenizer: Tokenizer) -> tuple[_Model, list[_Piece]]:
+def _sentencepiece_model(tokenizer: Tokenizer) -> tuple[_Model, list[_Piece], list[str]]:
     """Reads a SentencePiece model file, or builds a model without pieces from `tokenizer.json`.
 
-    Also returns all pieces and added tokens in the order of the Hugging Face ids. The caller must
-    use this list instead of `model.pieces`, which may be empty or in another order.
+    Also returns all pieces and added tokens in the order of the Hugging Face ids, and their names.
+    The caller must use this list instead of `model.pieces`, which may be empty or in another order.
     """
     model = _Model()
     if tokenizer.file:
@@ -211,7 +206,7 @@ def _sentencepiece_model(tokenizer: Tokenizer) -> tuple[_Model, list[_Piece]]:
             # pieces and appends <mask>.
             special = [_piece(text) for text in ("<s>", "<pad>", "</s>", "<unk>", "<mask>")]
             pieces = [*special[:4], *pieces[3:], special[4]]
-        return model, _with_added_pieces(tokenizer, pieces)
+        return model, *_with_added_pieces(tokenizer, pieces)
     file = tokenizer.directory / "tokenizer.json"
     with refuse_damage(file, MEND):
         model.trainer_spec.model_type = sentencepiece_model_pb2.TrainerSpec.UNIGRAM
@@ -231,7 +226,7 @@ def _sentencepiece_model(tokenizer: Tokenizer) -> tuple[_Model, list[_Piece]]:
             if token["id"] < len(pieces):
                 special = token.get("special")
                 pieces[token["id"]].type = _Piece.CONTROL if special else _Piece.USER_DEFINED
-    return model, _with_added_pieces(tokenizer, pieces)
+    return model, *_with_added_pieces(tokenizer, pieces)
 
 
 def _merged_pieces(tokenizer: Tokenizer) -> list[_Piece]:
@@ -266,8 +261,10 @@ def derived_merges(pieces: Sequence[tuple[str, float]], special: set[str]) -> li
     return [[*pair] for pair in sorted(merges, key=lambda pair: -scores["".join(pair)])]
 
 
-def _with_added_pieces(tokenizer: Tokenizer, pieces: list[_Piece]) -> list[_Piece]:
-    """Appends added tokens to the pieces of a SentencePiece model, and returns the pieces.
+def _with_added_pieces(
+    tokenizer: Tokenizer, pieces: list[_Piece]
+) -> tuple[list[_Piece], list[str]]:
+    """Appends added tokens to the pieces of a SentencePiece model, and returns them with the names.
 
     The function appends the tokens in `tokenizer.all_added` whose ids follow the ids of the pieces,
     and unused pieces for ids between them. The function also removes tokens that were already in
@@ -287,7 +284,7 @@ def _with_added_pieces(tokenizer: Tokenizer, pieces: list[_Piece]) -> list[_Piec
             gap = range(len(pieces), token_id)
             pieces += [_Piece(piece=f"<unused {n}>", type=_Piece.UNUSED) for n in gap]
             pieces.append(_piece(name))
-    return pieces
+    return pieces, [piece.piece for piece in pieces]
 
 
 def _piece(text: str, score: float = 0.0) -> _Piece:

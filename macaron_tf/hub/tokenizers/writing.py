@@ -4,7 +4,7 @@ import base64
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from sentencepiece import sentencepiece_model_pb2
 
@@ -19,12 +19,13 @@ from macaron_tf.text.byte_pairs import (
     WORD_END,
     BytePairVocabulary,
     CharacterPairVocabulary,
+    MergedPieceVocabulary,
     MosesPairVocabulary,
 )
 from macaron_tf.text.sentencepiece import CONTROL, WORD_START, SentencePieceVocabulary
 
 _ANY_LENGTH = 10**9
-_Parts: TypeAlias = tuple[dict[str, Any], dict[str, Any], dict[str, bytes]]  # see `_Draft`
+_INSTEAD = "save the model in macaron_tf's own format"
 
 
 def tokenizer_files(
@@ -118,15 +119,12 @@ def refuse_moses(vocabulary: PieceVocabulary) -> None:
     The special tokens that transformers' XLMTokenizer adds to a text are fixed.
     """
     if isinstance(vocabulary, MosesPairVocabulary):
-        raise UserError(
-            f"a vocabulary of kind {vocabulary.kind!r} (XLM) has a counterpart only among the "
-            "tokenizers of Hugging Face's encoders: save the model in macaron_tf's own format"
-        )
+        raise UserError(f"only encoders in Hugging Face's library have XLM's tokenizer: {_INSTEAD}")
 
 
 @dataclasses.dataclass
 class _Draft:
-    """Tokenizer to write. The functions in `_WRITERS` return its last three attributes.
+    """Tokenizer to write. The functions in `_WRITERS` set its last three attributes.
 
     Attributes:
         names, special: see `token_names`.
@@ -149,6 +147,14 @@ class _Draft:
         tokenizer = {"tokenizer.json": json_bytes(self.fields)} if self.fields else {}
         config = {"tokenizer_config.json": json_bytes(self.config)}
         return {**self.files, **tokenizer, **config}
+
+    def add_pairs(
+        self, vocabulary: MergedPieceVocabulary, first_line: str = "#version: 0.2\n", **fields
+    ) -> dict[str, Any]:
+        """Adds the files of a BPE, and returns its model (see `_bpe`)."""
+        lines = first_line + "".join(f"{merge}\n" for merge in vocabulary.merges)
+        self.files = {"vocab.json": json_bytes(self.token_ids), "merges.txt": lines.encode()}
+        return _bpe(self.token_ids, [merge.split(" ") for merge in vocabulary.merges], **fields)
 
     def add_ends(self) -> None:
         """Names the special tokens that begin and end a decoder's text."""
@@ -193,19 +199,15 @@ def _draft(
     `token_names` documents `complete` and `pad_last`.
     """
     if isinstance(vocabulary, TokenizerJsonVocabulary):
-        raise UserError(
-            "a vocabulary that was loaded with tokenizer='python' is not written for Hugging Face: "
-            "save in macaron_tf's own format, or copy tokenizer.json from the original folder"
-        )
+        why = "a vocabulary that was loaded with tokenizer='python' is not written for Hugging Face"
+        raise UserError(f"{why}: {_INSTEAD}, or copy tokenizer.json from the original folder")
     writers = _WRITERS if has_ends else {**_WRITERS, CharacterPairVocabulary: _gpt}
     write = next((w for kind, w in writers.items() if isinstance(vocabulary, kind)), None)
     if write is None:
-        raise UserError(
-            f"a vocabulary of kind {vocabulary.kind!r} has no counterpart among Hugging Face's "
-            "tokenizers: export a SavedModel by `macaron export`, which includes the tokenizer"
-        )
+        what = f"a vocabulary of kind {vocabulary.kind!r}"
+        raise UserError(f"{what} has no counterpart among Hugging Face's tokenizers: {_INSTEAD}")
     draft = _Draft(*token_names(vocabulary, complete, pad_last))
-    draft.fields, draft.config, draft.files = write(vocabulary, draft)
+    write(vocabulary, draft)
     special, token_ids, added = draft.special, draft.token_ids, []
     draft.config["model_max_length"] = max_length or _ANY_LENGTH
     if not draft.fields:
@@ -245,23 +247,15 @@ def _bpe(token_ids: Mapping[str, int], merges: Sequence[Sequence[str]], **fields
         "type": "BPE",
         "dropout": None,
         "unk_token": None,
-        "continuing_subword_prefix": "",
-        "end_of_word_suffix": "",
-        "fuse_unk": False,
-        "byte_fallback": False,
+        **dict.fromkeys(("continuing_subword_prefix", "end_of_word_suffix"), ""),
+        **dict.fromkeys(("fuse_unk", "byte_fallback"), False),
         **fields,
         "vocab": token_ids,
         "merges": [[*merge] for merge in merges],
     }
 
 
-def _pair_files(
-    token_ids: Mapping[str, int], merges: Sequence[str], first_line: str = "#version: 0.2\n"
-) -> dict[str, bytes]:
-    lines = first_line + "".join(f"{merge}\n" for merge in merges)
-    return {"vocab.json": json_bytes(token_ids), "merges.txt": lines.encode()}
-
-
+_FAST = {"tokenizer_class": "PreTrainedTokenizerFast"}
 # Names of the special tokens in vocabularies that are trained here, as in RoBERTa and XLM-R.
 _NAMES = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 
@@ -294,21 +288,21 @@ def token_names(
         names = [*vocabulary.names]
         if isinstance(vocabulary, MosesPairVocabulary):
             role_names = (*_NAMES[:4], "<special1>")
-    roles = {f: (n, name) for f, n, name in zip(SPECIAL, special.roles, role_names, strict=True)}
     if complete:
         names += [""] * (max(special.ids) + 1 - len(names))
-    for token_id, name in roles.values():
+    fields = {}
+    for field, token_id, name in zip(SPECIAL, special.roles, role_names, strict=True):
         if token_id is not None and token_id < len(names):
-            names[token_id] = name if special.rows is None else names[token_id] or name
-    fields = {f: names[n] for f, (n, _) in roles.items() if n is not None and n < len(names)}
+            fields[field] = name if special.rows is None else names[token_id] or name
+            names[token_id] = fields[field]
     if pad_last:
         names[special.pad] = "<unused>"
         names.append(fields["pad_token"])
     return names, fields
 
 
-def _wordpiece(vocabulary: WordPieceVocabulary, draft: _Draft) -> _Parts:
-    fields = {
+def _wordpiece(vocabulary: WordPieceVocabulary, draft: _Draft) -> None:
+    draft.fields = {
         "normalizer": parts.bert_normalizer(vocabulary.lower_case),
         "pre_tokenizer": parts.BERT_WORDS,
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
@@ -320,17 +314,16 @@ def _wordpiece(vocabulary: WordPieceVocabulary, draft: _Draft) -> _Parts:
             "vocab": draft.token_ids,
         },
     }
-    config = {
+    draft.config = {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": vocabulary.lower_case,
         "strip_accents": None,
         "tokenize_chinese_chars": True,
     }
-    return fields, config, {"vocab.txt": vocabulary.contents()}
+    draft.files = {"vocab.txt": vocabulary.contents()}
 
 
-def _byte_pairs(vocabulary: BytePairVocabulary, draft: _Draft) -> _Parts:
-    token_ids, pairs = draft.token_ids, [merge.split(" ") for merge in vocabulary.merges]
+def _byte_pairs(vocabulary: BytePairVocabulary, draft: _Draft) -> None:
     # The steps of `BytePairVocabulary.normalized`.
     steps = [*parts.BYTE_CLEANING]
     steps += [parts.NFC] if vocabulary.composed else []
@@ -341,35 +334,32 @@ def _byte_pairs(vocabulary: BytePairVocabulary, draft: _Draft) -> _Parts:
     if has_split:
         steps_of_split = [parts.split(vocabulary.pattern), pre_tokenizer]
         pre_tokenizer = {"type": "Sequence", "pretokenizers": steps_of_split}
-    fields = {
+    draft.fields = {
         "normalizer": {"type": "Sequence", "normalizers": steps},
         "pre_tokenizer": pre_tokenizer,
         "decoder": {**byte_level, "use_regex": True},
-        "model": _bpe(token_ids, pairs, ignore_merges=vocabulary.pattern == "llama3"),
+        "model": draft.add_pairs(vocabulary, ignore_merges=vocabulary.pattern == "llama3"),
     }
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": prefix}
-    return fields, config, _pair_files(token_ids, vocabulary.merges)
+    draft.config = {**_FAST, "add_prefix_space": prefix}
 
 
-def _gpt(vocabulary: CharacterPairVocabulary, draft: _Draft) -> _Parts:
+def _gpt(vocabulary: CharacterPairVocabulary, draft: _Draft) -> None:
     """Builds GPT's tokenizer, a character-level BPE, whose only special token is UNK.
 
     Text is lower-cased and split into words as in BERT. A token that ends a word has the suffix
     `</w>`.
     """
-    token_ids, pairs = draft.token_ids, [merge.split(" ") for merge in vocabulary.merges]
     unknown = draft.special["unk_token"]
-    fields = {
+    draft.fields = {
         "normalizer": parts.bert_normalizer(lower_case=True, strip_accents=True),
         "pre_tokenizer": parts.BERT_WORDS,
         "decoder": {"type": "BPEDecoder", "suffix": WORD_END},
-        "model": _bpe(token_ids, pairs, unk_token=unknown, end_of_word_suffix=WORD_END),
+        "model": draft.add_pairs(vocabulary, unk_token=unknown, end_of_word_suffix=WORD_END),
     }
-    config = {"tokenizer_class": "PreTrainedTokenizerFast"}
-    return fields, config, _pair_files(token_ids, vocabulary.merges)
+    draft.config = {**_FAST}
 
 
-def _sentencepiece(vocabulary: SentencePieceVocabulary, draft: _Draft) -> _Parts:
+def _sentencepiece(vocabulary: SentencePieceVocabulary, draft: _Draft) -> None:
     names, special = draft.names, draft.special
     model = sentencepiece_model_pb2.ModelProto.FromString(vocabulary.proto)
     scores = [piece.score for piece in model.pieces] + [0.0] * (len(names) - len(model.pieces))
@@ -386,7 +376,7 @@ def _sentencepiece(vocabulary: SentencePieceVocabulary, draft: _Draft) -> _Parts
     prefix = model.normalizer_spec.add_dummy_prefix
     words = parts.metaspace("always" if prefix else "never")
     steps = [parts.WHITE_SPACE, words] if vocabulary.spaces else [words]
-    fields = {
+    draft.fields = {
         "normalizer": {"type": "Sequence", "normalizers": _steps(vocabulary, model)},
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps},
         "decoder": words,
@@ -399,14 +389,13 @@ def _sentencepiece(vocabulary: SentencePieceVocabulary, draft: _Draft) -> _Parts
         normalizer, words = {"type": "Sequence", "normalizers": steps}, None
         if vocabulary.shares_space:
             normalizer, words = None, parts.metaspace("first", is_split=False)
-        fields |= {
+        draft.fields |= {
             "normalizer": normalizer,
             "pre_tokenizer": words,
             "decoder": {"type": "Sequence", "decoders": decoders},
         }
-    lower_case = vocabulary.normalization.lower_case
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": lower_case}
-    return fields, config, {"spiece.model": _model_file(vocabulary, model, names)}
+    draft.config = {**_FAST, "do_lower_case": vocabulary.normalization.lower_case}
+    draft.files = {"spiece.model": _model_file(vocabulary, model, names)}
 
 
 def _model_file(vocabulary: SentencePieceVocabulary, model: Any, names: Sequence[str]) -> bytes:
@@ -422,10 +411,10 @@ def _model_file(vocabulary: SentencePieceVocabulary, model: Any, names: Sequence
         result.pieces.add(piece=name, type=control)
     spec, special = result.trainer_spec, vocabulary.special
     spec.bos_id = spec.eos_id = -1
-    for role, token_id in (("pad", special.pad), ("unk", special.unk)):
-        if token_id < len(names):
-            setattr(spec, f"{role}_piece", names[token_id])
-            setattr(spec, f"{role}_id", token_id)
+    if special.pad < len(names):
+        spec.pad_id, spec.pad_piece = special.pad, names[special.pad]
+    if special.unk < len(names):
+        spec.unk_id, spec.unk_piece = special.unk, names[special.unk]
     del spec.control_symbols[:]
     return result.SerializeToString(deterministic=True)
 
@@ -434,10 +423,8 @@ def _steps(vocabulary: SentencePieceVocabulary, model: Any) -> list[dict[str, An
     """Builds normalizers for `tokenizer.json` that normalize text as the vocabulary does."""
     config, spec = vocabulary.normalization, model.normalizer_spec
     if config.punctuation:
-        raise UserError(
-            "Hugging Face's tokenizers cannot normalize punctuation by Moses' rules: train with "
-            "--set data.normalization.punctuation=False, or export a SavedModel by `macaron export`"
-        )
+        why = "Hugging Face's tokenizers cannot normalize punctuation by Moses' rules"
+        raise UserError(f"{why}: train with --set data.normalization.punctuation=False")
     cleans = not vocabulary.verbatim
     flags = (vocabulary.fold_accents, cleans, config.remove_nonprinting, config.lower_case)
     steps = [step for flag, group in zip(flags, parts.STEPS, strict=True) if flag for step in group]
@@ -452,14 +439,14 @@ def _steps(vocabulary: SentencePieceVocabulary, model: Any) -> list[dict[str, An
     return steps
 
 
-def _moses(vocabulary: MosesPairVocabulary, draft: _Draft) -> _Parts:
+def _moses(vocabulary: MosesPairVocabulary, draft: _Draft) -> None:
     """Builds an XLM tokenizer, which has no `tokenizer.json`.
 
     transformers' XLMTokenizer splits words by Moses' rules in Python.
     """
     token_ids, special = draft.token_ids, draft.special
     languages = {name: language_id for language_id, name in enumerate(vocabulary.languages)}
-    config = {
+    draft.config = {
         "tokenizer_class": "XLMTokenizer",
         "do_lowercase_and_remove_accent": vocabulary.lower_case,
         **special,
@@ -469,7 +456,7 @@ def _moses(vocabulary: MosesPairVocabulary, draft: _Draft) -> _Parts:
         "lang2id": languages,
         "id2lang": {language_id: name for name, language_id in languages.items()},
     }
-    return {}, config, _pair_files(token_ids, vocabulary.merges, first_line="")
+    draft.add_pairs(vocabulary, first_line="")
 
 
 _WRITERS = {
