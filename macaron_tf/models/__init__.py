@@ -2,14 +2,7 @@
 
 from macaron_tf.models import catalog
 from macaron_tf.models.config import EncoderConfig, EncoderDecoderConfig
-from macaron_tf.models.elmo import (
-    Elmo,
-    ElmoConfig,
-    WordEncoder,
-    WordEncoderConfig,
-    WordTagger,
-    WordTaggerConfig,
-)
+from macaron_tf.models.elmo import Elmo, ElmoConfig, WordEncoder, WordEncoderConfig
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.language_model import LanguageModel

@@ -265,32 +265,3 @@ class WordEncoder(Model):
         mask = ops.logical_or(mask, ops.equal(ops.arange(ops.shape(mask)[1]), 0))
         h = self.lstm(self.drops[0](x, training=training), mask=mask)
         return self.drops[1](with_elmo(h, "output"), training=training)
-
-
-@dataclasses.dataclass(frozen=True)
-class WordTaggerConfig(WordEncoderConfig):
-    """Configuration of a `WordTagger`.
-
-    Attributes:
-        num_tags: number of tags T.
-    """
-
-    num_tags: Count = dataclasses.field(kw_only=True)
-
-
-class WordTagger(WordEncoder):
-    """Word tagger: a `WordEncoder` with a linear layer that scores the tags, `(B, L, T)`."""
-
-    def __init__(self, config: WordTaggerConfig, **kwargs):
-        super().__init__(config, **kwargs)
-        self.output_layer = keras.layers.Dense(config.num_tags, name="output")
-
-    def build(self, input_shape=None):
-        super().build()
-        self.output_layer.build((None, self.config.hidden_dim))
-
-    call = Model.call
-
-    def logits(self, hidden):
-        """Computes the logits of the tags: `(..., D) -> (..., T)`."""
-        return self.output_layer(hidden)

@@ -140,7 +140,7 @@ class SequenceObjective(Objective):
         skip_padding: whether to compute logits only at positions with a weight above 0. Shapes are
             then dynamic.
 
-    The network is a `TemporalModel` or a `WordTagger`. The batch has `inputs`, `targets` and
+    The network is a `TemporalModel`. The batch has `inputs`, `targets` and
     `weight`. The weight, float32, is 0 at positions without a target. The shape of the weight is
     `(B, L)`, or `(B,)` if the network predicts only at the last position. Class indices in
     `targets` have the same shape as the weight, and float targets have one more axis.

@@ -10,10 +10,10 @@ from scipy.special import expit as sigmoid
 
 from macaron_tf import models
 from macaron_tf.layers import ProjectedLSTM
-from macaron_tf.models import WordTagger
+from macaron_tf.models import WordEncoder
 from tests.harness import built, normal, numpy_of, softmax, twin_of, weights_of
 from tests.toys.marks import slow
-from tests.toys.systems import ELMO, TAGGER, words
+from tests.toys.systems import ELMO, READER, words
 from tests.toys.systems import drawn_elmo as drawn
 
 
@@ -115,13 +115,13 @@ def test_scores_come_of_the_last_layer_of_each_direction():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["input", "output", "both"])
-def test_a_tagger_has_the_vectors_where_it_is_said(place):
+def test_an_encoder_has_the_vectors_where_it_is_said(place):
     """ELMo's vectors enter at the LSTM's input, at its output, or at input and output.
 
-    The outputs of the tagger agree with a NumPy implementation.
+    The outputs of the encoder agree with a NumPy implementation.
     """
-    config = dataclasses.replace(TAGGER, elmo_place=place)
-    model, characters = built(WordTagger, config, noise=0.5), words(2, 7)
+    config = dataclasses.replace(READER, elmo_place=place)
+    model, characters = built(WordEncoder, config, noise=0.5), words(2, 7)
     found, w = numpy_of(model(characters)), weights_of(model)
     layers = numpy_of(model.elmo(characters)).astype("float64")  # `(B, L, J, 2 P)`
 
@@ -137,18 +137,17 @@ def test_a_tagger_has_the_vectors_where_it_is_said(place):
     h = numpy_of(model.lstm(x.astype("float32"), mask=mask))
     if place != "input":
         h = np.concatenate([h, mixed(mixtures[1])], axis=-1)
-    expected = h @ w["output/kernel"] + w["output/bias"]
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(found, h, atol=1e-5)
     used = {name for name in mixtures if any(path.startswith(f"{name}/") for path in w)}
     assert used == {mixtures[0]} if place == "input" else mixtures[1] in used
     assert len(used) == (2 if place == "both" else 1)
 
 
 @pytest.mark.parametrize("elmo", [ELMO, None])
-def test_it_tags_words_whatever_the_padding(elmo):
-    model, characters = built(WordTagger, dataclasses.replace(TAGGER, elmo=elmo)), words(2, 7)
+def test_it_reads_words_whatever_the_padding(elmo):
+    model, characters = built(WordEncoder, dataclasses.replace(READER, elmo=elmo)), words(2, 7)
     found = numpy_of(model(characters))
-    assert found.shape == (2, 7, 4)
+    assert found.shape == (2, 7, model.config.hidden_dim)
     padded = np.pad(characters, ((0, 0), (0, 3), (0, 0)))
     np.testing.assert_allclose(numpy_of(model(padded))[:, :7], found, atol=1e-6)
     # All weights but the language model's are trained.
@@ -158,15 +157,12 @@ def test_it_tags_words_whatever_the_padding(elmo):
 
 def test_rows_of_padding_are_not_empty_for_the_lstm(monkeypatch):
     """In a row of padding, one position stays unmasked, because cuDNN's LSTM refuses empty rows."""
-    model, characters, masks = built(WordTagger, TAGGER), words(3, 7), []
+    model, characters, masks = built(WordEncoder, READER), words(3, 7), []
     characters[1, 4:] = characters[2] = 0
     alone, lstm = numpy_of(model(characters[:2])), model.lstm
     monkeypatch.setattr(model, "lstm", lambda x, mask: masks.append(mask) or lstm(x, mask=mask))
     np.testing.assert_allclose(numpy_of(model(characters))[:2], alone, atol=1e-6)
     assert numpy_of(masks[0]).sum(axis=1).tolist() == [7, 4, 1] and masks[0][2, 0]
-
-
-READER = models.WordEncoderConfig(ELMO, 6, 5, 4, ((2, 3),), max_characters=8, dropout=0.0)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +182,7 @@ def test_task_models_read_words_by_their_characters(make, shape, place):
     segments = np.repeat([[0, 0, 0, 1, 1, 1, 1, 0, 0]], 2, axis=0)
     found = numpy_of(model({"token_ids": characters, "segment_ids": segments}))
     assert found.shape == shape
-    # The vectors equal a `WordTagger`'s with the same weights, and the head's layers follow.
+    # The head's layers follow the encoder's vectors.
     h = numpy_of(model.encoder(characters))
     w = weights_of(model)
     if len(shape) == 3 and shape[1] == 9:

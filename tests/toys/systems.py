@@ -166,8 +166,7 @@ ELMO = models.ElmoConfig(
     char_dim=4,
     filters=((1, 3), (2, 4), (3, 6)),
 )
-TAGGER = {"max_characters": 8, "dropout": 0.0, "num_tags": 4}
-TAGGER = models.WordTaggerConfig(ELMO, 6, 5, 4, ((2, 3),), **TAGGER)
+READER = models.WordEncoderConfig(ELMO, 6, 5, 4, ((2, 3),), max_characters=8, dropout=0.0)
 
 
 def words(*shape: int, seed: int = 0) -> np.ndarray:
@@ -306,12 +305,11 @@ SYSTEMS = {
         weight=np.float32(np.arange(7) < np.array([[7], [3], [5], [1]])),
     ),
     "word_tagging": without_blocks(
-        lambda _: models.WordTagger(TAGGER),
-        objectives.SequenceObjective("classes"),
-        "inputs",
-        inputs=words(ROWS, 6),
-        targets=words(ROWS, 6)[:, :, 1] % 4,
-        weight=np.ones((ROWS, 6), "float32"),
+        lambda _: models.EncoderTokenClassifier(READER, 4, 0.0),
+        objectives.TaggingObjective(4),
+        "token_ids",
+        token_ids=words(ROWS, 6),
+        label=1 + words(ROWS, 6)[:, :, 1] % 4,
     ),
 }
 
