@@ -19,13 +19,13 @@ from macaron_tf.engines.networks import FORMATS
 from macaron_tf.engines.saved_model import write_version
 from macaron_tf.errors import UserError, check_choice
 from macaron_tf.hub import saving
-from macaron_tf.hub.loading import read_model
 from macaron_tf.io.paths import as_path
 from macaron_tf.models import catalog
 from macaron_tf.models.base import Model
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.model_card import USE_OF_EXPORT
 from macaron_tf.models.tasks import CausalClassifier, EncoderClassifier
+from macaron_tf.runs.loading import read_model
 from macaron_tf.tasks import Decoding, TaskKind, task_of
 from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text.base import Vocabulary

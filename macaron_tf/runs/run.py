@@ -193,7 +193,7 @@ class Run(abc.ABC):
         if saved:
             # Imported late, because `loading` imports readers for formats of other libraries, which
             # training does not need.
-            from macaron_tf.hub.loading import saved_network
+            from macaron_tf.runs.loading import saved_network
 
             network = saved_network(self.path, self.trust_code)
         else:

@@ -10,7 +10,6 @@ from keras import ops
 
 from macaron_tf.errors import UserError
 from macaron_tf.hub.arrays import assign
-from macaron_tf.hub.loading import read_model
 from macaron_tf.models import Elmo, ElmoConfig, EncoderConfig, EncoderDecoderConfig, catalog
 from macaron_tf.models.base import Model
 from macaron_tf.models.config import (
@@ -22,6 +21,7 @@ from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.tasks import TaskModel, TokenLevelModel
 from macaron_tf.objectives import objective_class
+from macaron_tf.runs.loading import read_model
 from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text import PieceVocabulary, check_vocabulary, load_encoder_vocabulary
 from macaron_tf.text.words import CharacterWords

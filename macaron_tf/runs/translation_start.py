@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from macaron_tf.data.sources.readers import count_texts, stream_pairs
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
-from macaron_tf.hub.loading import read_model
 from macaron_tf.io.progress import Progress
 from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig, catalog
 from macaron_tf.models.config import WEIGHTLESS_FIELDS, differing_fields
 from macaron_tf.objectives import objective_class
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
+from macaron_tf.runs.loading import read_model
 from macaron_tf.runs.recipe import as_user_errors
 from macaron_tf.runs.starts import (
     PARTS,

@@ -13,7 +13,7 @@ from export.server.model_server import ModelServer
 from macaron_tf.model import load
 from macaron_tf.training.progress import read_lines
 from tests.export.serving_toys import call
-from tests.toys.numbers import number_settings
+from tests.toys.numbers import number_pairs, number_settings
 from tests.toys.pretraining import flags
 from tests.toys.tasks import toy_flags, without
 
@@ -42,7 +42,7 @@ TEN = {
     "training.log_every": 1,
     "training.max_minutes": None,
 }
-WORDS = ("good", "a film", "one two", "zero [MASK] nine")
+TEXTS = ("zero [MASK] nine", "one two")
 
 
 def sizes(recipe) -> dict:
@@ -55,12 +55,12 @@ def sizes(recipe) -> dict:
 def pretraining(name: str, recipe, value) -> list[str]:
     languages = recipe.corpus.languages
     sources = [
-        (value("number_text") if one.is_translation else value("source"), "train", one.weight,
+        (value("number_text") if one.is_translation else value("digits"), "train", one.weight,
          one.language)
         for one in recipe.corpus.sources
     ]  # fmt: skip
     settings = {"corpus.sources": tuple(sources), "corpus.sequence_length": 16}
-    settings |= {"vocabulary.size": 272 if recipe.vocabulary.kind == "byte_bpe" else 40}
+    settings |= {"vocabulary.size": 300 if recipe.vocabulary.kind == "byte_bpe" else 60}
     settings |= {"batch_size": 4, "training.accumulation_steps": 1, "validation_batches": 2}
     settings |= {"corpus.validation_every": 20, **sizes(recipe)}
     if recipe.objective.has_memory:
@@ -97,7 +97,7 @@ def text_to_text(name: str, recipe, value) -> list[str]:
 
 
 def elmo(name: str, recipe, value) -> list[str]:
-    settings = {"sources": value("source"), "batch_size": 4, "row_length": 10, "held_out": 6}
+    settings = {"sources": value("digits"), "batch_size": 4, "row_length": 10, "held_out": 6}
     settings |= {"vocabulary_size": 7, "samples": 0, **sizes(recipe)}
     return ["train", name, "RUN", *flags([f"{key}={one}" for key, one in settings.items()])]
 
@@ -109,7 +109,7 @@ def sequence(name: str, recipe, value) -> list[str]:
     if recipe.task in data:
         settings |= {"data": shared / data[recipe.task]}
     if recipe.sources:
-        settings |= {"sources": value("source")}
+        settings |= {"sources": value("digits")}
     words = ["--data-dir", value("tfds_dir")]
     return ["train", name, "RUN", *words, *flags([f"{key}={one}" for key, one in settings.items()])]
 
@@ -135,6 +135,19 @@ def words_of(name: str, value) -> list[str]:
     recipe = registry.load(name)
     words = WORDS_OF[recipe.kind](name, recipe, value)
     return [*words, *flags([f"{key}={one}" for key, one in TEN.items()])]
+
+
+@pytest.fixture(scope="session")
+def digits(once) -> str:
+    """Returns the `text:` source of documents whose sentences spell digits in two languages."""
+
+    def make(folder) -> None:
+        pairs = number_pairs(900, seed=3)
+        for index in range(60):
+            lines = [f"{side} ." for pair in pairs[index::60] for side in pair]
+            (folder / f"{index:02d}.txt").write_text("\n".join(lines), encoding="utf-8")
+
+    return f"text:{once('digits', make)}/*.txt"
 
 
 @pytest.fixture
@@ -169,11 +182,11 @@ def test_a_recipe_trains_and_does_all_that_its_task_can(name, value, tmp_path):
     if kind == "sequence":
         return
     task = load(run).task
-    texts = dict(zip(task.texts, WORDS, strict=False))
+    texts = dict(zip(task.texts, TEXTS, strict=False))
     assert main(["predict", str(run), "\t".join(texts.values())]) == 0
     assert export([str(run), str(tmp_path / "served" / "model")]) == 0
     config = ServerConfig(str(tmp_path / "served" / "model"), "model", port=0)
     with ModelServer(config) as server:
-        body = {"instances": [texts, texts]}
+        body = {"instances": [{**texts, **task.controls}] * 2}
         status, answer = call(server.port, "POST", "/v1/models/model:predict", body)
     assert status == 200 and len(answer["predictions"]) == 2, answer

@@ -1,10 +1,5 @@
-"""BART, and MarianMT and Pegasus, which have sinusoidal positions.
+"""BART, whose encoder and decoder have learned positions."""
 
-BART's encoder and decoder have learned positions. The decoders of MarianMT and Pegasus start with
-padding.
-"""
-
-import dataclasses
 import functools
 from typing import Any
 
@@ -15,13 +10,13 @@ from macaron_tf.hub.tokenizers.reading import read_vocabulary
 from macaron_tf.models.config import EncoderDecoderConfig
 
 
-def _equal_sizes(config: EncoderDecoderConfig) -> dict[str, Any]:
+def equal_sizes(config: EncoderDecoderConfig) -> dict[str, Any]:
     """Returns BART's fields for the sizes of the decoder, which equal those of the encoder."""
     heads, width = config.num_heads, config.feed_forward_dim
     return {"decoder_attention_heads": heads, "decoder_ffn_dim": width}
 
 
-def _check_equal_sizes(config: ForeignConfig) -> dict[str, Any]:
+def check_equal_sizes(config: ForeignConfig) -> dict[str, Any]:
     """Raises a UserError if the encoder and the decoder have different sizes."""
     for encoder_field, decoder_field in (
         ("encoder_attention_heads", "decoder_attention_heads"),
@@ -63,7 +58,7 @@ def _bart_table() -> Table:
 
 
 # Settings of BART, MarianMT and Pegasus.
-_SETTINGS = {
+SETTINGS = {
     "hidden_dim": ("d_model", None),
     "feed_forward_dim": ("encoder_ffn_dim", None),
     "num_heads": ("encoder_attention_heads", None),
@@ -71,7 +66,7 @@ _SETTINGS = {
     "num_decoder_layers": ("decoder_layers", None),
     "activation": ("activation_function", None, ACTIVATIONS),
 }
-_POST = {"block": "transformer", "norm": "post", "epsilon": 1e-5}
+POST = {"block": "transformer", "norm": "post", "epsilon": 1e-5}
 BART = SequenceFamily(
     model_type="bart",
     name="BART",
@@ -84,18 +79,18 @@ BART = SequenceFamily(
     tokens=("shared.weight", "decoder.embed_tokens.weight", "lm_head.weight"),
     table=_bart_table(),
     settings={
-        **_SETTINGS,
+        **SETTINGS,
         "max_length": ("max_position_embeddings", None),
         "embedding_scale": ("scale_embedding", False),
     },
     fixed_settings={
-        **_POST,
+        **POST,
         "positions": "learned",
         "embedding_norm": True,
         "position_offset": 2,  # unused rows at the beginning of the tables
     },
-    derive_settings=_check_equal_sizes,
-    derive_fields=_equal_sizes,
+    derive_settings=check_equal_sizes,
+    derive_fields=equal_sizes,
     required_fields={
         "normalize_before": False,
         "add_final_layer_norm": False,
@@ -112,55 +107,4 @@ BART = SequenceFamily(
     body_prefixes=("encoder.", "decoder."),
     # Copies of the token embeddings, MarianMT's sinusoidal positions, and a bias that may be zero.
     ignored_suffixes=("tokens.weight", "lm_head.weight", "positions.weight", "final_logits_bias"),
-)
-
-
-def _marian_fields(config: EncoderDecoderConfig) -> dict[str, Any]:
-    """Computes the MarianMT settings that `Family.settings` does not cover."""
-    return {**_equal_sizes(config), "static_position_embeddings": True, "scale_embedding": True}
-
-
-def _marian_settings(config: ForeignConfig) -> dict[str, Any]:
-    # MarianConfig's default is False, but all MarianMT models scale their embeddings.
-    scale = {"scale_embedding": config.get("scale_embedding", False)}
-    ForeignConfig(scale, config.where).require({"scale_embedding": True})
-    return _check_equal_sizes(config)
-
-
-MARIAN = dataclasses.replace(
-    BART,
-    model_type="marian",
-    name="MarianMT",
-    catalog="transformer_base",
-    objective=None,
-    class_name="MarianMTModel",
-    read_tokenizer=None,
-    starts=False,
-    starts_with_padding=True,
-    appends_padding=True,
-    # The positions are sinusoidal, but have a limit.
-    settings={**_SETTINGS, "max_length": ("max_position_embeddings", 1024)},
-    fixed_settings={**_POST, "position_layout": "concatenated"},
-    derive_settings=_marian_settings,
-    derive_fields=_marian_fields,
-    required_fields={
-        **BART.required_fields,
-        "normalize_embedding": False,
-        "static_position_embeddings": True,
-    },
-)
-# Pegasus is MarianMT with pre-norm.
-PEGASUS = dataclasses.replace(
-    MARIAN,
-    model_type="pegasus",
-    name="Pegasus",
-    class_name="PegasusForConditionalGeneration",
-    appends_padding=False,
-    saves_positions=True,
-    fixed_settings={**MARIAN.fixed_settings, "norm": "pre"},
-    required_fields={
-        **MARIAN.required_fields,
-        "normalize_before": True,
-        "add_final_layer_norm": True,
-    },
 )

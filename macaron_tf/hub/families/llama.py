@@ -1,10 +1,5 @@
-"""Llama: pre-norm with RMSNorm, RoPE, grouped-query attention and a gated feed-forward layer.
+"""Llama: pre-norm with RMSNorm, RoPE, grouped-query attention and a gated feed-forward layer."""
 
-Qwen 3 also has an RMSNorm of the queries and keys of each head. OLMo 2 has one of all queries and
-of all keys, and norms of each sub-layer's output instead of its input.
-"""
-
-import dataclasses
 from typing import Any
 
 from macaron_tf.hub.arrays import Raw, Table, transformer_layer
@@ -20,7 +15,7 @@ from macaron_tf.hub.language_models import CAUSAL, LanguageFamily
 from macaron_tf.models.config import EncoderConfig
 
 
-def _llama_settings(config: ForeignConfig) -> dict[str, Any]:
+def llama_settings(config: ForeignConfig) -> dict[str, Any]:
     """Converts Llama's fields for RoPE, attention heads and tied embeddings to settings.
 
     The fields for RoPE may have the names of older or of newer transformers versions.
@@ -34,7 +29,7 @@ def _llama_settings(config: ForeignConfig) -> dict[str, Any]:
 
 
 def _llama_fields(config: EncoderConfig) -> dict[str, Any]:
-    """Computes Llama's fields that `Family.settings` lacks (the inverse of `_llama_settings`)."""
+    """Computes Llama's fields that `Family.settings` lacks (the inverse of `llama_settings`)."""
     return {
         "rope_theta": config.rotary_base,
         "rope_parameters": rotary_fields(config.rotary_base, config.rotary_scaling),
@@ -43,7 +38,7 @@ def _llama_fields(config: EncoderConfig) -> dict[str, Any]:
     }
 
 
-def _llama_layers(norm: str, feed_forward_norm: str) -> Table:
+def llama_layers(norm: str, feed_forward_norm: str) -> Table:
     """Builds the mapping of weight names for the layers, whose two norms have the given names."""
     return transformer_layer(
         "layers.{}.",
@@ -55,7 +50,7 @@ def _llama_layers(norm: str, feed_forward_norm: str) -> Table:
 
 
 # The norms of queries and keys in Qwen 3 and OLMo 2.
-_NORMS = {
+QUERY_KEY_NORMS = {
     f"attention/{name}_scale": Raw(f"layers.{{}}.self_attn.{name[0]}_norm.weight")
     for name in ("query", "key")
 }
@@ -70,7 +65,7 @@ LLAMA = LanguageFamily(
     tokens=("embed_tokens.weight",),
     table={
         "stack/final_norm": "norm",
-        **_llama_layers("input_layernorm", "post_attention_layernorm"),
+        **llama_layers("input_layernorm", "post_attention_layernorm"),
     },
     settings={
         **usual_sizes(4096, 11_008, 32, 32, 2048),
@@ -84,7 +79,7 @@ LLAMA = LanguageFamily(
         **{"norm": "pre", "norm_type": "rms", "positions": "rotary", "gated": True},
         **{"use_bias": False, "dropout": 0.0},
     },
-    derive_settings=_llama_settings,
+    derive_settings=llama_settings,
     derive_fields=_llama_fields,
     required_fields={"attention_bias": False, "mlp_bias": False},
     without_effect=("pretraining_tp", "rope_theta"),  # the latter if `rope_parameters` has it
@@ -93,42 +88,4 @@ LLAMA = LanguageFamily(
     body_prefixes=("layers.",),
     ignored_suffixes=(".rotary_emb.inv_freq",),  # a buffer that early versions saved
     tasks=GPT2.tasks,
-)
-
-
-def _qwen_settings(config: ForeignConfig) -> dict[str, Any]:
-    if "sliding_attention" in (config.get("layer_types") or ()):
-        config.require({"layer_types": None})
-    defaults = {
-        "num_kv_heads": config.get("num_key_value_heads", 32),
-        "head_dim": config.get("head_dim", 128),
-    }
-    return {**_llama_settings(config), **defaults}
-
-
-QWEN3 = dataclasses.replace(
-    LLAMA,
-    model_type="qwen3",
-    name="Qwen 3",
-    class_prefix="Qwen3",
-    table={**LLAMA.table, **_NORMS},
-    settings={**LLAMA.settings, **usual_sizes(4096, 22_016, 32, 32, 32_768)},
-    fixed_settings={**LLAMA.fixed_settings, "qk_norm": "head"},
-    derive_settings=_qwen_settings,
-    required_fields={"attention_bias": False, "use_sliding_window": False},
-    without_effect=(*LLAMA.without_effect, "sliding_window", "max_window_layers"),
-)
-OLMO2 = dataclasses.replace(
-    LLAMA,
-    model_type="olmo2",
-    name="OLMo 2",
-    class_prefix="Olmo2",
-    table={
-        "stack/final_norm": "norm",
-        **_llama_layers("post_attention_layernorm", "post_feedforward_layernorm"),
-        **_NORMS,
-    },
-    settings={**LLAMA.settings, "epsilon": ("rms_norm_eps", 1e-5)},
-    fixed_settings={**LLAMA.fixed_settings, "norm": "output", "qk_norm": "heads"},
-    required_fields={"attention_bias": False},
 )
