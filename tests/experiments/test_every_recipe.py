@@ -17,124 +17,72 @@ from tests.toys.numbers import number_pairs, number_settings
 from tests.toys.pretraining import flags
 from tests.toys.tasks import toy_flags, without
 
-# Sizes for models of any size, for the fields that a model's configuration has.
-SIZES = {
-    "hidden_dim": 32,
-    "feed_forward_dim": 64,
-    "num_heads": 2,
-    "num_kv_heads": 1,
-    "head_dim": 16,
-    "embedding_dim": 16,
-    "num_layers": 2,
-    "num_encoder_layers": 1,
-    "num_decoder_layers": 1,
-    "num_source_layers": 1,
-    "lstm_dim": 8,
-    "projection_dim": 4,
-    "filters": ((1, 4), (2, 4)),
-    "widths": (8, 8),
-}
-TEN = {
-    "training.max_steps": 10,
-    "training.warmup_steps": 2,
-    "training.validate_every": 10,
-    "training.save_every_steps": 10,
-    "training.log_every": 1,
-    "training.max_minutes": None,
-}
+# Sizes for the fields that a model's configuration has.
+SIZES = dict(hidden_dim=32, feed_forward_dim=64, num_heads=2, num_kv_heads=1, head_dim=16)
+SIZES |= dict(num_layers=2, num_encoder_layers=1, num_decoder_layers=1, num_source_layers=1)
+SIZES |= dict(embedding_dim=16, lstm_dim=8, projection_dim=4, widths=(8, 8))
+SIZES |= dict(filters=((1, 4), (2, 4)))
+TEN = dict(max_steps=10, warmup_steps=2, validate_every=10, save_every_steps=10, log_every=1)
+TEN = flags([f"training.{name}={value}" for name, value in {**TEN, "max_minutes": None}.items()])
 TEXTS = ("zero [MASK] nine", "one two")
-
-
-def sizes(recipe) -> dict:
-    """Returns settings that shrink the recipe's model."""
-    config = recipe.model_config()
-    found = {name: getattr(config, name, None) for name in SIZES}
-    return {f"model.{name}": SIZES[name] for name, value in found.items() if value}
-
-
-def pretraining(name: str, recipe, value) -> list[str]:
-    languages = recipe.corpus.languages
-    sources = [
-        (value("number_text") if one.is_translation else value("digits"), "train", one.weight,
-         one.language)
-        for one in recipe.corpus.sources
-    ]  # fmt: skip
-    settings = {"corpus.sources": tuple(sources), "corpus.sequence_length": 16}
-    settings |= {"vocabulary.size": 300 if recipe.vocabulary.kind == "byte_bpe" else 60}
-    settings |= {"batch_size": 4, "training.accumulation_steps": 1, "validation_batches": 2}
-    settings |= {"corpus.validation_every": 20, **sizes(recipe)}
-    if recipe.objective.has_memory:
-        settings |= {"objective.memory_length": 8}
-    assert bool(languages) == bool(sources[0][3])
-    return ["train", name, "RUN", *flags([f"{key}={one}" for key, one in settings.items()])]
-
-
-def translation(name: str, recipe, value) -> list[str]:
-    settings = dict(one.split("=", 1) for one in number_settings(value("number_text")))
-    settings = {key: one for key, one in settings.items() if not key.startswith("training.")}
-    settings |= {f"{key}": str(one) for key, one in sizes(recipe).items()}
-    init = {"multi30k_xlm_tiny": "xlm_tiny", "multi30k_unsupervised_tiny": "xlm_tiny",
-            "multi30k_bart_tiny": "bart_tiny"}.get(name)  # fmt: skip
-    if init:
-        settings = {key: one for key, one in settings.items() if not key.startswith("model.")}
-    words = ["train", name, "RUN", *(("--init", value(init)) if init else ())]
-    return [*words, *flags([f"{key}={one}" for key, one in settings.items()])]
-
-
-def finetuning(name: str, recipe, value) -> list[str]:
-    init = {"finetune_elmo:sst2": "elmo_tiny", "finetune_gpt:sst2": "gpt_tiny"}
-    words = toy_flags(value("toy"), "stsb" if recipe.kind == "embedding" else "sst2")
-    if name in init:
-        words = without(words, "--vocabulary")
-        words += ["--init", value(init[name])]
-    return ["train", name, "RUN", *words]
-
-
-def text_to_text(name: str, recipe, value) -> list[str]:
-    settings = ["batching.max_tokens=512", "max_target=16", "validation_examples=8"]
-    settings.append(f"source={value('tables')}")
-    return ["train", name, "RUN", "--init", value("t5_tiny"), *flags(settings)]
-
-
-def elmo(name: str, recipe, value) -> list[str]:
-    settings = {"sources": value("digits"), "batch_size": 4, "row_length": 10, "held_out": 6}
-    settings |= {"vocabulary_size": 7, "samples": 0, **sizes(recipe)}
-    return ["train", name, "RUN", *flags([f"{key}={one}" for key, one in settings.items()])]
-
-
-def sequence(name: str, recipe, value) -> list[str]:
-    data = {"jsb": "music/JSB_Chorales.mat", "nottingham": "music/Nottingham.mat",
-            "ptb_words": "ptb", "ptb_characters": "ptb", "lambada": "lambada"}  # fmt: skip
-    shared, settings = value("shared_data"), {"batch_size": 4, **sizes(recipe)}
-    if recipe.task in data:
-        settings |= {"data": shared / data[recipe.task]}
-    if recipe.sources:
-        settings |= {"sources": value("digits")}
-    words = ["--data-dir", value("tfds_dir")]
-    return ["train", name, "RUN", *words, *flags([f"{key}={one}" for key, one in settings.items()])]
-
-
-WORDS_OF = {
-    "pretraining": pretraining,
-    "translation": translation,
-    "finetuning": finetuning,
-    "embedding": finetuning,
-    "text_to_text": text_to_text,
-    "elmo": elmo,
-    "sequence": sequence,
+# Runs that others start from.
+STARTS = {
+    "multi30k_xlm_tiny": "xlm_tiny",
+    "multi30k_unsupervised_tiny": "xlm_tiny",
+    "multi30k_bart_tiny": "bart_tiny",
+    "finetune_elmo:sst2": "elmo_tiny",
+    "finetune_gpt:sst2": "gpt_tiny",
+    "text_to_text:sst2": "t5_tiny",
 }
-TASKS = {"sentence_bert": ":stsb"}
+FILES = dict.fromkeys(("ptb_words", "ptb_characters"), "ptb")
+FILES |= dict(jsb="music/JSB_Chorales.mat", nottingham="music/Nottingham.mat", lambada="lambada")
 NAMES = [
-    f"{name}{TASKS.get(name, ':sst2')}" if family == "finetuning" else name
+    f"{name}{':stsb' if name == 'sentence_bert' else ':sst2'}" if family == "finetuning" else name
     for name, family in registry.FAMILY_OF.items()
 ]
 
 
 def words_of(name: str, value) -> list[str]:
-    """Returns a command that trains the recipe for ten updates in RUN."""
-    recipe = registry.load(name)
-    words = WORDS_OF[recipe.kind](name, recipe, value)
-    return [*words, *flags([f"{key}={one}" for key, one in TEN.items()])]
+    """Returns a command that trains the recipe in RUN; `value` is the fixture of this name."""
+    recipe, more = registry.load(name), []
+    config = recipe.model_config()
+    settings = {f"model.{field}": SIZES[field] for field in SIZES if getattr(config, field, None)}
+    if name in STARTS:
+        more, settings = ["--init", value(STARTS[name])], {}
+    match recipe.kind:
+        case "pretraining":
+            settings["corpus.sources"] = tuple(
+                (value("number_text" if one.is_translation else "digits"), "train", one.weight,
+                 one.language)
+                for one in recipe.corpus.sources
+            )  # fmt: skip
+            pieces = 300 if recipe.vocabulary.kind == "byte_bpe" else 60
+            settings |= {"corpus.sequence_length": 16, "corpus.validation_every": 20}
+            settings |= {"vocabulary.size": pieces, "batch_size": 4, "validation_batches": 2}
+            settings |= {"training.accumulation_steps": 1}
+            if recipe.objective.has_memory:
+                settings["objective.memory_length"] = 8
+        case "translation":
+            more += flags(
+                [one for one in number_settings(value("number_text")) if one[:5] == "data."]
+            )
+        case "text_to_text":
+            settings = {"batching.max_tokens": 512, "max_target": 16, "validation_examples": 8}
+            settings["source"] = value("tables")
+        case "elmo":
+            settings |= {"sources": value("digits"), "batch_size": 4, "row_length": 10}
+            settings |= {"held_out": 6, "vocabulary_size": 7}
+        case "sequence":
+            settings["batch_size"], more = 4, ["--data-dir", value("tfds_dir")]
+            if recipe.task in FILES:
+                settings["data"] = value("shared_data") / FILES[recipe.task]
+            if recipe.sources:
+                settings["sources"] = value("digits")
+        case _:
+            toy = toy_flags(value("toy"), "stsb" if recipe.kind == "embedding" else "sst2")
+            more += without(toy, "--vocabulary", "model") if more else toy
+    given = flags([f"{path}={one}" for path, one in settings.items()])
+    return ["train", name, "RUN", *more, *given, *TEN]
 
 
 @pytest.fixture(scope="session")
@@ -150,6 +98,10 @@ def digits(once) -> str:
     return f"text:{once('digits', make)}/*.txt"
 
 
+def train(name: str, run, value) -> None:
+    assert main([str(word).replace("RUN", str(run)) for word in words_of(name, value)]) == 0
+
+
 @pytest.fixture
 def value(request, once):
     """Returns a function from a fixture's name to its value, and from a recipe to a run of it."""
@@ -157,12 +109,8 @@ def value(request, once):
     def get(name: str):
         if name not in registry.FAMILY_OF:
             return request.getfixturevalue(name)
-
-        def make(folder) -> None:
-            words = words_of(name, get)
-            assert main([str(word).replace("RUN", str(folder / "run")) for word in words]) == 0
-
-        return str(once(f"ten_updates_{name}", make) / "run")
+        folder = once(f"ten_updates_{name}", lambda folder: train(name, folder / "run", get))
+        return str(folder / "run")
 
     return get
 
@@ -170,23 +118,21 @@ def value(request, once):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_trains_and_does_all_that_its_task_can(name, value, tmp_path):
-    run, kind = tmp_path / "run", registry.load(name).kind
-    words = [str(word).replace("RUN", str(run)) for word in words_of(name, value)]
-    assert main(words) == 0
-    lines = read_lines(run / "metrics.jsonl")
+    run, served = str(tmp_path / "run"), str(tmp_path / "served" / "model")
+    train(name, run, value)
+    lines = read_lines(tmp_path / "run" / "metrics.jsonl")
     losses = [line["loss"] for line in lines if line["kind"] == "train"]
     assert len(losses) == 10 and np.isfinite(losses).all()
-    corpus = json.loads((run / "data.json").read_text()).get("corpus")
-    assert main(["evaluate", str(run), *(("--corpus", corpus) if corpus else ())]) == 0
-    assert list((run / "scores").glob("*.json"))
-    if kind == "sequence":
+    corpus = json.loads((tmp_path / "run" / "data.json").read_text()).get("corpus")
+    assert main(["evaluate", run, *(("--corpus", corpus) if corpus else ())]) == 0
+    assert list((tmp_path / "run" / "scores").glob("*.json"))
+    if registry.load(name).kind == "sequence":
         return
     task = load(run).task
     texts = dict(zip(task.texts, TEXTS, strict=False))
-    assert main(["predict", str(run), "\t".join(texts.values())]) == 0
-    assert export([str(run), str(tmp_path / "served" / "model")]) == 0
-    config = ServerConfig(str(tmp_path / "served" / "model"), "model", port=0)
-    with ModelServer(config) as server:
+    assert main(["predict", run, "\t".join(texts.values())]) == 0
+    assert export([run, served]) == 0
+    with ModelServer(ServerConfig(served, "model", port=0)) as server:
         body = {"instances": [{**texts, **task.controls}] * 2}
         status, answer = call(server.port, "POST", "/v1/models/model:predict", body)
     assert status == 200 and len(answer["predictions"]) == 2, answer
