@@ -27,7 +27,7 @@ import importlib, sys
 sys.argv, blocked = ["-m"], sys.argv[1:]
 sys.modules |= dict.fromkeys(blocked)
 for name in ("commands", "train", "predict", "score", "evaluation.translation",
-             "evaluation.pretraining", "evaluation.finetuning", "recipes.bert"):
+             "evaluation.held_out", "evaluation.finetuning", "recipes.bert"):
     importlib.import_module("experiments." + name)
 for name in ("translation", "pretraining", "finetuning", "embedding", "elmo", "text_to_text"):
     importlib.import_module("macaron_tf.runs." + name)

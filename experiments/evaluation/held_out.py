@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+from typing import TYPE_CHECKING
 
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.errors import UserError
@@ -9,10 +10,12 @@ from macaron_tf.io.progress import Progress
 from macaron_tf.runs.elmo import ElmoRun, read_rows
 from macaron_tf.runs.pretraining import PretrainingRun, check_corpus, validation_batches
 from macaron_tf.runs.run import Run, metrics_line, save_scores
-from macaron_tf.runs.sequences.run import TASKS, SequenceRun, task_metrics
 from macaron_tf.runs.trainer import evaluate_model
 from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import TrainedModel, build_fit_model
+
+if TYPE_CHECKING:
+    from macaron_tf.runs.sequences.run import SequenceRun
 
 
 def _open(opened: Run, options: argparse.Namespace, saved: bool = True) -> tuple[str, TrainedModel]:
@@ -77,8 +80,10 @@ def words(opened: ElmoRun, options: argparse.Namespace) -> None:
     save_scores(options.output, opened.path, name, name, **metrics)
 
 
-def sequences(opened: SequenceRun, options: argparse.Namespace) -> None:
+def sequences(opened: "SequenceRun", options: argparse.Namespace) -> None:
     """Evaluates a checkpoint on the validation split and on the test split, if there is one."""
+    from macaron_tf.runs.sequences.run import TASKS, task_metrics  # needs SciPy
+
     data = TASKS[opened.recipe.task].read_data(opened.recipe, options.tfds)
     if data.fingerprint:
         opened.check_data(data.fingerprint)

@@ -188,14 +188,13 @@ def import_module(name: str) -> types.ModuleType:
         file = _path_of(name)
         if file is None:
             raise UserError(f"there is no file {name}: check the path")
-        module, load = _files.get(file), lambda: _import_file(file)
+        is_known, load = file in _files, lambda: _import_file(file)
     else:
-        module, load = sys.modules.get(name), lambda: _import_name(name)
-    if module is None:
-        if origin := origin_of(name):
-            print(f"importing your code: {name}, {origin}", file=sys.stderr, flush=True)
-        with clear_errors(name):
-            module = load()
+        is_known, load = name in sys.modules, lambda: _import_name(name)
+    if not is_known and (origin := origin_of(name)):
+        print(f"importing your code: {name}, {origin}", file=sys.stderr, flush=True)
+    with clear_errors(name):
+        module = load()  # waits if another thread imports the module
     USER_FILES.add(vars(module).get("__file__") or "")
     return module
 
