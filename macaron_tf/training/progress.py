@@ -14,7 +14,7 @@ import rich.progress
 import rich.table
 import tensorflow as tf
 
-from macaron_tf.errors import needed, parse_json
+from macaron_tf.errors import parse_json
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import clock, other_bar, short
 
@@ -234,8 +234,6 @@ class TensorBoard(Reporter):
     """
 
     def __init__(self, run_dir: str | os.PathLike):
-        with needed("writing curves"):  # TensorFlow would report a missing package only later
-            import tensorboard  # noqa: F401
         self._path = storage.as_path(run_dir) / "tensorboard"
         self._writers: dict[str, tf.summary.SummaryWriter] = {}
 

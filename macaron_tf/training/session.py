@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import importlib.util
 import math
 import os
 import pathlib
@@ -418,7 +419,10 @@ def train(
         reporters = []
         if workers.chief:
             progress = TrainingBar(config.max_steps, config.max_minutes)
-            reporters = [JsonLines(run_dir), TensorBoard(run_dir), progress]
+            # The command `train` needs the package; `fit` in Python goes without curves.
+            has_curves = importlib.util.find_spec("tensorboard") is not None
+            curves = [TensorBoard(run_dir)] if has_curves else []
+            reporters = [JsonLines(run_dir), *curves, progress]
         session = TrainingSession(
             model, run_dir, vocabulary_hash, validate, reporters, workers, interruptions
         )
