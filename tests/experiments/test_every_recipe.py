@@ -56,7 +56,7 @@ def words_of(name: str, value) -> list[str]:
                  one.language)
                 for one in recipe.corpus.sources
             )  # fmt: skip
-            pieces = 300 if recipe.vocabulary.kind == "byte_bpe" else 60
+            pieces = 300 if recipe.vocabulary.kind == "byte_bpe" else 50
             settings |= {"corpus.sequence_length": 16, "corpus.validation_every": 20}
             settings |= {"vocabulary.size": pieces, "batch_size": 4, "validation_batches": 2}
             settings |= {"training.accumulation_steps": 1}
@@ -80,19 +80,21 @@ def words_of(name: str, value) -> list[str]:
                 settings["sources"] = value("digits")
         case _:
             toy = toy_flags(value("toy"), "stsb" if recipe.kind == "embedding" else "sst2")
-            more += without(toy, "--vocabulary", "model") if more else toy
+            own = [word.split("=")[0] for word in toy if word.startswith("model")]
+            more += without(toy, "--vocabulary", *own) if more else toy
     given = flags([f"{path}={one}" for path, one in settings.items()])
     return ["train", name, "RUN", *more, *given, *TEN]
 
 
 @pytest.fixture(scope="session")
 def digits(once) -> str:
-    """Returns the `text:` source of documents whose sentences spell digits in two languages."""
+    """Returns the `text:` source of documents whose sentences spell digits or name a task."""
 
     def make(folder) -> None:
         pairs = number_pairs(900, seed=3)
         for index in range(60):
             lines = [f"{side} ." for pair in pairs[index::60] for side in pair]
+            lines += ["sst2 sentence : a c b d negative . positive ."] * 4
             (folder / f"{index:02d}.txt").write_text("\n".join(lines), encoding="utf-8")
 
     return f"text:{once('digits', make)}/*.txt"
