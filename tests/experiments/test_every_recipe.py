@@ -56,13 +56,16 @@ def words_of(name: str, value) -> list[str]:
                  one.language)
                 for one in recipe.corpus.sources
             )  # fmt: skip
-            pieces = 300 if recipe.vocabulary.kind == "byte_bpe" else 50
+            pieces = {"byte_bpe": 300, "unigram": 50}.get(recipe.vocabulary.kind, 60)
             settings |= {"corpus.sequence_length": 16, "corpus.validation_every": 20}
             settings |= {"vocabulary.size": pieces, "batch_size": 4, "validation_batches": 2}
             settings |= {"training.accumulation_steps": 1}
             if recipe.objective.has_memory:
                 settings["objective.memory_length"] = 8
         case "translation":
+            settings["data.train_split"] = "train"
+            if recipe.data.target_split:
+                settings["data.target_split"] = "train"
             more += flags(
                 [one for one in number_settings(value("number_text")) if one[:5] == "data."]
             )
