@@ -20,7 +20,7 @@ from tests.toys.tasks import toy_flags, without
 # Sizes for the fields that a model's configuration has.
 SIZES = dict(hidden_dim=32, feed_forward_dim=64, num_heads=2, num_kv_heads=1, head_dim=16)
 SIZES |= dict(num_layers=2, num_encoder_layers=1, num_decoder_layers=1, num_source_layers=1)
-SIZES |= dict(embedding_dim=16, lstm_dim=8, projection_dim=4, widths=(8, 8))
+SIZES |= dict(embedding_dim=16, lstm_dim=8, projection_dim=4, widths=(8, 16))
 SIZES |= dict(filters=((1, 4), (2, 4)))
 TEN = dict(max_steps=10, warmup_steps=2, validate_every=10, save_every_steps=10, log_every=1)
 TEN = flags([f"training.{name}={value}" for name, value in {**TEN, "max_minutes": None}.items()])
