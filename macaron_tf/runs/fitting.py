@@ -16,6 +16,7 @@ from macaron_tf.runs.starts import start_of
 from macaron_tf.runs.trainer import fit
 from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.training.config import fine_tuning
+from macaron_tf.training.locations import RECIPE
 
 _KINDS = ("encoder", "reader")  # models that can get the head of a task, see `starts.KINDS`
 _FILES = "examples"  # folder of the examples in the folder of a run
@@ -51,16 +52,20 @@ def fit_examples(
     longest = model.config.longest
     max_length = settings.pop("max_length", FinetuningRecipe.max_length)
     recipe = FinetuningRecipe(
+        model=model.model,
+        init=start.given,
         task=task,
         source=f"jsonl:{folder / _FILES / pattern}.jsonl",
         max_length=min(max_length, longest or max_length),
         training=fine_tuning(learning_rate, seed=seed, best_metric="score"),
-        **start.settings,
         **settings,
     )
     for name, records in sets.items():
         lines = [json.dumps(record, ensure_ascii=False) for record in records]
-        paths.write_atomic(folder / _FILES / f"{name}.jsonl", "\n".join([*lines, ""]).encode())
+        file, content = folder / _FILES / f"{name}.jsonl", "\n".join([*lines, ""]).encode()
+        if (folder / RECIPE).exists() and not (file.exists() and paths.read_bytes(file) == content):
+            raise UserError(f"{folder} is a run on other examples: choose another folder")
+        paths.write_atomic(file, content)
     recipe = FinetuningRun.started(recipe, start)
     plan = FinetuningRun(folder, recipe, None).plan(start, Inputs())
     plan.ended(fit(plan))

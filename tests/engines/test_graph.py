@@ -73,6 +73,8 @@ def test_an_encoder_is_fine_tuned_and_answers(network_class, name, texts, labels
     np.testing.assert_equal(model.encoder.get_weights(), before)
     tuned.save_pretrained(tmp_path / "tuned")
     assert load(tmp_path / "tuned").predict(texts) == found
+    options["folder"] = tmp_path / "run"
+    refuses("is a run on other examples", model.fit, texts * 7, labels * 7, **options)
     refuses("2 texts have 1 labels: give each text a label", model.fit, texts, labels[:1])
     refuses("all labels are 'a'", model.fit, texts, ["a"] * 2)
     refuses("example 2 has 1 text", model.fit, [("a", "b"), "c"], labels)
