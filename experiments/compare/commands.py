@@ -13,6 +13,7 @@
     macaron compare runs/glue --data-dir DIR bert=runs/bert own=hugging-face:DIR \\
         --tasks cola sst2 mrpc stsb qqp mnli qnli rte --rates 3e-5 5e-5
     macaron compare runs/tasks 'bert=runs/norms/pre-{seed}' --tasks cola rte
+    macaron compare runs/jsb tcn=tcn_jsb lstm=tcn_jsb:model.mixer=lstm --set data=JSB_Chorales.mat
 
 An arm is one of the compared variants. The command trains each arm with several seeds and tests
 which differences are significant. An arm is written [NAME=]RECIPE[:PATH=VALUE,...]: a recipe whose
@@ -25,6 +26,9 @@ depends:
   fine-tuning    score on the validation splits of a task. RECIPE names the task, and the setting
                  init=MODEL is required, as in finetune:sst2:init=runs/bert. {seed} in MODEL is
                  replaced by the random seed, as in init=runs/bert-{seed}
+  sequence task  metric of the best checkpoint on the validation split, beside that of the test
+                 split. With model.mixer=lstm, gru or rnn, an arm is a recurrent model of the
+                 TCN's size
 
 With --tasks, an arm is a pre-trained model, written [NAME=]MODEL[:PATH=VALUE,...], where {seed} is
 replaced too. The command fine-tunes it on every task, judges each task, and writes a table of all

@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import functools
 import itertools
+import operator
 import pathlib
 from collections.abc import Sequence
 
@@ -46,7 +47,7 @@ def run(options: argparse.Namespace) -> None:
             for first, *others in groups
         ]
     for group in groups:
-        _check_different({arm.name: trainer.recipe(arm) for arm in group})
+        _check_different(trainer, group)
     options.jobs = options.jobs or (1 if tf.config.list_physical_devices("GPU") else 2)
     timings, tunings = [], []
     if "time" in options.equal:
@@ -57,8 +58,8 @@ def run(options: argparse.Namespace) -> None:
         arms, tunings = choices.tune_rates(trainer, arms, options.rates, train)
     results, rows = _train_all(trainer, arms, options.seeds), []
     for arm in arms:
-        network = trainer.run_class.open(results[arm, options.seeds[0]]["run"]).build_network()
-        fields = {**dataclasses.asdict(arm), "arm": arm.name, "parameters": network.count_params()}
+        count = trainer.parameters(results[arm, options.seeds[0]]["run"])
+        fields = {**dataclasses.asdict(arm), "arm": arm.name, "parameters": count}
         rows += [{**fields, "seed": seed, **results[arm, seed]} for seed in options.seeds]
     write(Study(trainer, arms, rows, timings, tunings))
 
@@ -139,9 +140,9 @@ def _parse_arms(texts: Sequence[str], tasks: Sequence[str] = ()) -> list[list[Ar
 def _check_flags(trainer: Trainer, arms: Sequence[Arm]) -> None:
     """Raises a `UserError` if a flag such as `--widths` or `--rates` conflicts with a setting.
 
-    A flag conflicts with an arm that sets the same setting. All flags except `--rates` conflict
-    with fine-tuning arms. The first arm, the baseline, may set `training.max_steps` even with
-    `--equal time`.
+    A flag conflicts with an arm that sets the same setting. Some kinds of
+    training take only `--rates` (`Trainer.sizes`). The first arm, the baseline, may set
+    `training.max_steps` even with `--equal time`.
     """
     options = trainer.options
     flags = {
@@ -155,8 +156,9 @@ def _check_flags(trainer: Trainer, arms: Sequence[Arm]) -> None:
     replaced = {path: flag for path, flag in flags.items() if not flag.startswith("--equal")}
     refuse_argument_settings(options.set, replaced)
     unsuitable = [flag for flag in flags.values() if flag not in ("--seeds", "--rates")]
-    if unsuitable and not trainer.from_random_weights:
-        raise UserError(f"{unsuitable[0]} does not apply to fine-tuning: leave {unsuitable[0]} out")
+    if unsuitable and not trainer.sizes:
+        kind = trainer.run_class.recipe_class.kind
+        raise UserError(f"{unsuitable[0]} does not apply to {kind}: leave {unsuitable[0]} out")
     for arm, (path, flag) in itertools.product(arms, flags.items()):
         if arm.sets(path) and not (path == "training.max_steps" and arm is arms[0]):
             raise UserError(f"{arm.name} sets {path}, but {flag} sets it too: leave one out")
@@ -188,15 +190,12 @@ def _check_data(trainer: Trainer, recipes: dict[str, Recipe]) -> None:
                 )
 
 
-def _check_different(recipes: dict[str, Recipe]) -> None:
+def _check_different(trainer: Trainer, arms: Sequence[Arm]) -> None:
     """Raises a `UserError` if two arms have the same model and the same settings."""
-
-    def operators(recipe: Recipe) -> tuple:
-        config = recipe.model_config()
-        return dataclasses.replace(config, scheme=None), config.splittings
-
-    pairs = itertools.combinations(recipes.items(), 2)
-    for (first, first_recipe), (second, second_recipe) in pairs:
-        same_settings = first_recipe.differences(second_recipe).keys() <= {"model", "model_options"}
-        if same_settings and operators(first_recipe) == operators(second_recipe):
-            raise UserError(f"{second} has the same model and settings as {first}: change one")
+    for first, second in itertools.combinations(arms, 2):
+        recipes = trainer.recipe(first), trainer.recipe(second)
+        same_settings = recipes[0].differences(recipes[1]).keys() <= {"model", "model_options"}
+        if same_settings and operator.eq(*map(trainer.identity, recipes)):
+            raise UserError(
+                f"{second.name} has the same model and settings as {first.name}: change one"
+            )

@@ -516,7 +516,7 @@ def _next(study: Study, verdicts: Verdicts) -> str:
     if not tunings and "training.learning_rate=" not in typed:
         rates = [first.training.learning_rate * factor for factor in (0.5, 1, 2)]
         return again("rates", rates, "each arm at its best rate")
-    if len(study.groups) == 1 and trainer.from_random_weights and "hidden_dim=" not in typed:
+    if len(study.groups) == 1 and trainer.sizes and "hidden_dim=" not in typed:
         width = first.model_config().hidden_dim
         return again("widths", [width // 2, width, 2 * width], "does it hold at other sizes?")
     return curves

@@ -1,6 +1,6 @@
 """Classes that train and score arms: `Trainer`, and a subclass for each kind of training.
 
-The kinds are pre-training, translation and fine-tuning.
+The kinds are pre-training, translation, fine-tuning and sequence tasks.
 """
 
 import abc
@@ -33,6 +33,7 @@ from macaron_tf.runs.finetuning import CHANCE_MARGIN, RESULT, FinetuningRun, Tas
 from macaron_tf.runs.pretraining import PretrainingRecipe, PretrainingRun, check_corpus
 from macaron_tf.runs.recipe import Recipe, recipe_from_json
 from macaron_tf.runs.run import DIVERGED, saved_versions
+from macaron_tf.runs.sequences.run import TASKS, SequenceRecipe, SequenceRun
 from macaron_tf.runs.starts import read_start
 from macaron_tf.runs.translation import TranslationRecipe, TranslationRun
 from macaron_tf.training import Diverged
@@ -58,6 +59,7 @@ class Trainer(abc.ABC):
         margin: maximum advantage over `chance_level` with which an arm still counts as being at
             chance level.
         from_random_weights: whether runs start from random weights, which depend on the seed.
+        sizes: whether `--widths` and `--equal` apply to the arms.
         timing: settings that shorten the validations of a timing run, as `path=value`.
         columns: dict that maps the name of a metric to the heading, number of decimals and factor
             of its table column. The table leaves out a column if no arm has the metric, or if the
@@ -69,6 +71,7 @@ class Trainer(abc.ABC):
 
     may_change: ClassVar[tuple[str, ...]] = ()
     from_random_weights: ClassVar[bool] = True
+    sizes: ClassVar[bool] = True
     timing: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, options: argparse.Namespace):
@@ -183,6 +186,32 @@ class Trainer(abc.ABC):
         if (run / DIVERGED).exists():
             raise Diverged(f"{run} diverged: {read_json(run / DIVERGED, reason=str)['reason']}")
         return {}
+
+    def evaluated(
+        self, arm: Arm, run: pathlib.Path, log: pathlib.Path | None, checkpoint: str
+    ) -> dict[str, Any]:
+        """Runs `macaron evaluate` on a checkpoint, and returns the record that it writes.
+
+        If the checkpoint is "average", `macaron average` makes it first.
+        """
+        output = run / "comparison"
+        shutil.rmtree(output, ignore_errors=True)  # an interrupted evaluation may have left it
+        trust = ["--trust-code"] if self.recipe(arm).names_code else []
+        if checkpoint == "average":
+            studies.command("average", str(run), *trust, log=log)
+        arguments = [*self.flags, "--checkpoint", checkpoint, "--output", str(output), *trust]
+        studies.command("evaluate", str(run), *arguments, log=log)
+        [path] = output.glob("*.json")
+        return studies.read_json(path)
+
+    def parameters(self, run: str) -> int:
+        """Returns the number of parameters of a trained run's network."""
+        return self.run_class.open(run).build_network().count_params()
+
+    def identity(self, recipe: Recipe) -> Any:
+        """Returns a value that is equal for two recipes of the same network."""
+        config = recipe.model_config()
+        return dataclasses.replace(config, scheme=None), config.splittings
 
     def chance_level(self, rows: list[dict]) -> Level | None:
         """Returns the score at chance level, which a prediction that ignores the input reaches.
@@ -321,16 +350,8 @@ class Translation(Trainer):
         return EncoderDecoder(recipe.model_config(recipe.data.vocabulary_size))
 
     def scores(self, arm: Arm, run: pathlib.Path, log: pathlib.Path | None) -> dict[str, Any]:
-        """Runs `average` and `evaluate`, and returns the scores."""
         super().scores(arm, run, log)
-        output = run / "comparison"
-        shutil.rmtree(output, ignore_errors=True)  # an interrupted evaluation may have left it
-        trust = ["--trust-code"] if self.recipe(arm).names_code else []
-        studies.command("average", str(run), *trust, log=log)
-        arguments = [*self.flags, "--checkpoint", "average", "--output", str(output), *trust]
-        studies.command("evaluate", str(run), *arguments, log=log)
-        [path] = output.glob("*.json")
-        return studies.read_json(path)
+        return self.evaluated(arm, run, log, "average")
 
     def chance_level(self, rows: list[dict]) -> Level:
         metric, references = TranslationMetric(**rows[0]["metric"]), rows[0]["references"]
@@ -363,7 +384,7 @@ class Finetuning(Trainer):
 
     run_class = FinetuningRun
     data = ("task", "source", "table.")
-    score, sign, margin, from_random_weights = "score", 1, CHANCE_MARGIN, False
+    score, sign, margin, from_random_weights, sizes = "score", 1, CHANCE_MARGIN, False, False
     columns: ClassVar = {"score": ("score", 1, 100.0)}
     curves: ClassVar = {"score": "development score"}
     score_curve = "score"
@@ -408,7 +429,51 @@ def _task_data(run: str, tfds: Tfds) -> TaskData:
     return TaskData(recipe.task_definition, recipe.source, tfds, recipe.table)
 
 
-_TRAINERS = {cls.run_class.recipe_class.kind: cls for cls in (Pretraining, Translation, Finetuning)}
+class Sequences(Trainer):
+    """TCNs and recurrent models of equal size on a sequence task, at their best checkpoints.
+
+    An arm that sets `model.mixer` also gets the recipe's settings of recurrent models.
+    """
+
+    run_class = SequenceRun
+    data = ("task", "data", "sources", "vocabulary_size", "held_out")
+    score, margin, sizes = "validation", 0.0, False
+
+    def settings(self, arm: Arm, seed: int | None = None) -> list[str]:
+        base = registry.load(arm.recipe, SequenceRecipe)
+        recurrent = base.recurrent if arm.sets("model.mixer") else ()
+        return [*recurrent, *super().settings(arm, seed)]
+
+    def prepare(self, recipes: dict[str, Recipe], out: pathlib.Path) -> None:
+        super().prepare(recipes, out)
+        task = TASKS[next(iter(recipes.values())).task]
+        is_accuracy = task.metric == "accuracy"
+        self.sign = 1 if is_accuracy else -1
+        style = (task.digits, 100.0 if is_accuracy else 1.0)
+        self.columns = {"validation": (task.unit, *style), "test": ("test", *style)}
+        self.curves, self.score_curve = {task.metric: task.unit}, task.metric
+
+    def scores(self, arm: Arm, run: pathlib.Path, log: pathlib.Path | None) -> dict[str, Any]:
+        """Returns the metric of the best checkpoint on the validation split and the test split."""
+        super().scores(arm, run, log)
+        splits = self.evaluated(arm, run, log, "best")
+        return {name: splits[name][self.score_curve] for name in self.columns if name in splits}
+
+    def parameters(self, run: str) -> int:
+        # model.json knows the size of the vocabulary, which depends on the data.
+        return SequenceRun.open(run).build_network(saved=True).count_params()
+
+    def identity(self, recipe: Recipe) -> Any:
+        return recipe.model_config()
+
+    def validation_size(self, rows: list[dict]) -> str:
+        return "the whole split"
+
+
+_TRAINERS = {
+    cls.run_class.recipe_class.kind: cls
+    for cls in (Pretraining, Translation, Finetuning, Sequences)
+}
 
 
 def trainer_class(arm: Arm) -> type[Trainer]:

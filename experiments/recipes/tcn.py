@@ -1,10 +1,10 @@
 """Recipes for the sequence tasks on which Bai et al. 2018 compare TCN with recurrent models.
 
-`python -m experiments.lab.tcn` makes the comparison, and `macaron_tf.runs.sequences.run` has
-published results. Unless a docstring says otherwise, model, dropout, gradient clipping, batch size
-and learning rate are from the paper and its released code. Adam's learning rate falls linearly to
-0, while in the released code it is constant or falls in steps. The number of updates was chosen so
-that a training run takes at most half an hour on two cores.
+`macaron compare OUT tcn=tcn_jsb lstm=tcn_jsb:model.mixer=lstm` makes the comparison. The published
+results are in `experiments/results/tcn`. Unless a docstring says otherwise, model, dropout,
+gradient clipping, batch size and learning rate are from the paper and its released code. Adam's
+learning rate falls linearly to 0, while in the released code it is constant or falls in steps. The
+number of updates was chosen so that a training run takes at most half an hour on two cores.
 
 The docstring of each recipe gives measured results (`experiments/results/tcn`), on the test split
 unless stated otherwise. The training times are upper limits, because other programs were running on
@@ -250,7 +250,7 @@ def tcn_wikitext() -> SequenceRecipe:
 def tcn_lambada() -> SequenceRecipe:
     """Returns a recipe for LAMBADA: training on books, and predicting the last word of a passage.
 
-    `--data` is a folder with LAMBADA's dev.txt.gz and, optionally, test.txt.gz; uncompressed .txt
+    `data` is a folder with LAMBADA's dev.txt.gz and, optionally, test.txt.gz; uncompressed .txt
     files are also read. Passages whose last word is not in the vocabulary of 10,000 words are
     skipped. All other settings are the same as in `tcn_wikitext`. For a larger TCN, as in the
     catalog, use `--set model.widths=(500,500,500,500,500) --set model.embedding_dim=500 --set

@@ -69,13 +69,12 @@ class Session:
         words: command and its arguments.
         run: folder of the run.
         clusters: TF_CONFIG of each worker; an empty sequence means one process.
-        module: module of the command.
     """
 
-    def __init__(self, words: list[str], run: pathlib.Path, clusters=(), module="macaron_tf"):
+    def __init__(self, words: list[str], run: pathlib.Path, clusters=()):
         self.run, self._log = run, run / "metrics.jsonl"
         self._before = self._inode()
-        arguments = ["-m", module, *words]
+        arguments = ["-m", "macaron_tf", *words]
         environments = [{"TF_CONFIG": cluster} for cluster in clusters] or [{}]
         self.processes = [started(arguments, **environment) for environment in environments]
 
@@ -146,12 +145,10 @@ def test_a_killed_run_is_the_uninterrupted_one(kind, request, tmp_path):
     # The killed run comes first, so that kills also hit the corpus preparation.
     for name, kills in {"killed": dealt(seed=1)[kind], "whole": []}.items():
         words = [word.replace("RUN", str(tmp_path / name)) for word in command]
-        run, module = tmp_path / name, "macaron_tf"
-        if kind == "tcn":
-            run, module = run / "tcn-3", "experiments.lab.tcn"
+        run = tmp_path / name
         for moment, number in kills:
             for _ in range(4):  # on a busy machine, a validation may end before the signal comes
-                with Session(words, run, module=module) as session:
+                with Session(words, run) as session:
                     session.wait_for(moment, rng)
                     session.processes[0].send_signal(number)
                     [(status, output)] = session.ends()
@@ -160,7 +157,7 @@ def test_a_killed_run_is_the_uninterrupted_one(kind, request, tmp_path):
                 check_end(moment, number, status, output)
                 if moment != "validation" or session._validates():
                     break
-        with Session(words, run, module=module) as session:
+        with Session(words, run) as session:
             [(status, output)] = session.ends()
         assert status == 0, output
         found.append(run)

@@ -73,8 +73,8 @@ def elmo(value):
 
 
 def tcn(value):
-    words = ["jsb", "RUN", "--data", value("tunes"), "--models", "tcn", "--seeds", "3"]
-    return [*words, *flags(["batch_size=4", "model.widths=(8,)"])]
+    settings = ["batch_size=4", "model.widths=(8,)", f"data={value('tunes')}"]
+    return ["train", "tcn_jsb", "RUN", *flags(settings)]
 
 
 def translation(value):

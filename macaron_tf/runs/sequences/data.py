@@ -162,7 +162,7 @@ def _pieces(path: str | None) -> tuple[list[np.ndarray], ...]:
     The list of test pieces is empty if the file has no test pieces.
     """
     if not path:
-        raise UserError("--data is missing: give the .mat file with the pieces of music")
+        raise UserError("data is missing: give --set data=FILE, the .mat file of the music")
     try:
         arrays = scipy.io.loadmat(path, appendmat=False)
     except (OSError, ValueError, NotImplementedError, MatReadError, zlib.error) as error:

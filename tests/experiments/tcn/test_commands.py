@@ -1,10 +1,9 @@
-"""Tests of the study of the TCN's sequence tasks, and of their data."""
+"""Tests of runs on the TCN's sequence tasks, of their comparison, and of their data."""
 
 import functools
 import gzip
 import itertools
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -12,13 +11,10 @@ import scipy.io
 
 from experiments import registry
 from experiments.commands import main
-from experiments.lab.tcn import main as train
-from experiments.lab.tcn import table
+from experiments.compare.commands import main as compare
 from macaron_tf.errors import UserError
-from macaron_tf.io.paths import as_path
 from macaron_tf.runs.sequences import data, text
-from macaron_tf.runs.sequences.run import MODELS, TASKS, SequenceRecipe
-from tests import ram_paths
+from macaron_tf.runs.sequences.run import TASKS, SequenceRecipe
 from tests.toys.pretraining import flags
 from tests.toys.tasks import scores_in, validations
 
@@ -44,16 +40,6 @@ def write_pieces(path, tunes: str, **changes) -> None:
     scipy.io.savemat(path, {name: split for name, split in pieces.items() if name[0] != "_"})
 
 
-@pytest.fixture(scope="module")
-def whole(tunes, tmp_path_factory):
-    """Returns the folder of four finished runs on toy music, and the command that trained them."""
-    folder = tmp_path_factory.mktemp("music_runs")
-    command = ["jsb", str(folder), "--data", tunes, "--models", "tcn", "gru", "--seeds", "1", "2"]
-    command += flags(SMALL)
-    assert train(command) == 0
-    return folder, command
-
-
 def test_a_model_is_trained_and_evaluated_alone(tunes, tmp_path, ran, refused):
     run, settings = tmp_path / "run", flags([*SMALL, "training.max_steps=20"])
     refused(main, ["train", "tcn_jsb", run, *settings], "data is missing", tmp_path)
@@ -66,89 +52,56 @@ def test_a_model_is_trained_and_evaluated_alone(tunes, tmp_path, ran, refused):
     assert found["validation"]["loss"] == pytest.approx(last["loss"]) and found["test"]["loss"] > 0
 
 
-@pytest.fixture
-def again(whole, tmp_path):
-    """Returns a copy of the folder of `whole`, and the command for the copy."""
-    folder, command = whole
-    shutil.copytree(folder, tmp_path / "runs")
-    return tmp_path / "runs", [command[0], str(tmp_path / "runs"), *command[2:]]
-
-
-def rows_in(folder) -> list[dict]:
-    return json.loads((folder / "jsb.json").read_text())["rows"]
-
-
-@pytest.mark.slow
-def test_models_and_seeds_are_trained_and_shown(whole):
-    folder, _ = whole
-    rows = rows_in(folder)
-    assert [(row["model"], row["seed"]) for row in rows] == [
-        ("tcn", 1), ("gru", 1), ("tcn", 2), ("gru", 2),
-    ]  # fmt: skip
-    lines = [json.loads(line) for line in (folder / "tcn-1" / "metrics.jsonl").open()]
-    judged = [line["loss"] for line in lines if line["kind"] == "validation"]
-    assert judged[-1] < judged[0]
-    assert rows[0]["validation"] == pytest.approx(min(judged), rel=1e-6)  # seven digits
-    assert (folder / "jsb.png").stat().st_size > 1000
-    shown_table = (folder / "jsb.md").read_text()
-    assert all(words in shown_table for words in ("| tcn |", "8.1", "test"))
-
-
-@pytest.mark.slow
-def test_finished_runs_are_not_trained_again(again, capsys):
-    folder, command = again
-    rows = rows_in(folder)
-    logs = [(folder / name / "metrics.jsonl").read_bytes() for name in ("tcn-1", "gru-2")]
-    assert train(command) == 0
-    for row, earlier in zip(rows_in(folder), rows, strict=True):
-        assert {**row, "minutes": 0} == {**earlier, "minutes": 0}
-    assert logs == [(folder / n / "metrics.jsonl").read_bytes() for n in ("tcn-1", "gru-2")]
-    capsys.readouterr()
-    assert train([*command, "--set", "training.learning_rate=0.1"]) == 2
-    assert "training.learning_rate=0.02, not 0.1" in capsys.readouterr().err
-    assert train([*command, "--set", "training.max_steps=60"]) == 0  # goes on after step 40
-    assert [row["updates"] for row in rows_in(folder)] == [60] * 4
+@pytest.mark.parametrize("calls", ["real"], indirect=True)
+def test_a_tcn_is_compared_with_a_recurrent_model_of_its_size(calls, tunes, tmp_path):
+    arms = ["tcn=tcn_nottingham", "gru=tcn_nottingham:model.mixer=gru"]
+    words = [str(tmp_path), *arms, "--seeds", "1", "--jobs", "1", *flags([*SMALL, f"data={tunes}"])]
+    assert compare(words) == 0
+    tcn, gru = json.loads((tmp_path / "compare.json").read_text())["rows"]
+    for row in (tcn, gru):
+        losses = [line["loss"] for line in validations(tmp_path / f"{row['arm']}-1")]
+        assert row["validation"] == pytest.approx(min(losses), rel=1e-6)  # seven digits
+        assert row["test"] > 0 and row["updates"] == 40
+    assert tcn["parameters"] == pytest.approx(gru["parameters"], rel=0.02)
+    gru = json.loads((tmp_path / "gru-1" / "recipe.json").read_text())["training"]
+    # The recipe's clipping of recurrent models; the rate of --set.
+    assert (gru["clip_norm"], gru["learning_rate"]) == (1.0, 0.02)
+    assert "| test |" in (tmp_path / "compare.md").read_text()
+    calls.clear()
+    assert compare(words) == 0 and not calls
 
 
 @pytest.mark.parametrize("split", ["traindata", "validdata"])
-def test_other_pieces_with_as_many_keys_are_refused(again, split, tunes, tmp_path, capsys):
-    _, command = again
-    command[3] = str(tmp_path / "other.mat")
-    write_pieces(command[3], tunes, **{split: lambda pieces: pieces[:, ::-1]})
-    assert train(command) == 2
-    assert "the training data differ from" in capsys.readouterr().err
-
-
-def test_a_complete_run_is_scored_on_the_test_split_that_there_is(again, tunes, tmp_path):
-    folder, command = again
-    rows, command[3] = rows_in(folder), str(tmp_path / "other.mat")
-    write_pieces(command[3], tunes, testdata=lambda pieces: pieces[:, :1])
-    assert train(command) == 0
-    scored = rows_in(folder)
-    assert [row["validation"] for row in scored] == [row["validation"] for row in rows]
-    assert all(one["test"] != two["test"] for one, two in zip(scored, rows, strict=True))
+def test_other_pieces_with_as_many_keys_are_refused(split, tunes, tmp_path, ran, refused):
+    words = ["train", "tcn_jsb", tmp_path / "run", *flags([*SMALL, "training.max_steps=1"])]
+    ran(main, *words, "--set", f"data={tunes}")
+    write_pieces(other := tmp_path / "other.mat", tunes, **{split: lambda pieces: pieces[:, ::-1]})
+    words += ["--set", "training.max_steps=2", "--set", f"data={other}"]
+    refused(main, words, "the training data differ from")
 
 
 def test_bad_input_is_named(tunes, tmp_path, refused):
     other, loud = tmp_path / "other.mat", tmp_path / "loud.mat"
     scipy.io.savemat(other, {"traindata": np.zeros((3, 88))})
     write_pieces(loud, tunes, validdata=lambda pieces: pieces * 60)
-    for words, message in (
-        (["jsb"], "data is missing: give "),
-        (["jsb", "--data", str(other)], "'traindata' must hold matrices with 88 columns"),
-        (["jsb", "--data", str(loud)], "columns of zeros and ones"),
-        (["jsb", "--data", tunes, "--set", "model=bert_tiny"], "is not a sequence model"),
-        (["jsb", "--data", tunes, "--set", "model.mixer=gru"], "give --models instead"),
-        (["adding", "--data", tunes], "has no effect in adding: leave "),
+    for task, settings, message in (
+        ("jsb", [f"data={other}"], "'traindata' must hold matrices with 88 columns"),
+        ("jsb", [f"data={loud}"], "columns of zeros and ones"),
+        ("jsb", [f"data={tunes}", "model=bert_tiny"], "is not a sequence model"),
+        ("adding", [f"data={tunes}"], "has no effect in adding: leave "),
     ):
-        refused(train, [words[0], str(tmp_path / "out"), *words[1:]], message, tmp_path)
+        words = ["train", f"tcn_{task}", tmp_path / "out", *flags(settings)]
+        refused(main, words, message, tmp_path)
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_every_task_has_a_recipe_and_recurrent_models_of_equal_size(task):
     recipe = registry.load(f"tcn_{task}", SequenceRecipe)
-    assert recipe.task == task and len(TASKS[task].slide) == len(MODELS)
-    tcn, other = recipe.model_config(), recipe.of_mixer("gru").model_config()
+    tcn, other = (
+        registry.load(f"tcn_{task}", settings=[f"model.mixer={mixer}"]).model_config()
+        for mixer in ("tcn", "gru")
+    )
+    assert recipe.task == task
     assert other.mixer == "gru" and other.parameters == pytest.approx(tcn.parameters, rel=0.02)
 
 
@@ -260,15 +213,6 @@ def test_lambada_asks_for_the_last_word_of_each_passage(tmp_path):
         opened("lambada", data=str(tmp_path), sources=lines)
 
 
-def test_the_table_shows_means_and_small_numbers():
-    row = {"model": "tcn", "seed": 1, "parameters": 70_000, "widths": [30, 30], "updates": 100}
-    row |= {"validation": 5.84e-5, "test": None, "minutes": 1.24, "run": "nowhere"}
-    other = {**row, "seed": 2, "validation": 6.84e-5}
-    lines = table(TASKS["adding"], [row])
-    assert lines[-1] == "| tcn | 70,000 | 30 x 2 | 5.84e-05 | - | 5.8e-05 | 100 | 1.2 |"
-    assert "6.34e-05 ± 7.1e-06" in table(TASKS["adding"], [row, other])[-1]
-
-
 def test_mnist_reads_pixels_in_one_order(tfds, monkeypatch):
     monkeypatch.setattr(data, "read_columns", functools.cache(data.read_columns))
     in_order, permuted = (opened(name, 3, tfds=tfds) for name in ("mnist", "permuted_mnist"))
@@ -278,13 +222,3 @@ def test_mnist_reads_pixels_in_one_order(tfds, monkeypatch):
     np.testing.assert_allclose(np.sort(plain[0], axis=0), np.sort(mixed[0], axis=0))
     assert not np.array_equal(plain[0], mixed[0])
     assert next(iter(in_order.train(0)))["targets"].shape == (3,)
-
-
-@pytest.mark.slow
-def test_a_task_in_a_bucket(tunes, tmp_path, ran):
-    out = as_path(ram_paths.folder(tmp_path))
-    command = ["jsb", out, "--data", tunes, "--models", "tcn", *flags(SMALL)]
-    ran(train, *command)
-    assert {path.name for path in out.iterdir()} == {"jsb.json", "jsb.md", "jsb.png", "tcn-1"}
-    [row] = json.loads((out / "jsb.json").read_text())["rows"]
-    assert row["test"] > 0
