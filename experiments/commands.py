@@ -185,7 +185,7 @@ COMMANDS = {
         cli.count("--processes N", "processes, with 0.5 GB of RAM each (default: 1)", 1),
         cli.argument(
             "--beam OPTION",
-            "options to prepare the corpus with Apache Beam, as runner=DataflowRunner project=NAME",
+            "options to tokenize with Apache Beam, as runner=DataflowRunner project=NAME",
             nargs="+",
             default=(),
         ),

@@ -4,7 +4,7 @@ import argparse
 import functools
 
 from experiments import registry
-from macaron_tf.errors import UserError, needed
+from macaron_tf.errors import needed
 from macaron_tf.runs.corpora import prepare_corpus
 from macaron_tf.runs.pretraining import PretrainingRecipe
 
@@ -14,11 +14,9 @@ def run(options: argparse.Namespace) -> None:
     recipe = registry.load(options.recipe, PretrainingRecipe, options.set)
     writing = {"processes": options.processes}
     if options.beam:
-        if options.processes > 1:
-            raise UserError("--beam starts its own workers: leave --processes out")
         with needed("preparing a corpus with --beam"):
             from macaron_tf.data.corpus import beam
-        writing = {"write": functools.partial(beam.write, options=options.beam)}
+        writing["tokenized"] = functools.partial(beam.tokenized_mixture, options=options.beam)
     corpus = prepare_corpus(recipe, options.corpus, options.vocabulary, options.tfds, **writing)
     print(f"{options.corpus}: {corpus.summary()}")
     print(f"next: macaron train {options.recipe} RUN --corpus {options.corpus}")

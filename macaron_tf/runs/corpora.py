@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from macaron_tf.data.corpus.documents import corpus_mixture, open_source
+from macaron_tf.data.corpus.documents import corpus_mixture, open_source, source_readers
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.data.corpus.shards import FORMAT
 from macaron_tf.data.corpus.writing import prepare
@@ -64,7 +64,8 @@ def vocabulary_lines(recipe: "PretrainingRecipe", tfds: Tfds | None = None) -> I
         # The trainer reads at most ten million lines. Reading in turn covers all sources.
         texts = itertools.chain.from_iterable(itertools.zip_longest(*sources, fillvalue=""))
     else:
-        texts = (document.text for document in corpus_mixture(corpus, tfds, max_documents))
+        readers = source_readers(corpus, tfds, max_documents)
+        texts = (document.text for document in corpus_mixture(corpus, readers))
     for text in texts:
         yield from filter(str.strip, text.splitlines() if isinstance(text, str) else text)
 

@@ -84,11 +84,13 @@ class CorpusConfig(Settings):
             the rows. XLM uses 0.7. If the corpus has both running text and translation pairs,
             updates on the two alternate. `None` means that a batch mixes languages.
         validation_every: interval between held-out rows. One in `validation_every` rows of running
-            text and translation pairs is a validation row. For segment pairs, one in
-            `validation_every` documents is held out, and the first and third document always are.
-            Held-out rows and documents are not used for training.
+            text and translation pairs is a validation row. For segment pairs, and for rows that
+            cross documents of sources with weights, one in `validation_every` documents is held
+            out, and the first and third document always are. Held-out rows and documents are not
+            used for training.
         validation_run: number of consecutive rows that form a run. Runs are held out as a whole,
-            one in every `validation_every` runs. `validation_run` has no effect on segment pairs.
+            one in every `validation_every` runs. `validation_run` has no effect if documents are
+            held out.
         rows_per_shard: approximate number of rows per file. A training file ends at the end of a
             document. With `batch_alpha`, each language has its own training files, and the number
             applies to the files of all languages together.
@@ -126,9 +128,6 @@ class CorpusConfig(Settings):
         choices = PAIR_PACKINGS if self.paired else TEXT_PACKINGS
         if self.row_packing not in choices:
             raise self.error(f"packing={self.packing!r} does not fit corpus.pairs={self.pairs!r}")
-        if self.repeats and self.crosses_documents:
-            # A repeated document is packed differently each time, with validation text in new rows.
-            raise self.error(f"packing={self.row_packing!r} needs no weights and no language_alpha")
         if self.language_alpha is not None and not self.languages:
             raise UserError("corpus.language_alpha needs a language of each source")
         if self.language_alpha is not None and self.weights is not None:
@@ -144,6 +143,15 @@ class CorpusConfig(Settings):
     @property
     def paired(self) -> bool:
         return self.pairs != "none"
+
+    @property
+    def holds_out_documents(self) -> bool:
+        """Whether documents are held out for validation, and not rows.
+
+        If documents are repeated and rows cross documents, each repetition is packed differently,
+        which would put the text of a validation row into new training rows.
+        """
+        return self.paired or (self.repeats and self.crosses_documents)
 
     @property
     def row_packing(self) -> str:

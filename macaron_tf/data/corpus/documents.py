@@ -162,39 +162,28 @@ def _read_repeatedly(reader: Callable[[], Iterator[Text]]) -> Iterator[tuple]:
 
 
 def corpus_mixture(
-    config: CorpusConfig, tfds: Tfds | None = None, max_documents: int | None = None
+    config: CorpusConfig,
+    readers: Sequence[Callable[[], Iterator]],
+    lines: Callable[[Any], int] | None = None,
 ) -> Iterator[Document]:
     """Draws the documents of a corpus from its sources.
 
     If `config.draws_languages` is True, the call first reads all sources to count their lines.
-    """
-    readers = [_source_reader(source, tfds, max_documents) for source in config.sources]
-    sizes = []
-    if config.draws_languages:
-        with Progress("counting lines", "documents") as progress:
-            for reader in readers:
-                lines = [count_lines(text) for text in progress.over(reader())]
-                sizes.append((len(lines), sum(lines)))
-    return draw_documents(config, readers, sizes)
-
-
-def draw_documents(
-    config: CorpusConfig,
-    readers: Sequence[Callable[[], Iterator]],
-    sizes: Sequence[tuple[int, int]],
-) -> Iterator[Document]:
-    """Draws documents from the sources with `mixed_documents`.
 
     Args:
-        readers: functions that open the sources. The opened iterators may yield objects other than
-            documents.
-        sizes: document count and line count of each source. Only needed if `config.draws_languages`
-            is true.
+        readers: functions that open the sources, such as those of `source_readers`.
+        lines: function that counts the lines of what the readers yield; `None` means
+            `count_lines`.
     """
     weights = config.weights
     if config.draws_languages:
+        sizes = []
+        with Progress("counting lines", "documents") as progress:
+            for reader in readers:
+                counts = list(map(lines or count_lines, progress.over(reader())))
+                sizes.append((len(counts), sum(counts)))
         weights = language_weights(config.sources, sizes, config.language_alpha)
-    every = config.validation_every if config.paired else None
+    every = config.validation_every if config.holds_out_documents else None
     return mixed_documents(readers, weights, config.seed, every)
 
 
@@ -203,13 +192,19 @@ def count_lines(text: Text) -> int:
     return len(cut_lines(text)) if isinstance(text, str) else 1
 
 
-def _source_reader(source, tfds, max_documents) -> Callable[[], Iterator[Text]]:
-    """Returns a function that opens a source."""
-    reader = functools.partial(open_source, source, tfds, max_documents=max_documents)
-    if not (source.is_translation or Source.of(source.source).is_embedded):
-        return reader
-    cached_texts = functools.cache(lambda: list(reader()))
-    return lambda: iter(cached_texts())
+def source_readers(
+    config: CorpusConfig, tfds: Tfds | None = None, max_documents: int | None = None
+) -> list[Callable[[], Iterator[Text]]]:
+    """Returns a function for each source that opens the source."""
+
+    def make(source: CorpusSource) -> Callable[[], Iterator[Text]]:
+        read = functools.partial(open_source, source, tfds, max_documents=max_documents)
+        if not (source.is_translation or Source.of(source.source).is_embedded):
+            return read
+        cached_texts = functools.cache(lambda: list(read()))
+        return lambda: iter(cached_texts())
+
+    return list(map(make, config.sources))
 
 
 def language_weights(

@@ -7,7 +7,7 @@ import numpy as np
 
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.documents import Document, tokenized_documents
-from macaron_tf.data.corpus.shards import CorpusState, RecordFormat, Row
+from macaron_tf.data.corpus.shards import RecordFormat, Row
 from macaron_tf.errors import UserError
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows
@@ -230,11 +230,6 @@ class PackedBlock:
     repeated: np.ndarray
     languages: np.ndarray
 
-    @property
-    def state(self) -> CorpusState:
-        """The block's counts. `counted` is the number of rows that are not `repeated`."""
-        return CorpusState(self.documents, int((~self.repeated).sum()), self.tokens)
-
     def divide(
         self, config: CorpusConfig, counted: int, validation_records: set[bytes]
     ) -> tuple[dict[tuple[int, ...], np.ndarray], np.ndarray]:
@@ -247,11 +242,11 @@ class PackedBlock:
 
         Returns:
             Dict mapping language ids to training records, and the validation records. The dict has
-            the single key () unless `config.batch_alpha` is set. All records of segment pairs are
-            training records, because blocks of segment pairs have no held-out documents.
+            the single key () unless `config.batch_alpha` is set. If documents are held out, all
+            records are training records, because a block has only the other documents.
         """
         records, languages = self.records, self.languages
-        if config.paired:
+        if config.holds_out_documents:
             return {(): records}, records[:0]
         runs = (counted + np.cumsum(~self.repeated) - 1) // config.validation_run
         is_held_out = ~self.repeated & (runs % config.validation_every == 0)
@@ -290,26 +285,26 @@ class Packer:
         return [document._replace(text=rows) for document, rows in pairs]
 
     def pack(self, numbered: tuple[int, Sequence[Document]]) -> PackedBlock:
-        """Packs a block of documents. For segment pairs, held-out documents are left out."""
+        """Packs a block of documents, without those that are held out."""
         index, block = numbered
-        if not self.config.paired:
-            return self._block(block, running_rows(block, self.config), len(block))
         train = [document for document in block if not document.held_out]
-        return self.pack_pairs(train, [index], len(block))
+        return self.pack_documents(train, [index], len(block))
 
-    def pack_pairs(
+    def pack_documents(
         self, documents: Sequence[Document], seeds: list[int], count: int = 0
     ) -> PackedBlock:
-        """Packs the documents of one split into segment pairs."""
-        pairs = self.config.pairs
-        min_documents = 2 if pairs == "next_sentence" else 1
+        """Packs documents of one split. `seeds` seed the draws for segment pairs."""
+        config, length = self.config, self.config.sequence_length
+        if not config.paired:
+            return self._block(documents, running_rows(documents, config), count)
+        min_documents = 2 if config.pairs == "next_sentence" else 1
         if sum(document.size > 0 for document in documents) < min_documents:
             need = f"{min_documents} or more documents with text for each split"
-            raise UserError(f"{pairs} pairs need {need}")
+            raise UserError(f"{config.pairs} pairs need {need}")
         sentences = [document.text for document in documents]
-        length, rng = self.config.sequence_length, np.random.default_rng([self.config.seed, *seeds])
-        single = self.config.row_packing == "sentence_pair"
-        rows = pack_pairs(sentences, length, rng, pairs, single_sentences=single)
+        rng = np.random.default_rng([config.seed, *seeds])
+        single = config.row_packing == "sentence_pair"
+        rows = pack_pairs(sentences, length, rng, config.pairs, single_sentences=single)
         return self._block(documents, rows, count)
 
     def _block(self, documents: Sequence[Document], rows: Sequence[Row], count: int) -> PackedBlock:

@@ -186,8 +186,8 @@ class CorpusState:
     Attributes:
         counted: number of rows among which validation rows are chosen, those of documents that are
             not repeated.
-        validation: validation files. While a corpus of running text is unfinished, each block has
-            its own file. A corpus of segment pairs has validation files only when it is finished.
+        validation: validation files. While a corpus is unfinished, each block has its own file if
+            rows are held out. If documents are held out, only a finished corpus has these files.
     """
 
     documents: int = 0
@@ -199,11 +199,6 @@ class CorpusState:
     @property
     def rows(self) -> int:
         return sum(shard.rows for shard in self.train + self.validation)
-
-    def __add__(self, block: "CorpusState") -> "CorpusState":
-        """Returns the state after a further block, whose counts and files `block` has."""
-        added = vars(block)
-        return CorpusState(**{name: value + added[name] for name, value in vars(self).items()})
 
 
 def read_record(path: epath.Path, mend: str) -> tuple[CorpusConfig, dict[str, Any], CorpusState]:

@@ -4,6 +4,7 @@ A killed run can resume, and then writes the same bytes as a run that was not ki
 """
 
 import dataclasses
+import functools
 import itertools
 import json
 import os
@@ -41,7 +42,7 @@ def prepare(
     *,
     tfds: Tfds | None = None,
     processes: int = 1,
-    write: Callable[[Packer, epath.Path, dict, Tfds | None], None] | None = None,
+    tokenized: Callable[[CorpusConfig, epath.Path, Tfds | None], Iterator[Document]] | None = None,
 ) -> PretrainingCorpus:
     """Writes a corpus as shards of rows of equal length, and opens it.
 
@@ -51,17 +52,18 @@ def prepare(
     corpus with the same settings, sources and vocabulary, the call only opens that corpus.
 
     For running text, rows are held out. A row of a repeated document (see `mixed_documents`) never
-    becomes a validation row, and is left out if it equals a validation row. For segment pairs,
-    whole documents are held out. A text that occurs in several documents, such as half of a
-    translation pair, may be in both training and validation rows.
+    becomes a validation row, and is left out if it equals a validation row. For segment pairs, and
+    for repeated documents in rows that cross documents, whole documents are held out. A text that
+    occurs in several documents, such as half of a translation pair, may be in both training and
+    validation rows.
 
     Args:
         processes: number of processes that tokenize and pack. Each process takes about 0.5 GB of
             memory. The files do not depend on the number of processes, so that a call may resume a
             corpus with another number.
-        write: function that writes the corpus instead of these processes, such as `beam.write`. The
-            function gets the packer, `out`, the settings record and `tfds`, and always starts from
-            the beginning. `None` means that the processes write the corpus.
+        tokenized: function that draws and tokenizes the documents instead of these processes, such
+            as `beam.tokenized_mixture`. The function gets `config`, `out` and `tfds`. `None` means
+            that the processes tokenize.
     """
     out = storage.as_path(out)
     if tfds and tfds.download:
@@ -77,10 +79,8 @@ def prepare(
                 start_state = read_state(out, settings, packer.record_format)
                 if not start_state.documents:
                     vocabulary.save(out)
-                if write is not None:
-                    write(packer, out, settings, tfds)
-                else:
-                    _write(packer, out, settings, start_state, tfds, processes)
+                draw = tokenized and functools.partial(tokenized, config, out, tfds)
+                _write(packer, out, settings, start_state, tfds, processes, draw)
                 return PretrainingCorpus.open(out, verify=False)
     return PretrainingCorpus.open(out)
 
@@ -94,46 +94,49 @@ def _is_finished(out: epath.Path, settings: dict) -> bool:
     return True
 
 
-def _write(packer: Packer, out: epath.Path, settings: dict, start_state, tfds, processes: int):
+def _write(
+    packer: Packer, out: epath.Path, settings: dict, start: CorpusState, tfds, processes, draw
+):
     config = packer.config
-    mixture = texts.corpus_mixture(config, tfds)
-    writer = CorpusWriter(packer, out, settings, start_state)
+    mixture = draw() if draw else texts.corpus_mixture(config, texts.source_readers(config, tfds))
+    writer = _CorpusWriter(packer, out, settings, start)
     with (
         Progress("preparing", "documents", texts.count_corpus(config, tfds)) as progress,
         Processes(processes, packer) as pool,
     ):
 
-        def tokenized(documents: Iterable[Document]) -> Iterator[Document]:
+        def tokenized(documents: Iterable[Document]) -> Iterable[Document]:
+            if draw:
+                return documents
             chunks = pool.map(Packer.tokenize, texts.chunked(documents))
             return itertools.chain.from_iterable(chunks)
 
         def held_out() -> Iterator[Document]:
-            """Yields the held-out documents of complete blocks, for the validation pairs."""
-            for document in itertools.islice(mixture, start_state.documents):
+            """Yields the held-out documents of complete blocks, for the validation rows."""
+            for document in itertools.islice(mixture, start.documents):
                 progress.advance(text="resuming")
                 if document.held_out:
                     yield document
 
         for document in tokenized(held_out()):
             writer.hold_out(document)
-        start = time.monotonic()
+        began = time.monotonic()
         documents = map(writer.hold_out, tokenized(mixture))
-        numbered = enumerate(texts.blocks(documents, config), len(start_state.train))
+        numbered = enumerate(texts.blocks(documents, config), len(start.train))
         for block in pool.map(Packer.pack, numbered):
             writer.write(block)
-            rate = (writer.state.tokens - start_state.tokens) / max(time.monotonic() - start, 1e-9)
+            rate = (writer.state.tokens - start.tokens) / max(time.monotonic() - began, 1e-9)
             progress.advance(block.documents, f"{short(rate)} tokens/s")
     writer.finish()
 
 
 @dataclasses.dataclass(eq=False)
-class CorpusWriter:
+class _CorpusWriter:
     """Writer of shards. The writer records the state of the corpus after each block.
 
-    For running text, rows are held out. The writer writes the validation rows of each block to a
-    separate file, and joins these files at the end. For segment pairs, whole documents are held
-    out. The writer keeps the token ids of held-out documents in memory, and packs these documents
-    into validation pairs at the end.
+    If rows are held out, the writer writes the validation rows of each block to a separate file,
+    and joins these files at the end. If documents are held out, the writer keeps their token ids in
+    memory, and packs them into validation rows at the end.
     """
 
     packer: Packer
@@ -144,12 +147,16 @@ class CorpusWriter:
     def __post_init__(self):
         self._held_out_documents: list[Document] = []
         # Only a repeated document can put a validation row among the training rows.
-        earlier = self.state.validation if self.packer.config.repeats else ()
-        records = read_records(self.out, earlier, self.packer.record_format)
-        self._validation_records = {record.tobytes() for record in records}
+        earlier = self._validation() if self.packer.config.repeats else ()
+        self._validation_records = {record.tobytes() for record in earlier}
+
+    def _validation(self) -> Iterator[np.ndarray]:
+        """Yields the validation records of all blocks so far."""
+        for shard in self.state.validation:
+            yield from self.packer.record_format.read(self.out, shard, "prepare the corpus again")
 
     def hold_out(self, document: Document) -> Document:
-        """Keeps `document` for the validation pairs if it is held out, and returns `document`.
+        """Keeps `document` for the validation rows if it is held out, and returns `document`.
 
         A repetition of a held-out document is not kept.
         """
@@ -159,38 +166,36 @@ class CorpusWriter:
 
     def write(self, block: PackedBlock) -> None:
         """Writes the shards of the next block, and records the new state of the corpus."""
-        state, config = self.state, self.packer.config
+        state, config, validation = self.state, self.packer.config, ()
         training, held_out = block.divide(config, state.counted, self._validation_records)
-        index, validation = len(state.train if config.paired else state.validation), ()
-        if not config.paired:
+        index = len(state.train if config.holds_out_documents else state.validation)
+        if not config.holds_out_documents:
             validation = (write_shard(self.out, "part", index, held_out),)
-        train = write_train(self.out, index, training)
-        self.state += dataclasses.replace(block.state, train=train, validation=validation)
+        train = [write_shard(self.out, "train", index, t, pair) for pair, t in training.items()]
+        self.state = CorpusState(
+            state.documents + block.documents,
+            state.counted + int((~block.repeated).sum()),
+            state.tokens + block.tokens,
+            (*state.train, *train),
+            state.validation + validation,
+        )
         write_state(self.out, PROGRESS, self.settings, self.state)
 
     def finish(self) -> None:
         """Writes the validation rows and then the index file, which marks a finished corpus."""
-        tokens = self.state.tokens
-        if self.packer.config.paired:
+        state, records, validation = self.state, self._validation(), []
+        if self.packer.config.holds_out_documents:
             # The seed has two integers, because the seed of a training block has one integer.
-            block = self.packer.pack_pairs(self._held_out_documents, [0, 1])
-            records, tokens = iter(block.records), tokens + block.tokens
-        elif self.state.rows:
-            records = read_records(self.out, self.state.validation, self.packer.record_format)
-        else:
+            block = self.packer.pack_documents(self._held_out_documents, [0, 1])
+            records = iter(block.records)
+            state = dataclasses.replace(state, tokens=state.tokens + block.tokens)
+        elif not state.rows:
             raise UserError("the sources gave no rows: give more text, or raise sequence_length")
-        validation: list[Shard] = []
         while chunk := list(itertools.islice(records, self.packer.config.rows_per_shard)):
             validation.append(write_shard(self.out, "validation", len(validation), chunk))
-        state = dataclasses.replace(self.state, tokens=tokens, validation=tuple(validation))
+        state = dataclasses.replace(state, validation=tuple(validation))
         write_state(self.out, INDEX, self.settings, state)
         remove_leftovers(self.out)
-
-
-def write_train(folder: epath.Path, block: int, records: dict) -> tuple[Shard, ...]:
-    """Writes the training records of a block, with one file for each key of `records`."""
-    arguments = folder, "train", block
-    return tuple(write_shard(*arguments, table, pair) for pair, table in records.items())
 
 
 def write_shard(
@@ -208,14 +213,6 @@ def write_shard(
                 writer.write(record.tobytes())
         digest = storage.file_digest(temporary_path)
     return Shard(name, len(records), digest, languages)
-
-
-def read_records(
-    folder: epath.Path, shards: Iterable[Shard], record_format: RecordFormat
-) -> Iterator[np.ndarray]:
-    """Yields the records of several shards in order."""
-    for shard in shards:
-        yield from record_format.read(folder, shard, "prepare the corpus again")
 
 
 def corpus_settings(config: CorpusConfig, vocabulary: PieceVocabulary, tfds: Tfds | None) -> dict:

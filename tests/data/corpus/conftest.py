@@ -47,9 +47,9 @@ def out(tmp_path) -> pathlib.Path:
 def make(texts, vocabulary, out):
     """Returns `make(**settings)`, which prepares and returns the number corpus."""
 
-    def make(out=out, vocabulary=vocabulary, processes=1, write=None, **settings):
+    def make(out=out, vocabulary=vocabulary, processes=1, tokenized=None, **settings):
         config = config_of(texts, **settings)
-        return prepare(config, vocabulary, out, processes=processes, write=write)
+        return prepare(config, vocabulary, out, processes=processes, tokenized=tokenized)
 
     return make
 

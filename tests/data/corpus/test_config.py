@@ -22,7 +22,6 @@ BOTH = CorpusSource("tsv:c", language=("en", "fr"))
         ({"pairs": "sentence_order", "packing": "full_text"}, "'full_text' does not fit corpus"),
         ({"sources": ("text:a", WEIGHTED)}, "text:a has no weight"),
         ({"sources": ("text:a", GERMAN)}, "text:a has no language: give each"),
-        ({"sources": (WEIGHTED,), "packing": "full_sentences"}, "full_sentences' needs no w"),
         ({"language_alpha": 0.5}, "language_alpha needs a language of each source"),
         ({"sources": (WEIGHTED,), "language_alpha": 0.5}, "weights and corpus.language_alpha"),
         ({"sources": (BOTH,), "pairs": "sentence_order"}, "cannot use translation pairs"),

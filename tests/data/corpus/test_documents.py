@@ -13,6 +13,7 @@ from macaron_tf.data.corpus.documents import (
     mixed_documents,
     open_source,
     source_parts,
+    source_readers,
     tokenized_documents,
 )
 from macaron_tf.data.sources import readers
@@ -123,7 +124,7 @@ def test_documents_of_a_corpus(tmp_path, monkeypatch):
         ),
         language_alpha=0.0,
     )
-    drawn = list(corpus_mixture(config))
+    drawn = list(corpus_mixture(config, source_readers(config)))
     lines = collections.Counter()
     for document in drawn:
         assert isinstance(document.text, tuple) == (document.source == 2)
@@ -131,12 +132,12 @@ def test_documents_of_a_corpus(tmp_path, monkeypatch):
     assert {d.text for d in drawn if d.source == 2} == {("one", f"ek {n}") for n in range(100)}
     assert sum(not document.repeated for document in drawn) == 520  # each at least once
     assert all(abs(lines[source] / lines.total() - 1 / 3) < 0.06 for source in range(3))
-    assert drawn == list(corpus_mixture(config))
+    assert drawn == list(corpus_mixture(config, source_readers(config)))
     read, real = [], readers.read_pairs
     monkeypatch.setattr(readers, "read_pairs", lambda *a: read.append(a) or real(*a))
-    list(corpus_mixture(config))
+    list(corpus_mixture(config, source_readers(config)))
     assert len(read) == 1  # later epochs read the pairs from memory
-    few = list(corpus_mixture(config, max_documents=3))
+    few = list(corpus_mixture(config, source_readers(config, max_documents=3)))
     assert sum(not document.repeated for document in few) == 9
 
 

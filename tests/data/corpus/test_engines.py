@@ -27,6 +27,7 @@ KINDS = {
     "next_sentence": {"pairs": "next_sentence", "validation_every": 4},
     "sentence_order": {"pairs": "sentence_order", "validation_every": 4},
     "weights": {"weights": (1.0, 1.0)},
+    "full_text of a mixture": {"weights": (1.0, 1.0), "packing": "full_text"},
     "pairs of a mixture": {"weights": (1.0, 1.0), "pairs": "next_sentence", "validation_every": 4},
     SEVERAL: {"sources": None},
     "language_alpha": {"sources": None, "language_alpha": 0.0, "rows_per_shard": 40},
@@ -92,7 +93,7 @@ def test_any_number_of_processes_goes_on(make, settings, out, tmp_path, monkeypa
 
 
 def pipeline(*options: str):
-    """Returns a function that writes a corpus with Apache Beam and the pipeline options `options`.
+    """Returns a function that tokenizes a corpus with Apache Beam and the pipeline `options`.
 
     Skips the test if Beam is not installed.
     """
@@ -100,27 +101,27 @@ def pipeline(*options: str):
     pytest.importorskip("apache_beam", reason=reason)
     from macaron_tf.data.corpus import beam
 
-    return functools.partial(beam.write, options=options)
+    return functools.partial(beam.tokenized_mixture, options=options)
 
 
 @pytest.mark.parametrize("settings", KINDS, indirect=True)
 def test_a_pipeline(agrees):
-    agrees(write=pipeline("runner=FnApiRunner"))
+    agrees(tokenized=pipeline("runner=FnApiRunner"))
 
 
 @pytest.mark.parametrize("settings", [SEVERAL, "pairs of a mixture"], indirect=True)
 def test_a_pipeline_of_two_workers(agrees):
     workers = ["direct_num_workers=2", "direct_running_mode=multi_processing"]
-    agrees(write=pipeline("runner=DirectRunner", *workers))
+    agrees(tokenized=pipeline("runner=DirectRunner", *workers))
 
 
 def test_the_sentence_of_a_worker(make, tmp_path):
-    write = pipeline("runner=FnApiRunner")
+    tokenized = pipeline("runner=FnApiRunner")
     (tmp_path / "blank.txt").write_text(" \n")
     sources = (f"text:{tmp_path}/blank.txt",)
-    refuses("blank.txt contains no text: remove", make, sources=sources, write=write)
+    refuses("blank.txt contains no text: remove", make, sources=sources, tokenized=tokenized)
     unknown = "Apache Beam rejects --beam runner=NoRunner .Unexpected pipeline"
-    refuses(unknown, make, write=pipeline("runner=NoRunner"))
+    refuses(unknown, make, tokenized=pipeline("runner=NoRunner"))
 
 
 @pytest.mark.slow
