@@ -31,14 +31,14 @@ def run(options: argparse.Namespace) -> None:
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     from experiments import registry
-    from macaron_tf.runs.run import open_run
+    from macaron_tf.runs.run import Run
 
     began, path, settings = time.monotonic(), options.run, options.set
 
     _stage(1, "train: a Macaron on the user interface text of a home automation program")
     _macaron("train", "demo", path, *(word for text in settings for word in ("--set", text)))
     # A slow machine writes fewer checkpoints in training.max_minutes.
-    if open_run(path).regular_steps():
+    if Run.open(path).regular_steps():
         _macaron("average", path)
 
     _stage(2, "evaluate: BLEU on held-out text, and some translations")

@@ -7,7 +7,7 @@ import pkgutil
 from experiments.evaluation import embedding
 from macaron_tf.errors import UserError
 from macaron_tf.runs.recipe import is_among, override
-from macaron_tf.runs.run import Run, open_run, refuse_flags
+from macaron_tf.runs.run import Run, refuse_flags
 from macaron_tf.training.locations import locate
 
 # Flags that apply only to some kinds of runs, or to no run but to any encoder.
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> None:
         refuse_flags(options, _FLAGS, embedding.FLAGS, f"{options.run} as an encoder")
         embedding.run(None, options)
         return
-    opened = open_run(location.folder, options.trust_code)
+    opened = Run.open(location.folder, options.trust_code)
     kind = f"a run of kind {opened.recipe.kind}"
     function, flags = _KINDS[opened.recipe.kind]
     refuse_flags(options, _FLAGS, flags, kind)

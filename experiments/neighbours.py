@@ -9,7 +9,8 @@ import numpy as np
 from macaron_tf.data.sources.readers import documents
 from macaron_tf.errors import UserError
 from macaron_tf.models import Elmo
-from macaron_tf.runs.elmo import ElmoRun, embed
+from macaron_tf.runs.elmo import embed
+from macaron_tf.runs.run import Run
 from macaron_tf.text.words import cut_lines, split_sentences
 
 
@@ -19,7 +20,7 @@ def run(options: argparse.Namespace) -> None:
     The first line lists the words that are spelled most similarly. For each sentence of `--in`,
     the lines below list the nearest occurrences in context.
     """
-    elmo_run = ElmoRun.open(options.run, options.trust_code)
+    elmo_run = Run.open(options.run, options.trust_code, "elmo")
     network = elmo_run.load_network(elmo_run.checkpoint(options.checkpoint))
     sources = options.source or elmo_run.recipe.sources
     texts = (text for source in sources for text in documents(source, "train", options.tfds))

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from macaron_tf.errors import UserError, nearest
 from macaron_tf.io.plug_ins import call_user_code, find, find_sources, is_import_path, origin_of
 from macaron_tf.runs.recipe import Recipe, override, settings_of
-from macaron_tf.runs.run import run_class
 
 # Dict mapping a recipe to its module in `experiments.recipes`. The files are only read, because
 # importing all modules would import every kind of training.
@@ -166,6 +165,6 @@ def print_settings(recipe: Recipe, words: Iterable[str] = ()) -> None:
 def run_vocabulary(options: argparse.Namespace) -> None:
     """Runs the command `vocabulary`: trains and saves the vocabulary of a recipe."""
     recipe = load(options.recipe, settings=options.set)
-    vocabulary = run_class(recipe.kind).train_vocabulary(recipe, options.tfds)
+    vocabulary = recipe.train_vocabulary(options.tfds)
     vocabulary.save(options.out)
     print(f"{vocabulary.pieces} pieces, hash {vocabulary.hash[:12]}, in {options.out}")

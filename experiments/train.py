@@ -6,7 +6,7 @@ from experiments import registry
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
 from macaron_tf.runs.recipe import Recipe, override
-from macaron_tf.runs.run import Inputs, Plan, recipe_kind, refuse_flags, run_class
+from macaron_tf.runs.run import Inputs, Plan, Run, refuse_flags
 from macaron_tf.runs.trainer import fit
 
 # Flags of `train` that only some kinds of runs read.
@@ -46,28 +46,33 @@ def planned(options: argparse.Namespace) -> Plan:
         raise UserError("the command has both --init and --set init=: leave one of them out")
     settings += options.set
     if inputs.resumes:
-        cls = run_class(recipe_kind(path))
-        earlier = cls.existing(path, trust_code)
+        earlier = Run.existing(path, trust_code)
         recipe = earlier.recipe
     else:
         recipe = registry.load(options.recipe)
-        cls = run_class(recipe.kind)
         first = [text for text in settings if text.partition("=")[0] in recipe.start_settings]
         recipe = override(recipe, first)
-    refuse_flags(options, _FLAGS, cls.training_flags, f"a recipe of kind {recipe.kind}")
-    if options.engine == "jax" and not cls.trains_on_jax:
+    refuse_flags(options, _FLAGS, recipe.training_flags, f"a recipe of kind {recipe.kind}")
+    if options.engine == "jax" and not recipe.trains_on_jax:
         raise UserError(f"--engine jax does not train recipes of kind {recipe.kind}: leave it out")
-    start = cls.read_start(recipe, inputs, earlier)
+    start = recipe.read_start(inputs, earlier)
     if not earlier:
-        recipe = cls.started(recipe, start)  # the start may have put `init_parts` in order
+        recipe = recipe.started(start)  # the start may have put `init_parts` in order
         given = {*recipe.start_settings} - {"model"}
         settings = [text for text in settings if text.partition("=")[0] not in given]
 
     def read_saved() -> Recipe | None:
         nonlocal earlier
-        earlier = earlier or cls.existing(path, trust_code)
+        earlier = earlier or Run.existing(path, trust_code, recipe.kind)
         return earlier and earlier.recipe
 
     recipe = override(recipe, settings, read_saved)
-    context = {"data_dir": options.data_dir, "earlier": earlier, "settings": settings}
-    return cls(path, recipe, None, **context).plan(start, inputs)
+    run = Run(
+        path,
+        recipe,
+        earlier.vocabulary if earlier else None,
+        data_dir=options.data_dir,
+        earlier=earlier,
+        settings=settings,
+    )
+    return recipe.plan(run, start, inputs)

@@ -129,7 +129,7 @@ def _parse_arms(texts: Sequence[str], tasks: Sequence[str] = ()) -> list[list[Ar
         if [other.name for other in arms].count(arm.name) > 1:
             raise UserError(f"two arms are called {arm.name}: write NAME={arm.recipe}")
         if (other_class := trainer_class(arm)) is not first_class:
-            names = (cls.run_class.recipe_class.kind for cls in (first_class, other_class))
+            names = (cls.kind for cls in (first_class, other_class))
             raise UserError(
                 f"{arms[0].name} and {arm.name} have recipes of different kinds, "
                 f"{' and '.join(names)}: give recipes of one kind"
@@ -157,7 +157,7 @@ def _check_flags(trainer: Trainer, arms: Sequence[Arm]) -> None:
     refuse_argument_settings(options.set, replaced)
     unsuitable = [flag for flag in flags.values() if flag not in ("--seeds", "--rates")]
     if unsuitable and not trainer.sizes:
-        kind = trainer.run_class.recipe_class.kind
+        kind = trainer.kind
         raise UserError(f"{unsuitable[0]} does not apply to {kind}: leave {unsuitable[0]} out")
     for arm, (path, flag) in itertools.product(arms, flags.items()):
         if arm.sets(path) and not (path == "training.max_steps" and arm is arms[0]):

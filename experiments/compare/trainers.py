@@ -29,13 +29,13 @@ from macaron_tf.evaluation.translation import (
 from macaron_tf.io.paths import as_path, read_json
 from macaron_tf.models import EncoderDecoder
 from macaron_tf.runs.corpora import prepare_corpus
-from macaron_tf.runs.finetuning import CHANCE_MARGIN, RESULT, FinetuningRun, TaskData
-from macaron_tf.runs.pretraining import PretrainingRecipe, PretrainingRun, check_corpus
-from macaron_tf.runs.recipe import Recipe, recipe_from_json
-from macaron_tf.runs.run import DIVERGED, saved_versions
-from macaron_tf.runs.sequences.run import TASKS, SequenceRecipe, SequenceRun
+from macaron_tf.runs.finetuning import CHANCE_MARGIN, RESULT, TaskData
+from macaron_tf.runs.pretraining import PretrainingRecipe, check_corpus
+from macaron_tf.runs.recipe import Recipe, recipe_class, recipe_from_json
+from macaron_tf.runs.run import DIVERGED, Run, saved_versions
+from macaron_tf.runs.sequences.run import TASKS, SequenceRecipe
 from macaron_tf.runs.starts import read_start
-from macaron_tf.runs.translation import TranslationRecipe, TranslationRun
+from macaron_tf.runs.translation import TranslationRecipe
 from macaron_tf.training import Diverged
 from macaron_tf.training.progress import read_lines
 
@@ -50,7 +50,7 @@ class Trainer(abc.ABC):
     """Base class of objects that train and score the arms of a comparison.
 
     Attributes:
-        run_class: class of the runs that the subclass trains.
+        kind: kind of the recipes that the subclass trains.
         data: paths of the settings that determine the training and evaluation data. A path that
             ends in a dot stands for a whole section.
         may_change: paths of settings in which a run to continue may differ from the arm.
@@ -69,6 +69,7 @@ class Trainer(abc.ABC):
             chance level.
     """
 
+    kind: ClassVar[str]
     may_change: ClassVar[tuple[str, ...]] = ()
     from_random_weights: ClassVar[bool] = True
     sizes: ClassVar[bool] = True
@@ -104,7 +105,7 @@ class Trainer(abc.ABC):
                 f"{arm.name}={arm.recipe}:init=RUN"
             )
         settings = self.settings(arm, seed)
-        recipe = registry.load(arm.recipe, self.run_class.recipe_class, settings)
+        recipe = registry.load(arm.recipe, recipe_class(self.kind), settings)
         if self.from_random_weights:
             recipe.model_config()
         return recipe
@@ -125,7 +126,7 @@ class Trainer(abc.ABC):
         recipe, file = self.recipe(arm, seed), run / "recipe.json"
         if file.is_file():
             text = file.read_text(encoding="utf-8")
-            earlier = recipe_from_json(self.run_class.recipe_class, text, str(file))
+            earlier = recipe_from_json(text, str(file), kind=self.kind)
             recipe.check_continues(earlier, run, self.may_change)
 
     def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
@@ -206,7 +207,7 @@ class Trainer(abc.ABC):
 
     def parameters(self, run: str) -> int:
         """Returns the number of parameters of a trained run's network."""
-        return self.run_class.open(run).build_network().count_params()
+        return Run.open(run).build_network().count_params()
 
     def identity(self, recipe: Recipe) -> Any:
         """Returns a value that is equal for two recipes of the same network."""
@@ -235,7 +236,7 @@ class Trainer(abc.ABC):
 
 
 class Pretraining(Trainer):
-    run_class = PretrainingRun
+    kind = "pretraining"
     # These settings are determined by the corpus.
     may_change = ("corpus.", "vocabulary.")
     data = ("objective", "objective.", "validation_batches", *may_change)
@@ -277,11 +278,11 @@ class Pretraining(Trainer):
     def network(self, name: str, recipe: PretrainingRecipe) -> keras.Model:
         """Makes, but does not build, the network of the arm `name`, to count its parameters."""
         vocabulary = self.corpora[name].vocabulary
-        return PretrainingRun(pathlib.Path(name), recipe, vocabulary).make_network()
+        return recipe.network(recipe.sized_config(vocabulary))
 
     def check(self, arm: Arm, seed: int, run: pathlib.Path) -> None:
         super().check(arm, seed, run)
-        if earlier := PretrainingRun.existing(as_path(run), self.options.trust_code):
+        if earlier := Run.existing(as_path(run), self.options.trust_code, self.kind):
             earlier.check_data(self.corpora[arm.name].fingerprint)
 
     def arm_flags(self, arm: Arm) -> list[str]:
@@ -331,7 +332,7 @@ class Pretraining(Trainer):
 
 
 class Translation(Trainer):
-    run_class = TranslationRun
+    kind = "translation"
     data = ("data.", "metric.")
     score, sign, margin = "tokenized_bleu", 1, 1.0
     timing = ("data.validation_lines=1",)
@@ -382,7 +383,7 @@ class Finetuning(Trainer):
     pre-training run.
     """
 
-    run_class = FinetuningRun
+    kind = "finetuning"
     data = ("task", "source", "table.")
     score, sign, margin, from_random_weights, sizes = "score", 1, CHANCE_MARGIN, False, False
     columns: ClassVar = {"score": ("score", 1, 100.0)}
@@ -425,7 +426,7 @@ class Finetuning(Trainer):
 
 @functools.lru_cache(1)
 def _task_data(run: str, tfds: Tfds) -> TaskData:
-    recipe = FinetuningRun.open(run).recipe
+    recipe = Run.open(run).recipe
     return TaskData(recipe.task_definition, recipe.source, tfds, recipe.table)
 
 
@@ -435,7 +436,7 @@ class Sequences(Trainer):
     An arm that sets `model.mixer` also gets the recipe's settings of recurrent models.
     """
 
-    run_class = SequenceRun
+    kind = "sequence"
     data = ("task", "data", "sources", "vocabulary_size", "held_out")
     score, margin, sizes = "validation", 0.0, False
 
@@ -461,7 +462,7 @@ class Sequences(Trainer):
 
     def parameters(self, run: str) -> int:
         # model.json knows the size of the vocabulary, which depends on the data.
-        return SequenceRun.open(run).build_network(saved=True).count_params()
+        return Run.open(run).build_network(saved=True).count_params()
 
     def identity(self, recipe: Recipe) -> Any:
         return recipe.model_config()
@@ -470,10 +471,7 @@ class Sequences(Trainer):
         return "the whole split"
 
 
-_TRAINERS = {
-    cls.run_class.recipe_class.kind: cls
-    for cls in (Pretraining, Translation, Finetuning, Sequences)
-}
+_TRAINERS = {cls.kind: cls for cls in (Pretraining, Translation, Finetuning, Sequences)}
 
 
 def trainer_class(arm: Arm) -> type[Trainer]:

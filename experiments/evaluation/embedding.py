@@ -24,7 +24,6 @@ from macaron_tf.io import paths as storage
 from macaron_tf.models.tasks import SiameseEncoder
 from macaron_tf.runs.embedding import (
     TRIPLETS,
-    EmbeddingRun,
     measure,
     pair_task,
     read_encoder,
@@ -32,6 +31,7 @@ from macaron_tf.runs.embedding import (
 )
 from macaron_tf.runs.recipe import named_settings
 from macaron_tf.runs.run import (
+    Run,
     checkpoint_location,
     default_splits,
     metrics_line,
@@ -43,7 +43,7 @@ from macaron_tf.tasks.embedding import SentenceEmbedding, warn_cut
 from macaron_tf.training.locations import locate
 
 
-def open_encoder(options: argparse.Namespace) -> tuple[SentenceEmbedding, EmbeddingRun | None]:
+def open_encoder(options: argparse.Namespace) -> tuple[SentenceEmbedding, Run | None]:
     """Opens the sentence encoder `options.run` on the chosen devices, and its run if it has one.
 
     The settings `pooling` and `max_length` of `--set` take precedence over those of the encoder,
@@ -56,7 +56,7 @@ def open_encoder(options: argparse.Namespace) -> tuple[SentenceEmbedding, Embedd
         source, config = start.source, start.config
         located = locate(location)
         if isinstance(source.network, SiameseEncoder) and not located.without_recipe:
-            run = EmbeddingRun.open(located.folder, options.trust_code)
+            run = Run.open(located.folder, options.trust_code, "embedding")
         if chosen.max_length and config.longest is not None and config.longest < chosen.max_length:
             raise UserError(f"max_length exceeds the {config.longest} positions of {location}")
         return SentenceEmbedding.pooled(source, chosen.pooling, chosen.max_length), run
@@ -76,7 +76,7 @@ class EncoderSettings(Settings):
     max_length: Annotated[int, Ge(3), INT32] | None = None
 
 
-# Flags of the command `evaluate` for an encoder that is no run of `EmbeddingRun`.
+# Flags of the command `evaluate` for an encoder that is no run of kind `embedding`.
 FLAGS = ("source", "split", "task", "lower_case")
 
 
@@ -87,7 +87,7 @@ def _evaluate(encoder: SentenceEmbedding, task: Task, examples: Examples) -> dic
     return measure(task, encoder.network, encoder.encode_sets(data), data.labels)
 
 
-def run(opened: EmbeddingRun | None, options: argparse.Namespace) -> None:
+def run(opened: Run | None, options: argparse.Namespace) -> None:
     """Prints the metrics of an encoder on a task, and writes them as `_write_results` does.
 
     With `--task`, the encoder need not be a run, and `opened` is `None`.
@@ -125,7 +125,7 @@ def run(opened: EmbeddingRun | None, options: argparse.Namespace) -> None:
 def _write_results(
     options: argparse.Namespace,
     encoder: SentenceEmbedding,
-    encoder_run: EmbeddingRun | None,
+    encoder_run: Run | None,
     subject: str,
     texts: list,
     record: dict,

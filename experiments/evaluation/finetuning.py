@@ -6,13 +6,14 @@ import time
 from typing import Any
 
 from macaron_tf.data.batches import ExampleBatches
-from macaron_tf.data.tasks.definitions import OWN_TASKS, TASKS, get_task
+from macaron_tf.data.tasks.definitions import OWN_TASKS, TASKS, Task, get_task
 from macaron_tf.data.tasks.examples import read_examples
 from macaron_tf.errors import UserError, check_packages, diverged
 from macaron_tf.evaluation.glue import write_submission
 from macaron_tf.io import paths as storage
-from macaron_tf.runs.finetuning import TRAIN, FinetuningRun, TaskData, by_split
+from macaron_tf.runs.finetuning import TRAIN, TaskData, by_split, load_labelled_task
 from macaron_tf.runs.run import (
+    Run,
     default_splits,
     metrics_line,
     save_scores,
@@ -24,13 +25,14 @@ from macaron_tf.tasks.sets import SetOutputs
 from macaron_tf.training.checkpoints import read_manifest
 
 
-def evaluate(run: FinetuningRun, options: argparse.Namespace) -> None:
+def evaluate(run: Run, options: argparse.Namespace) -> None:
     """Scores a run, and writes the metrics and the predictions.
 
     The split is that of `--split`, or all validation splits of the task.
     """
     check_packages("evaluate")
-    task, labelled_task = run.task, labelled(run.task)
+    task = run.recipe.task_definition
+    labelled_task = labelled(task)
     source = options.source or run.recipe.source
     splits = [options.split] if options.split else [*task.validation_splits]
     is_run_source = source == run.recipe.source
@@ -67,7 +69,7 @@ def evaluate(run: FinetuningRun, options: argparse.Namespace) -> None:
     checkpoint = run.checkpoint(options.checkpoint)
     manifest = read_manifest(checkpoint)
     with options.devices.scope():
-        outputs_of = SetOutputs(run.load_labelled_task(checkpoint), run.recipe.batch_size).compute
+        outputs_of = SetOutputs(load_labelled_task(run, checkpoint), run.recipe.batch_size).compute
     began = time.monotonic()
     outputs = {name: outputs_of(rows, language_of[name]) for name, rows in examples.items()}
     seconds = time.monotonic() - began
@@ -97,7 +99,7 @@ def evaluate(run: FinetuningRun, options: argparse.Namespace) -> None:
     save_scores(options.output, run.path, name, checkpoint.name, **record)
 
 
-def check_trained(run: FinetuningRun, train: Any) -> None:
+def check_trained(run: Run, train: Any) -> None:
     """Raises a `UserError` if the user's table has changed since the run was trained.
 
     Part of the table is held out for evaluation. If a line is added or removed, a different part is
@@ -105,7 +107,8 @@ def check_trained(run: FinetuningRun, train: Any) -> None:
     examples would be too high.
     """
     recipe = run.recipe
-    encoded = labelled(run.task).encoded(run.vocabulary, train, recipe.limits)
+    task = labelled(recipe.task_definition)
+    encoded = task.encoded(run.vocabulary, train, recipe.limits)
     run.check_data(
         ExampleBatches(encoded, recipe.batch_size).fingerprint(),
         "restore the table, because a changed table holds out other examples, or give other "
@@ -115,35 +118,38 @@ def check_trained(run: FinetuningRun, train: Any) -> None:
 
 def submit(options: argparse.Namespace) -> None:
     """Runs the command `submit`: writes test set predictions of runs for the GLUE server."""
-    runs: dict[str, FinetuningRun] = {}
+    runs: dict[str, Run] = {}
+    tasks: dict[str, Task] = {}
     for path in options.runs:
-        run = FinetuningRun.open(path, options.trust_code)
-        name = run.task.name
-        if not run.task.submissions:
+        run = Run.open(path, options.trust_code, "finetuning")
+        task = run.recipe.task_definition
+        if not task.submissions:
             raise UserError(
-                f"{path} is a run on {name}, which the GLUE server does not score: leave it out"
+                f"{path} is a run on {task.name}, which the GLUE server does not score: leave it "
+                "out"
             )
-        if name in runs:
-            raise UserError(f"{runs[name].path} and {path} share {name}: give one run per task")
-        runs[name] = run
+        if task.name in runs:
+            raise UserError(
+                f"{runs[task.name].path} and {path} share {task.name}: give one run per task"
+            )
+        runs[task.name], tasks[task.name] = run, task
     test_sets = [
-        (run, file, read_examples(run.task, file.split, options.tfds, file.source))
-        for run in runs.values()
-        for file in run.task.submissions
+        (task, file, read_examples(task, file.split, options.tfds, file.source))
+        for task in tasks.values()
+        for file in task.submissions
     ]
-    tasks = {name: run.load_labelled_task(options.checkpoint) for name, run in runs.items()}
+    models = {name: load_labelled_task(run, options.checkpoint) for name, run in runs.items()}
     answers = []
-    for run, _, examples in test_sets:
-        task = tasks[run.task.name]
-        outputs = SetOutputs(task, run.recipe.batch_size).compute(examples)
-        if not task.is_finite(outputs):
+    for task, _, examples in test_sets:
+        run, model = runs[task.name], models[task.name]
+        outputs = SetOutputs(model, run.recipe.batch_size).compute(examples)
+        if not model.is_finite(outputs):
             raise diverged(run.path)
-        answers.append(task.decide(outputs))
-    for (run, file, examples), predictions in zip(test_sets, answers, strict=True):
-        path = write_submission(
-            run.task, file, options.out, predictions, examples.indices, examples.groups
-        )
-        print(f"{path}: {len(examples):,} predictions of {run.path}")
+        answers.append(model.decide(outputs))
+    for (task, file, examples), predictions in zip(test_sets, answers, strict=True):
+        places = examples.indices, examples.groups
+        path = write_submission(task, file, options.out, predictions, *places)
+        print(f"{path}: {len(examples):,} predictions of {runs[task.name].path}")
     out = storage.as_path(options.out)  # removes a trailing slash
     print(f"next: zip -j {out}.zip {out}/*   # then upload {out}.zip")
 

@@ -2,20 +2,16 @@
 
 import argparse
 import dataclasses
-from typing import TYPE_CHECKING
 
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.errors import UserError
 from macaron_tf.io.progress import Progress
-from macaron_tf.runs.elmo import ElmoRun, read_rows
-from macaron_tf.runs.pretraining import PretrainingRun, check_corpus, validation_batches
+from macaron_tf.runs.elmo import read_rows
+from macaron_tf.runs.pretraining import check_corpus, validation_batches
 from macaron_tf.runs.run import Run, metrics_line, save_scores
 from macaron_tf.runs.trainer import evaluate_model
 from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import TrainedModel, build_fit_model
-
-if TYPE_CHECKING:
-    from macaron_tf.runs.sequences.run import SequenceRun
 
 
 def _open(opened: Run, options: argparse.Namespace, saved: bool = True) -> tuple[str, TrainedModel]:
@@ -24,10 +20,12 @@ def _open(opened: Run, options: argparse.Namespace, saved: bool = True) -> tuple
     training = dataclasses.replace(opened.recipe.training, ema_decay=None)
     with options.devices.scope():
         network = opened.load_network(checkpoint, saved)
+        if not saved:
+            opened.recipe.adapt(network)
         return checkpoint.name, build_fit_model(network, opened.recipe.make_objective(), training)
 
 
-def pretraining(opened: PretrainingRun, options: argparse.Namespace) -> None:
+def pretraining(opened: Run, options: argparse.Namespace) -> None:
     """Evaluates a checkpoint on the validation rows of a corpus."""
     recipe, has_memory = opened.recipe, opened.recipe.objective.has_memory
     if options.set and not has_memory:
@@ -70,7 +68,7 @@ def pretraining(opened: PretrainingRun, options: argparse.Namespace) -> None:
     save_scores(options.output, opened.path, name, checkpoint, **record, **memory, **metrics)
 
 
-def words(opened: ElmoRun, options: argparse.Namespace) -> None:
+def words(opened: Run, options: argparse.Namespace) -> None:
     """Evaluates a checkpoint on the held-out documents."""
     rows, held_out, _ = read_rows(opened.recipe, opened.vocabulary, options.tfds)
     opened.check_data(rows.fingerprint())
@@ -80,14 +78,14 @@ def words(opened: ElmoRun, options: argparse.Namespace) -> None:
     save_scores(options.output, opened.path, name, name, **metrics)
 
 
-def sequences(opened: "SequenceRun", options: argparse.Namespace) -> None:
+def sequences(opened: Run, options: argparse.Namespace) -> None:
     """Evaluates a checkpoint on the validation split and on the test split, if there is one."""
     from macaron_tf.runs.sequences.run import TASKS, task_metrics  # needs SciPy
 
     data = TASKS[opened.recipe.task].read_data(opened.recipe, options.tfds)
     if data.fingerprint:
         opened.check_data(data.fingerprint)
-    name, model = _open(dataclasses.replace(opened, vocab_size=data.vocab_size), options)
+    name, model = _open(opened, options)
     record = {}
     for split, dataset in (("validation", data.validation), ("test", data.test)):
         if dataset is not None:

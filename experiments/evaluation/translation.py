@@ -12,17 +12,18 @@ from macaron_tf.evaluation.translation import (
     paired_bootstrap,
 )
 from macaron_tf.io.paths import read_json, refuse_damage
-from macaron_tf.runs.run import Run, default_splits, open_run, save_scores, scores_name
-from macaron_tf.runs.text_to_text import TextPairs, TextRun
+from macaron_tf.runs.run import Run, default_splits, save_scores, scores_name
+from macaron_tf.runs.text_to_text import TextPairs
 from macaron_tf.runs.trainer import generated
-from macaron_tf.runs.translation import TranslationRun
+from macaron_tf.runs.translation import TranslationRecipe, translator_of
 from macaron_tf.training.checkpoints import average_checkpoints, last_checkpoints, read_manifest
 
 
 def run_average(options: argparse.Namespace) -> None:
     """Runs the command `average`: averages the newest checkpoints of a run."""
-    opened = open_run(options.run, options.trust_code)
-    default = opened.recipe.average_last if isinstance(opened, TranslationRun) else 5
+    opened = Run.open(options.run, options.trust_code)
+    is_translation = isinstance(opened.recipe, TranslationRecipe)
+    default = opened.recipe.average_last if is_translation else 5
     average_run(opened, options.last or max(1, min(default, len(opened.regular_steps()))))
 
 
@@ -37,7 +38,7 @@ def average_run(opened: Run, count: int) -> None:
     print(f"averaged {', '.join(checkpoint.name for checkpoint in checkpoints)} into {average}")
 
 
-def run(opened: TranslationRun, options: argparse.Namespace) -> None:
+def run(opened: Run, options: argparse.Namespace) -> None:
     """Translates a split, and prints and saves the scores.
 
     The run has the settings of the evaluation, and its field `earlier` those of the training.
@@ -66,7 +67,7 @@ def run(opened: TranslationRun, options: argparse.Namespace) -> None:
     references = [reference for _, reference in pairs]
     metric = metric.for_references(references)
     with options.devices.scope():
-        translator = opened.translator(checkpoint, decoding, backward=options.backward)
+        translator = translator_of(opened, checkpoint, decoding, backward=options.backward)
 
     start_time = time.monotonic()
     hypotheses = generated(translator, [line for line, _ in pairs], "translating")
@@ -91,7 +92,7 @@ def run(opened: TranslationRun, options: argparse.Namespace) -> None:
     save_scores(options.output, opened.path, name, checkpoint.name, **record)
 
 
-def run_texts(opened: TextRun, options: argparse.Namespace) -> None:
+def run_texts(opened: Run, options: argparse.Namespace) -> None:
     """Answers a split, and prints and saves the scores."""
     check_packages("evaluate")
     recipe = opened.recipe.changed(source=options.source or opened.recipe.source)
@@ -100,7 +101,8 @@ def run_texts(opened: TextRun, options: argparse.Namespace) -> None:
     checkpoint = opened.checkpoint(options.checkpoint)
     decoding = dataclasses.asdict(recipe.decoding)
     with options.devices.scope():
-        translator = opened.line_translator(opened.load_network(checkpoint))
+        network = opened.load_network(checkpoint)
+        translator = recipe.line_translator(network, opened.vocabulary, recipe.decoding)
     for pairs in examples:
         answers = generated(translator, [source for source, _ in pairs.pairs], "answering")
         scores = pairs.score(answers)

@@ -260,15 +260,16 @@ def build(recipe, layout: Layout):
     """Builds the model as the command `train` does, but with static shapes in the objective."""
     import keras
 
-    from macaron_tf.runs.run import run_class
+    from macaron_tf.runs.run import Run
     from macaron_tf.training import build_fit_model
 
     keras.utils.set_random_seed(recipe.training.seed)
-    run = run_class(recipe.kind)(None, recipe, layout.vocabulary)
+    run = Run(None, recipe, layout.vocabulary)
     network, objective = run.build_network(), recipe.make_objective(static_shapes=True)
-    stage = run.first_stage(network)
+    recipe.adapt(network)
+    stage = recipe.first_stage(network)
     model = build_fit_model(network, objective, recipe.training, first_stage=stage)
-    model.memory = run.memory(network)
+    model.memory = recipe.memory(network)
     model.prepare()
     return model
 

@@ -1,4 +1,4 @@
-"""ELMo: recipe, run, data, evaluation and word vectors."""
+"""ELMo: recipe, data, evaluation and word vectors."""
 
 import dataclasses
 import functools
@@ -54,6 +54,7 @@ class ElmoRecipe(Recipe):
     """
 
     kind = "elmo"
+    vocabulary_class = WordVocabulary
     configs = (ElmoConfig,)
 
     sources: tuple[str, ...]
@@ -70,22 +71,15 @@ class ElmoRecipe(Recipe):
     def make_objective(self, static_shapes: bool = False) -> BidirectionalLanguageObjective:
         return BidirectionalLanguageObjective(self.samples)
 
-
-@dataclasses.dataclass(frozen=True)
-class ElmoRun(Run):
-    recipe_class = ElmoRecipe
-    vocabulary_class = WordVocabulary
-
-    def plan(self, start: None, inputs: Inputs) -> Plan:
-        recipe = self.recipe
-        recipe.model_config()  # raises for wrong settings before minutes are spent on the data
-        recipe.check_metric(recipe.make_objective().metric_names)
-        run = self.continued()
-        rows, held_out, vocabulary = read_rows(recipe, run.vocabulary, inputs.tfds)
+    def plan(self, run: Run, start: None, inputs: Inputs) -> Plan:
+        self.model_config()  # raises for wrong settings before minutes are spent on the data
+        self.check_metric(self.make_objective().metric_names)
+        run.check_continues()
+        rows, held_out, vocabulary = read_rows(self, run.vocabulary, inputs.tfds)
         validation = held_out.evaluation_dataset()
         return Plan(
             run=dataclasses.replace(run, vocabulary=vocabulary),
-            batches=functools.partial(rows.dataset, recipe.training.seed),
+            batches=functools.partial(rows.dataset, self.training.seed),
             validation=lambda network: lambda model, step: evaluate_model(model, validation),
             fingerprint=rows.fingerprint(),
             counts={"rows": len(rows.ids)},

@@ -1,4 +1,4 @@
-"""Sentence-BERT: recipe, run, data, and the function that opens a sentence encoder."""
+"""Sentence-BERT: recipe, data, and the function that opens a sentence encoder."""
 
 import dataclasses
 import os
@@ -22,7 +22,7 @@ from macaron_tf.objectives import (
     PairClassificationObjective,
     TripletObjective,
 )
-from macaron_tf.runs.epochs import EpochRecipe, EpochRun, warn_start
+from macaron_tf.runs.epochs import EpochRecipe, warn_start
 from macaron_tf.runs.recipe import as_user_errors
 from macaron_tf.runs.run import Inputs, Plan, Run
 from macaron_tf.runs.starts import Start, read_start
@@ -110,6 +110,58 @@ class EmbeddingRecipe(EpochRecipe):
             return CosineObjective(*self.task_definition.score_range)
         return TripletObjective(self.margin)
 
+    def read_start(self, inputs: Inputs, earlier: Run | None) -> Start:
+        if earlier or not self.init:
+            return super().read_start(inputs, earlier)
+        return read_encoder(self.init, inputs.lower_case, inputs.trust_code, inputs.vocabulary)
+
+    def started(self, start: Start) -> "EmbeddingRecipe":
+        """Returns the recipe with the pooling, normalization and length of the encoder `start`."""
+        recipe, pretrained = super().started(start), start.source
+        if not pretrained:
+            return recipe
+        pooling = pretrained.pooling or recipe.pooling
+        max_length = pretrained.max_length or recipe.max_length
+        options = {"pooling": pooling, "max_length": max_length}
+        return recipe.changed(normalize=pretrained.normalize, **options)
+
+    def plan(self, run: Run, start: Start, inputs: Inputs) -> Plan:
+        task, vocabulary = self.task_definition, start.vocabulary
+        start.check(self.model_config(vocabulary.size))
+        self.check_metric((*self.metrics, "loss"))
+        examples, held_out = (
+            read_sets(task, split, self.source, inputs.tfds)
+            for split in ("train", task.validation_splits[0])
+        )
+        recipe = self.resolved(len(examples))
+        warn_start(start, recipe)
+        # Raises for a run of other settings before the tokenization.
+        run = dataclasses.replace(run, recipe=recipe, vocabulary=vocabulary)
+        run.check_continues()
+        train_data, validation_data = (
+            encode_sets(vocabulary, sets, recipe.max_length) for sets in (examples, held_out)
+        )
+        for sets in (train_data, validation_data):
+            warn_cut(sets.truncated_count, len(sets.rows.lengths), recipe.max_length)
+        objective = recipe.make_objective()
+
+        def validation(network: SiameseEncoder):
+            encoder = SentenceEmbedding(network, vocabulary, recipe.max_length)
+
+            def validate(model: FitModel, step: int) -> dict[str, float]:
+                vectors, labels = encoder.encode_sets(validation_data), validation_data.labels
+                targets = None if labels is None else tf.constant(labels)
+                loss = objective.loss(network, tf.constant(vectors), targets)  # (N,)
+                metrics = measure(task, network, vectors, labels)
+                return {"loss": float(tf.reduce_mean(loss)), **metrics}
+
+            return validate
+
+        commands = "evaluate {run}{data}", "search {run} --corpus FILE"
+        commands += (f"export {{run}} served/{run.path.name}",)
+        arguments = run, train_data, validation, start, inputs.devices
+        return recipe.plan_of_examples(*arguments, next=commands)
+
 
 def pair_task(name: str) -> Task:
     """Returns the task `name`, whose examples are sentence pairs or triplets."""
@@ -160,64 +212,6 @@ def measure(
         return similarity_metrics(vectors[:, 0], vectors[:, 1], labels)
     logits = network.pair_logits(tf.constant(vectors[:, 0]), tf.constant(vectors[:, 1]))  # (N, C)
     return labelled(task).measure(tf.cast(logits, tf.float32).numpy(), Examples((), labels))
-
-
-@dataclasses.dataclass(frozen=True)
-class EmbeddingRun(EpochRun):
-    recipe_class = EmbeddingRecipe
-
-    @classmethod
-    def read_start(cls, recipe: EmbeddingRecipe, inputs: Inputs, earlier: Run | None) -> Start:
-        if earlier or not recipe.init:
-            return super().read_start(recipe, inputs, earlier)
-        return read_encoder(recipe.init, inputs.lower_case, inputs.trust_code, inputs.vocabulary)
-
-    @classmethod
-    def started(cls, recipe: EmbeddingRecipe, start: Start) -> EmbeddingRecipe:
-        """Returns the recipe with the pooling, normalization and length of the encoder `start`."""
-        recipe, pretrained = super().started(recipe, start), start.source
-        if not pretrained:
-            return recipe
-        pooling = pretrained.pooling or recipe.pooling
-        max_length = pretrained.max_length or recipe.max_length
-        options = {"pooling": pooling, "max_length": max_length}
-        return recipe.changed(normalize=pretrained.normalize, **options)
-
-    def plan(self, start: Start, inputs: Inputs) -> Plan:
-        recipe, vocabulary = self.recipe, start.vocabulary
-        start.check(recipe.model_config(vocabulary.size))
-        recipe.check_metric((*recipe.metrics, "loss"))
-        task = recipe.task_definition
-        examples, held_out = (
-            read_sets(task, split, recipe.source, inputs.tfds)
-            for split in ("train", task.validation_splits[0])
-        )
-        recipe = recipe.resolved(len(examples))
-        warn_start(start, recipe)
-        # Raises for a run of other settings before the tokenization.
-        run = dataclasses.replace(self, recipe=recipe, vocabulary=vocabulary).continued()
-        train_data, validation_data = (
-            encode_sets(vocabulary, sets, recipe.max_length) for sets in (examples, held_out)
-        )
-        for sets in (train_data, validation_data):
-            warn_cut(sets.truncated_count, len(sets.rows.lengths), recipe.max_length)
-        objective = recipe.make_objective()
-
-        def validation(network: SiameseEncoder):
-            encoder = SentenceEmbedding(network, vocabulary, recipe.max_length)
-
-            def validate(model: FitModel, step: int) -> dict[str, float]:
-                vectors, labels = encoder.encode_sets(validation_data), validation_data.labels
-                targets = None if labels is None else tf.constant(labels)
-                loss = objective.loss(network, tf.constant(vectors), targets)  # (N,)
-                metrics = measure(task, network, vectors, labels)
-                return {"loss": float(tf.reduce_mean(loss)), **metrics}
-
-            return validate
-
-        commands = "evaluate {run}{data}", "search {run} --corpus FILE"
-        commands += (f"export {{run}} served/{run.path.name}",)
-        return run.plan_of_examples(train_data, validation, start, inputs.devices, next=commands)
 
 
 def read_encoder(

@@ -54,6 +54,7 @@ class EpochRecipe(Recipe):
     # These settings may differ when a run is resumed, because the update counts that they
     # determine are compared instead.
     may_change = (*MAY_CHANGE, "epochs", "warmup_fraction", "validate_epochs")
+    training_flags = ("vocabulary", "lower_case")
     by_argument: typing.ClassVar = {"task": "the recipe with its task, as in finetune:sst2,"}
     start_settings = ("init", "model")
     lengths = ("max_length",)
@@ -95,17 +96,11 @@ class EpochRecipe(Recipe):
             )
         return self.changed(training=changes)
 
-
-@dataclasses.dataclass(frozen=True)
-class EpochRun(Run):
-    training_flags = ("vocabulary", "lower_case")
-
-    @classmethod
-    def read_start(cls, recipe: EpochRecipe, inputs: Inputs, earlier: Run | None) -> Start:
+    def read_start(self, inputs: Inputs, earlier: Run | None) -> Start:
         vocabulary, lower_case = inputs.vocabulary, inputs.lower_case
-        if recipe.init:
+        if self.init:
             options = {"trust_code": inputs.trust_code, "vocabulary": vocabulary}
-            return read_start(recipe.init, lower_case=lower_case, **options)
+            return read_start(self.init, lower_case=lower_case, **options)
         if earlier and vocabulary:
             raise UserError("--resume cannot be combined with --vocabulary: leave it out")
         if earlier:
@@ -117,12 +112,13 @@ class EpochRun(Run):
                 "prepare bert_tiny CORPUS --set corpus.sources=text-lines:FILE`"
             )
         refuse_lower_case(lower_case, f"--vocabulary {vocabulary}")
-        if recipe.model in catalog.names(ElmoConfig):
-            raise UserError(f"model={recipe.model} needs pre-trained weights: give --init RUN")
+        if self.model in catalog.names(ElmoConfig):
+            raise UserError(f"model={self.model} needs pre-trained weights: give --init RUN")
         return Start(NOTHING, load_encoder_vocabulary(vocabulary))
 
     def plan_of_examples(
         self,
+        run: Run,
         examples: EncodedExamples,
         validation: Callable[[keras.Model], Validate],
         start: Start,
@@ -130,12 +126,11 @@ class EpochRun(Run):
         **fields,
     ) -> Plan:
         """Plans the training on tokenized examples; `fields` are further fields of the plan."""
-        recipe = self.recipe
-        batches = example_batches(examples, recipe.batch_size, strategy)
-        print(f"{recipe.task}: {batches.summary()}", flush=True)
+        batches = example_batches(examples, self.batch_size, strategy)
+        print(f"{self.task}: {batches.summary()}", flush=True)
         return Plan(
-            run=self,
-            batches=functools.partial(batches.dataset, recipe.training.seed),
+            run=run,
+            batches=functools.partial(batches.dataset, self.training.seed),
             validation=validation,
             fingerprint=batches.fingerprint(),
             counts={"examples": len(batches)},

@@ -1,4 +1,4 @@
-"""Fine-tuning on labelled examples: data (`TaskData`), recipe (`FinetuningRecipe`) and run."""
+"""Fine-tuning on labelled examples: data (`TaskData`) and recipe (`FinetuningRecipe`)."""
 
 import dataclasses
 import functools
@@ -20,9 +20,9 @@ from macaron_tf.distribution import Workers
 from macaron_tf.errors import UserError
 from macaron_tf.models import ElmoConfig, EncoderConfig, EncoderDecoderConfig, WordEncoderConfig
 from macaron_tf.objectives import Objective
-from macaron_tf.runs.epochs import EpochRecipe, EpochRun, example_batches, warn_start
+from macaron_tf.runs.epochs import EpochRecipe, example_batches, warn_start
 from macaron_tf.runs.recipe import as_user_errors
-from macaron_tf.runs.run import Inputs, Plan, metrics_line, write_json
+from macaron_tf.runs.run import RESULT, Inputs, Plan, Run, metrics_line, write_json
 from macaron_tf.runs.starts import Start
 from macaron_tf.runs.trainer import warn_truncated
 from macaron_tf.settings import Dropout, Natural, NonNegative
@@ -34,7 +34,6 @@ from macaron_tf.training import FitModel, TrainingResult
 from macaron_tf.training.checkpoints import CheckpointDirectory, read_manifest
 from macaron_tf.training.lora import add_low_rank_updates
 
-RESULT = "result.json"
 TRAIN = "train"
 CHANCE_MARGIN = 0.02  # a score that is better by no more than this is at chance level
 
@@ -182,74 +181,41 @@ class FinetuningRecipe(EpochRecipe):
             raise UserError(f"{self.task} has choices, which ELMo does not support: give another")
         return config
 
+    def started(self, start: Start) -> "FinetuningRecipe":
+        return super().started(start).changed(languages=start.languages)
 
-def by_split(measured: Mapping[str, dict[str, float]]) -> dict[str, float]:
-    """Merges the metrics of several development sets into one dict, from metric to value.
+    def sized_config(self, vocabulary: PieceVocabulary) -> Any:
+        config = super().sized_config(vocabulary)
+        if not isinstance(config, ElmoConfig):
+            return config
+        characters = config.max_characters
+        return dataclasses.replace(self.words, elmo=config, max_characters=characters)
 
-    Metrics of the first split keep their names. For other splits, the name of the split becomes a
-    prefix, as in "validation_mismatched_accuracy".
-    """
-    first = next(iter(measured))
-    return {
-        name if split == first else f"{split}_{name}": value
-        for split, metrics in measured.items()
-        for name, value in metrics.items()
-    }
-
-
-@dataclasses.dataclass(frozen=True)
-class FinetuningRun(EpochRun):
-    recipe_class = FinetuningRecipe
-
-    @property
-    def task(self) -> Task:
-        """Task on which the run fine-tunes a model."""
-        return self.recipe.task_definition
-
-    @classmethod
-    def started(cls, recipe: FinetuningRecipe, start: Start) -> FinetuningRecipe:
-        return super().started(recipe, start).changed(languages=start.languages)
-
-    def make_network(self) -> keras.Model:
-        recipe = self.recipe
-        config = recipe.model_config(self.vocabulary.size)
-        if isinstance(config, ElmoConfig):
-            characters = config.max_characters
-            config = dataclasses.replace(recipe.words, elmo=config, max_characters=characters)
-        policy = recipe.training.dtype_policy
-        return labelled(self.task).make_network(config, recipe.head_dropout, policy)
+    def network(self, config: Any) -> keras.Model:
+        policy = self.training.dtype_policy
+        return labelled(self.task_definition).make_network(config, self.head_dropout, policy)
 
     def adapt(self, network: keras.Model) -> None:
-        """Adds the low-rank updates of the recipe, if any, to the pre-trained part of a network."""
-        if rank := self.recipe.lora_rank:
+        """Adds the low-rank updates, if any, to the pre-trained part of a network."""
+        if self.lora_rank:
             with as_user_errors("lora_rank"):
-                add_low_rank_updates(network.encoder or network.encoder_decoder, rank)
+                add_low_rank_updates(network.encoder or network.encoder_decoder, self.lora_rank)
 
-    def write(self, network: keras.Model, fingerprint: str, **counts: int) -> None:
-        (self.path / RESULT).unlink(missing_ok=True)
-        super().write(network, fingerprint, **counts)
-
-    def load_labelled_task(self, checkpoint: os.PathLike | str | None = None) -> LabelledTask:
-        """Loads a checkpoint, by default that of `find_checkpoint`, to make predictions."""
-        checkpoint = self.checkpoint(checkpoint)
-        metrics = read_manifest(checkpoint).get("metrics") or {}
-        arguments = self.load_network(checkpoint), self.vocabulary, metrics
-        return labelled(self.task, self.recipe.limits, *arguments)
-
-    def plan(self, start: Start, inputs: Inputs) -> Plan:
-        task, recipe = get_task(self.recipe.task, own=True), self.recipe
-        self._check(recipe, start)
-        data = TaskData(task, recipe.source, inputs.tfds, recipe.table)
+    def plan(self, run: Run, start: Start, inputs: Inputs) -> Plan:
+        task = get_task(self.task, own=True)
+        self._check(start)
+        data = TaskData(task, self.source, inputs.tfds, self.table)
         if task.own:
-            print(f"{recipe.source}: {data.task.summary()}", file=sys.stderr)
+            print(f"{self.source}: {data.task.summary()}", file=sys.stderr)
         # The recipe that the run saves has the columns, the classes and the update counts.
-        recipe = recipe.changed(table=data.table).resolved(len(data.splits[TRAIN]))
-        self._check(recipe, start)
+        recipe = self.changed(table=data.table).resolved(len(data.splits[TRAIN]))
+        recipe._check(start)
         mend = "; to classify texts in {} give --set language=CODE"
         warn_start(start, recipe, recipe.language, mend)
         vocabulary = start.vocabulary
         # Raises for a run of other settings before tokenization, which takes minutes.
-        run = dataclasses.replace(self, recipe=recipe, vocabulary=vocabulary).continued()
+        run = dataclasses.replace(run, recipe=recipe, vocabulary=vocabulary)
+        run.check_continues()
         encoded = data.encoded(vocabulary, recipe.limits)
         level, strategy = data.chance_level(), inputs.devices
 
@@ -273,25 +239,46 @@ class FinetuningRun(EpochRun):
             commands.append("submit {run} OUT{data}")
         if not isinstance(vocabulary, MosesPairVocabulary):
             commands.append(f"export {{run}} served/{run.path.name}")
-        return run.plan_of_examples(
+        return recipe.plan_of_examples(
+            run,
             encoded[TRAIN],
             functools.partial(_validation, run, data, encoded, strategy),
             start,
             strategy,
-            adapt=run.adapt,
             ended=ended,
         )
 
-    @staticmethod
-    def _check(recipe: FinetuningRecipe, start: Start) -> None:
+    def _check(self, start: Start) -> None:
         """Raises a `UserError` if a setting does not fit the start, or the best metric."""
-        task = recipe.task_definition
-        start.check(recipe.model_config(start.vocabulary.size))
-        recipe.check_metric(("score", *task.metrics, *task.more_metrics, "loss"))
+        task = self.task_definition
+        start.check(self.model_config(start.vocabulary.size))
+        self.check_metric(("score", *task.metrics, *task.more_metrics, "loss"))
+
+
+def by_split(measured: Mapping[str, dict[str, float]]) -> dict[str, float]:
+    """Merges the metrics of several development sets into one dict, from metric to value.
+
+    Metrics of the first split keep their names. For other splits, the name of the split becomes a
+    prefix, as in "validation_mismatched_accuracy".
+    """
+    first = next(iter(measured))
+    return {
+        name if split == first else f"{split}_{name}": value
+        for split, metrics in measured.items()
+        for name, value in metrics.items()
+    }
+
+
+def load_labelled_task(run: Run, checkpoint: os.PathLike | str | None = None) -> LabelledTask:
+    """Loads a checkpoint, by default that of `Run.checkpoint`, to make predictions."""
+    checkpoint = run.checkpoint(checkpoint)
+    metrics = read_manifest(checkpoint).get("metrics") or {}
+    arguments = run.load_network(checkpoint), run.vocabulary, metrics
+    return labelled(run.recipe.task_definition, run.recipe.limits, *arguments)
 
 
 def _validation(
-    run: FinetuningRun,
+    run: Run,
     data: TaskData,
     encoded: dict[str, EncodedExamples],
     strategy: tf.distribute.Strategy,

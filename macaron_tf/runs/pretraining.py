@@ -1,4 +1,4 @@
-"""Pre-training: recipe (`PretrainingRecipe`), run, and the batches of a corpus."""
+"""Pre-training: recipe (`PretrainingRecipe`), and the batches of a corpus."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
@@ -113,6 +113,8 @@ class PretrainingRecipe(Recipe):
     """
 
     kind = "pretraining"
+    training_flags = ("corpus", "vocabulary", "lower_case", "own_shards")
+    trains_on_jax = True
     may_change = (*MAY_CHANGE, "validation_batches")
     evaluation_settings = ("objective.memory_length", "model.clamp_length")
     configs = (EncoderConfig, EncoderDecoderConfig)
@@ -156,6 +158,9 @@ class PretrainingRecipe(Recipe):
             raise UserError(f"{name} continues texts from batch to batch: leave batch_alpha out")
         if objective.has_memory and corpus.packing != "full_text":
             raise UserError(f"{name} continues texts from row to row: set corpus.packing=full_text")
+        if isinstance(objective, MaskedLanguageObjective):
+            paired = dataclasses.replace(objective, sentence_pair=corpus.paired)
+            object.__setattr__(self, "objective", paired)
 
     def unread(self) -> list[str]:
         read = {
@@ -206,13 +211,15 @@ class PretrainingRecipe(Recipe):
 
     def network(self, config: EncoderConfig | EncoderDecoderConfig) -> keras.Model:
         """Creates the network with the heads that the objective needs, without building it."""
-        return self.make_objective().network(config, self.training.dtype_policy)
+        return self.objective.network(config, self.training.dtype_policy)
+
+    def sized_config(self, vocabulary: PieceVocabulary) -> EncoderConfig | EncoderDecoderConfig:
+        has_sentinels = isinstance(self.objective, SpanCorruptionObjective)
+        return self.model_config(vocabulary.size + SENTINEL_ROWS * has_sentinels)
 
     def make_objective(self, static_shapes: bool = False) -> PretrainingObjective:
-        changes = {"skip_padding": self.objective.skip_padding and not static_shapes}
-        if isinstance(self.objective, MaskedLanguageObjective):
-            changes["sentence_pair"] = self.corpus.paired
-        return dataclasses.replace(self.objective, **changes)
+        skip_padding = self.objective.skip_padding and not static_shapes
+        return dataclasses.replace(self.objective, skip_padding=skip_padding)
 
     def usage(self) -> dict:
         return {
@@ -223,60 +230,48 @@ class PretrainingRecipe(Recipe):
             "sentinels": self.objective.sentinels,
         }
 
-
-@dataclasses.dataclass(frozen=True)
-class PretrainingRun(Run):
-    recipe_class = PretrainingRecipe
-
-    training_flags = ("corpus", "vocabulary", "lower_case", "own_shards")
-    trains_on_jax = True
-
-    @classmethod
-    def read_start(
-        cls, recipe: PretrainingRecipe, inputs: Inputs, earlier: Run | None
-    ) -> "Start | None":
-        if recipe.init:
+    def read_start(self, inputs: Inputs, earlier: Run | None) -> "Start | None":
+        if self.init:
             # Imported late, because only --init needs the readers of other libraries.
             from macaron_tf.runs.starts import read_start
 
             options = {"lower_case": inputs.lower_case, "trust_code": inputs.trust_code}
-            return read_start(recipe.init, ("encoder", "pair"), **options)
+            return read_start(self.init, ("encoder", "pair"), **options)
         if inputs.lower_case is not None:
             raise UserError("--[no-]lower-case applies only to --init: set vocabulary.lower_case")
         return None
 
-    @classmethod
-    def train_vocabulary(cls, recipe: PretrainingRecipe, tfds: Tfds | None) -> PieceVocabulary:
-        return train_vocabulary(recipe, tfds)
+    def train_vocabulary(self, tfds: Tfds | None) -> PieceVocabulary:
+        return train_vocabulary(self, tfds)
 
-    def plan(self, start: "Start | None", inputs: Inputs) -> Plan:
-        recipe, earlier = self.recipe, self.earlier if inputs.resumes else None
+    def plan(self, run: Run, start: "Start | None", inputs: Inputs) -> Plan:
+        earlier = run.earlier if inputs.resumes else None
         # Checks the settings before the data are read, which may take minutes. The settings of
         # corpus and vocabulary are compared later, because they come from the prepared corpus.
-        recipe.model_config()
-        objective = recipe.make_objective(needs_static_shapes(inputs.devices))
-        recipe.check_metric(objective.metric_names)
-        self.continued("corpus.", "vocabulary.")
+        objective = self.make_objective(needs_static_shapes(inputs.devices))
+        self.check_metric(objective.metric_names)
+        run.check_continues("corpus.", "vocabulary.")
         if inputs.vocabulary and (inputs.corpus or start):
             owner = "the model of --init" if start else "the corpus"
             raise UserError(f"{owner} already has a vocabulary: leave --vocabulary out")
         if folder := inputs.corpus or (earlier and earlier.data_record().get("corpus")):
             corpus = PretrainingCorpus.open(folder)
         else:
+            self.model_config()
             own = start and start.vocabulary
-            corpus = prepare_corpus(recipe, None, inputs.vocabulary, inputs.tfds, own)
+            corpus = prepare_corpus(self, None, inputs.vocabulary, inputs.tfds, own)
         if start:
-            check_vocabulary(start.vocabulary.hash, corpus.vocabulary.hash, recipe.init)
-        check_corpus(recipe, corpus)
+            check_vocabulary(start.vocabulary.hash, corpus.vocabulary.hash, self.init)
+        check_corpus(self, corpus)
         rows = corpus.rows("train")
-        if rows < recipe.batch_size:
+        if rows < self.batch_size:
             raise UserError(
-                f"one batch needs {recipe.batch_size} training rows, but {corpus.folder} has only "
+                f"one batch needs {self.batch_size} training rows, but {corpus.folder} has only "
                 f"{rows}: prepare a corpus with more text, or lower batch_size"
             )
         # The settings of the corpus and its vocabulary become those of the run.
         vocabulary = VocabularyConfig.of(corpus.vocabulary)
-        recipe = recipe.changed(corpus=corpus.config, vocabulary=vocabulary)
+        recipe = self.changed(corpus=corpus.config, vocabulary=vocabulary)
         workers, own_shards = Workers(inputs.devices), inputs.own_shards
         validation_data = validation_batches(recipe, corpus, objective)
 
@@ -299,7 +294,7 @@ class PretrainingRun(Run):
         elif isinstance(objective, MaskedLanguageObjective | SpanBoundaryObjective):
             commands.append('predict {run} "the [MASK] of the story"')
         return Plan(
-            run=dataclasses.replace(self, recipe=recipe, vocabulary=corpus.vocabulary),
+            run=dataclasses.replace(run, recipe=recipe, vocabulary=corpus.vocabulary),
             batches=_batches(recipe, corpus, objective, workers, own_shards),
             validation=lambda network: lambda model, step: evaluate_model(model, validation_data),
             fingerprint=corpus.fingerprint,
@@ -307,31 +302,24 @@ class PretrainingRun(Run):
             per_worker=own_shards and workers.several,
             initialize=initialize,
             objective=objective,
-            note=f"{f', from {recipe.init}' if start else ''}; {corpus.summary()}",
+            note=f"{f', from {self.init}' if start else ''}; {corpus.summary()}",
             next=commands,
             explain=explain,
         )
 
-    def make_network(self) -> keras.Model:
-        has_sentinels = isinstance(self.recipe.objective, SpanCorruptionObjective)
-        sentinels = SENTINEL_ROWS if has_sentinels else 0
-        return self.recipe.network(self.recipe.model_config(self.vocabulary.size + sentinels))
-
-    def build_network(self, saved: bool = False) -> keras.Model:
-        network = super().build_network(saved)
-        if self.recipe.objective.has_memory and not saved:
-            # Each replica has a memory for its own rows; see `macaron_tf.distribution.distributed`.
-            mesh = keras.distribution.distribution()
-            replicas = tf.distribute.get_strategy().num_replicas_in_sync
-            num_replicas = mesh.num_model_replicas if mesh else replicas
-            if self.recipe.batch_size % num_replicas:
-                raise UserError(f"batch_size must be a multiple of {num_replicas}, the devices")
-            rows = self.recipe.batch_size // replicas
-            network.create_memory(rows, self.recipe.training.accumulation_steps)
-        return network
+    def adapt(self, network: keras.Model) -> None:
+        """Creates the memory of earlier rows, in which each replica has its own rows."""
+        if not self.objective.has_memory:
+            return
+        mesh = keras.distribution.distribution()  # see `macaron_tf.distribution.distributed`
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        num_replicas = mesh.num_model_replicas if mesh else replicas
+        if self.batch_size % num_replicas:
+            raise UserError(f"batch_size must be a multiple of {num_replicas}, the devices")
+        network.create_memory(self.batch_size // replicas, self.training.accumulation_steps)
 
     def memory(self, network: keras.Model, use: str = "training") -> Sequence[keras.Variable]:
-        return network.memories[use].variables if self.recipe.objective.has_memory else ()
+        return network.memories[use].variables if self.objective.has_memory else ()
 
 
 def _batches(

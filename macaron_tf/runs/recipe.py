@@ -8,8 +8,9 @@ import dataclasses
 import difflib
 import json
 import operator
+import pkgutil
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import keras
 
@@ -24,7 +25,24 @@ from macaron_tf.models import (
 )
 from macaron_tf.objectives import Objective
 from macaron_tf.settings import SettingDescription, Settings, Variants, describe, hints_of, parse
+from macaron_tf.text import PieceVocabulary
 from macaron_tf.training.config import ENDING_SCHEDULES, TrainingConfig
+
+if typing.TYPE_CHECKING:
+    from macaron_tf.data.sources.tfds import Tfds
+    from macaron_tf.runs.run import Inputs, Plan, Run
+    from macaron_tf.training.updates import FirstStage
+
+# Class of each kind of recipe.
+_CLASSES = {
+    "pretraining": "macaron_tf.runs.pretraining:PretrainingRecipe",
+    "finetuning": "macaron_tf.runs.finetuning:FinetuningRecipe",
+    "embedding": "macaron_tf.runs.embedding:EmbeddingRecipe",
+    "text_to_text": "macaron_tf.runs.text_to_text:TextRecipe",
+    "translation": "macaron_tf.runs.translation:TranslationRecipe",
+    "elmo": "macaron_tf.runs.elmo:ElmoRecipe",
+    "sequence": "macaron_tf.runs.sequences.run:SequenceRecipe",
+}
 
 # Settings of training length, validation and saving, which may differ when a run is resumed.
 MAY_CHANGE = tuple(
@@ -59,7 +77,10 @@ _Recipe = typing.TypeVar("_Recipe", bound="Recipe")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recipe(Settings):
-    """Settings that all types of recipes share.
+    """Base class of recipes: the settings of a kind of training, and what the kind does with them.
+
+    A subclass says how a run starts (`read_start`, `started`), what it trains on (`plan`), and what
+    its network and its objective are.
 
     Attributes:
         model: name of the model in the catalog.
@@ -83,6 +104,11 @@ class Recipe(Settings):
     # tokens that must not exceed the model's positions.
     configs: typing.ClassVar[tuple[type, ...]] = (EncoderConfig,)
     lengths: typing.ClassVar[tuple[str, ...]] = ()
+    # Fields of `Inputs` that `read_start` and `plan` read, among those that not all kinds read.
+    training_flags: typing.ClassVar[tuple[str, ...]] = ()
+    trains_on_jax: typing.ClassVar[bool] = False
+    # Class of the vocabulary in the folder of a run; `None` for runs without a vocabulary.
+    vocabulary_class: typing.ClassVar[type | None] = PieceVocabulary
 
     model: str
     training: TrainingConfig
@@ -137,9 +163,53 @@ class Recipe(Settings):
         """The model's name in the catalog, followed by the sizes that `model_options` changes."""
         return catalog.sized_name(self.model, dict(self.model_options))
 
+    def read_start(self, inputs: "Inputs", earlier: "Run | None") -> typing.Any:
+        """Loads the pre-trained model that `init` names, for `started` and `plan`.
+
+        The recipe has no settings of the pre-trained model yet. `earlier` is the run that the
+        command resumes. The base class returns `None`, which means random weights.
+        """
+        return None
+
+    def started(self, start: typing.Any) -> typing.Self:
+        """Returns the recipe with the settings of the pre-trained model `start`."""
+        return self.changed(**start.settings) if start else self
+
+    def train_vocabulary(self, tfds: "Tfds | None") -> PieceVocabulary:
+        """Trains the vocabulary of the recipe on its text."""
+        raise UserError(f"a recipe of kind {self.kind} trains no vocabulary: give another recipe")
+
+    def plan(self, run: "Run", start: typing.Any, inputs: "Inputs") -> "Plan":
+        """Reads the data of a run with this recipe, and returns all that training needs.
+
+        Every subclass must define this method.
+        """
+        raise NotImplementedError
+
     def network(self, config) -> keras.Model:
         """Makes, but does not build, the network that `config` describes."""
         return catalog.network(config, self.training.dtype_policy)
+
+    def sized_config(self, vocabulary: typing.Any) -> typing.Any:
+        """Returns the model's configuration for a vocabulary."""
+        return self.model_config(vocabulary.size)
+
+    def adapt(self, network: keras.Model) -> None:
+        """Prepares a network with initial weights for training."""
+
+    def first_stage(self, network: keras.Model) -> "FirstStage | None":
+        """Returns the first stage of training in two stages, or `None` if there is one stage."""
+        return None
+
+    def memory(
+        self, network: keras.Model, use: typing.Literal["training", "evaluation"] = "training"
+    ) -> Sequence[keras.Variable]:
+        """Returns the variables of the network that keep state from batch to batch, if any.
+
+        For example, a Transformer-XL has a memory for training and a separate memory for
+        evaluation.
+        """
+        return ()
 
     def make_objective(self, static_shapes: bool = False) -> Objective:
         """Makes the training objective. Every subclass must define this method.
@@ -238,8 +308,13 @@ def as_user_errors(prefix: str) -> Iterator[None]:
         raise UserError(f"{prefix}: {error}") from error
 
 
+def recipe_class(kind: str) -> type[Recipe]:
+    """Returns the class of recipes whose `kind` is `kind`."""
+    return pkgutil.resolve_name(_CLASSES[kind])
+
+
 def recipe_from_json(
-    recipe_class: type[Recipe], text: str, where: str, trust_code: bool = False
+    text: str, where: str, trust_code: bool = False, kind: str | None = None
 ) -> Recipe:
     """Reads the output of `Recipe.to_json`.
 
@@ -247,17 +322,16 @@ def recipe_from_json(
         where: path of the file, for error messages.
         trust_code: whether to import the user's objective, optimizer and blocks that the recipe
             names.
+        kind: kind that the recipe must have; `None` means any.
     """
     try:
         values = parse_json(text)
-        kind = str(values.pop("kind", recipe_class.kind))
-        if kind == recipe_class.kind:
-            return recipe_class.read(values, trust_code)
+        found = str(values.pop("kind", None))
+        if kind in (None, found):
+            return recipe_class(found).read(values, trust_code)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{where} is not a recipe of this version ({error})") from error
-    raise UserError(
-        f"{where} is a recipe of kind {kind!r}, not {recipe_class.kind!r}: give another run"
-    )
+    raise UserError(f"{where} is a recipe of kind {found!r}, not {kind!r}: give another run")
 
 
 def override(

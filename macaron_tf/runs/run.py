@@ -16,13 +16,11 @@ RUN/result.json          final step, reason for stopping and scores of a fine-tu
 RUN/diverged.json        error message, if training diverged
 """
 
-import abc
 import argparse
 import dataclasses
 import hashlib
 import json
 import os
-import pkgutil
 import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +31,7 @@ from etils import epath
 
 from macaron_tf.data.sources.names import Source
 from macaron_tf.data.sources.tfds import Tfds
-from macaron_tf.errors import UserError, needs_vocabulary, parse_json, warn
+from macaron_tf.errors import UserError, needs_vocabulary, warn
 from macaron_tf.io import paths as storage
 from macaron_tf.io.code_files import offer_code
 from macaron_tf.objectives import Objective
@@ -46,10 +44,8 @@ from macaron_tf.training.checkpoints import CheckpointDirectory, find_checkpoint
 from macaron_tf.training.progress import finite
 from macaron_tf.training.session import Validate
 from macaron_tf.training.state import load_network
-from macaron_tf.training.updates import FirstStage
 
-_Recipe = typing.TypeVar("_Recipe", bound=Recipe)
-DIVERGED = "diverged.json"
+DIVERGED, RESULT = "diverged.json", "result.json"
 _DATA_DIR = "data_dir"
 _HASH = "vocabulary"  # key in data.json of the vocabulary hash, on which the fingerprint depends
 
@@ -81,14 +77,11 @@ class Inputs:
 
 
 @dataclasses.dataclass(frozen=True)
-class Run(abc.ABC):
+class Run:
     """A training run in a folder, finished or not.
 
-    Each kind of training, such as pre-training, is a subclass: it sets `recipe_class` and
-    `vocabulary_class` (`None` for runs without a vocabulary), and says how a run starts
-    (`read_start`, `started`) and what it trains on (`plan`).
-
     Attributes:
+        vocabulary: `None` before the data are read, or if runs of the recipe's kind have none.
         data_dir: folder of TensorFlow Datasets. The path of the folder is saved in data.json, where
             `saved_data_dir` reads it. `None` means that no path is saved.
         trust_code: whether `load_network` may import user code that model.json names.
@@ -96,61 +89,37 @@ class Run(abc.ABC):
         settings: values of `--set`. Training warns of those that nothing reads.
     """
 
-    recipe_class: typing.ClassVar[type[Recipe]]
-    # Fields of `Inputs` that `read_start` and `plan` read, among those that not all kinds read.
-    training_flags: typing.ClassVar[tuple[str, ...]] = ()
-    trains_on_jax: typing.ClassVar[bool] = False
-    vocabulary_class: typing.ClassVar[type | None] = PieceVocabulary
-
     path: epath.Path
     recipe: Recipe
-    vocabulary: typing.Any
+    vocabulary: typing.Any = None
     data_dir: str | os.PathLike | None = dataclasses.field(default=None, kw_only=True)
     trust_code: bool = dataclasses.field(default=False, kw_only=True)
     earlier: "Run | None" = dataclasses.field(default=None, kw_only=True)
     settings: Sequence[str] = dataclasses.field(default=(), kw_only=True)
 
     @classmethod
-    def open(cls, path: str | os.PathLike, trust_code: bool = False) -> typing.Self:
+    def open(
+        cls, path: str | os.PathLike, trust_code: bool = False, kind: str | None = None
+    ) -> typing.Self:
         """Reads a run's recipe and vocabulary from its folder, which may be in a `gs://` bucket.
 
         Args:
             trust_code: whether to import user code that the run names; see `recipe_from_json`.
+            kind: kind that the recipe must have; `None` means any.
         """
         path = storage.as_path(path)
-        text, vocabulary_class = _read_recipe_text(path), cls.vocabulary_class
+        text = _read_recipe_text(path)
         if trust_code:
             offer_code(path)
-        recipe = recipe_from_json(cls.recipe_class, text, str(path / "recipe.json"), trust_code)
-        vocabulary = vocabulary_class and vocabulary_class.load(path / "vocabulary")
+        recipe = recipe_from_json(text, str(path / "recipe.json"), trust_code, kind)
+        vocabulary = recipe.vocabulary_class and recipe.vocabulary_class.load(path / "vocabulary")
         return cls(path, recipe, vocabulary, trust_code=trust_code)
 
     @classmethod
-    def read_start(cls, recipe: Recipe, inputs: Inputs, earlier: "Run | None") -> typing.Any:
-        """Loads the pre-trained model that `recipe.init` names, for `started` and `plan`.
-
-        `recipe` has no settings of the pre-trained model yet. `earlier` is the run that the command
-        resumes. The base class returns `None`, which means random weights.
-        """
-        return None
-
-    @classmethod
-    def started(cls, recipe: _Recipe, start: typing.Any) -> _Recipe:
-        """Returns the recipe with the settings of the pre-trained model `start`."""
-        return recipe.changed(**start.settings) if start else recipe
-
-    @classmethod
-    def train_vocabulary(cls, recipe: Recipe, tfds: Tfds | None) -> PieceVocabulary:
-        """Trains the vocabulary of a recipe on its text."""
-        raise UserError(f"a recipe of kind {recipe.kind} trains no vocabulary: give another recipe")
-
-    @abc.abstractmethod
-    def plan(self, start: typing.Any, inputs: Inputs) -> "Plan":
-        """Reads the data of a run, and returns all that training needs."""
-
-    @classmethod
-    def existing(cls, path: epath.Path, trust_code: bool = False) -> typing.Self | None:
-        """Opens the run in a folder, or returns `None` if there is no run."""
+    def existing(
+        cls, path: epath.Path, trust_code: bool = False, kind: str | None = None
+    ) -> typing.Self | None:
+        """Opens the run in a folder as `open` does, or returns `None` if there is no run."""
         if not (path / "recipe.json").exists():
             if CheckpointDirectory(path).steps():
                 raise UserError(f"{path} has checkpoints but no recipe.json: choose another folder")
@@ -160,33 +129,24 @@ class Run(abc.ABC):
                 f"{path} was written by save_pretrained, without an optimizer state to resume: "
                 f"choose another folder for the run, and start from these weights by --init {path}"
             )
-        return cls.open(path, trust_code)
+        return cls.open(path, trust_code, kind)
 
-    def continued(self, *may_change: str) -> typing.Self:
-        """Returns this run with `earlier` set to the run that the folder holds, if there is one.
-
-        The vocabulary is that of the earlier run, unless this run has a vocabulary already.
+    def check_continues(self, *may_change: str) -> None:
+        """Raises a `UserError` if this run cannot continue the run `earlier`.
 
         Args:
             may_change: settings that may differ in addition to `recipe.may_change`. A name that
                 ends in a dot stands for a whole section.
         """
-        earlier = self.earlier or self.existing(self.path, self.trust_code)
-        if earlier is None:
-            return self
-        allowed = *self.recipe.may_change, *may_change
-        self.recipe.check_continues(earlier.recipe, self.path, allowed)
-        vocabulary = self.vocabulary or earlier.vocabulary
-        return dataclasses.replace(self, earlier=earlier, vocabulary=vocabulary)
+        if self.earlier:
+            allowed = *self.recipe.may_change, *may_change
+            self.recipe.check_continues(self.earlier.recipe, self.path, allowed)
 
-    def make_network(self) -> keras.Model:
-        """Makes the recipe's network for the run's vocabulary, without building it."""
-        return self.recipe.network(self.recipe.model_config(self.vocabulary.size))
-
-    def build_network(self, saved: bool = False) -> keras.Model:
+    def build_network(self, saved: bool = False, config: Settings | None = None) -> keras.Model:
         """Makes and builds the network.
 
         Args:
+            config: configuration of the network; `None` means that of the recipe.
             saved: whether to build the network that model.json describes, instead of the network
                 that the recipe describes. The network in model.json may be quantized.
         """
@@ -197,7 +157,7 @@ class Run(abc.ABC):
 
             network = saved_network(self.path, self.trust_code)
         else:
-            network = self.make_network()
+            network = self.recipe.network(config or self.recipe.sized_config(self.vocabulary))
             self._check_ids(network.config)
         if not network.built:
             network.build()
@@ -212,20 +172,6 @@ class Run(abc.ABC):
         for name in ids.keys() & hints_of(type(config)):
             if config.options(name)[name] != ids[name]:
                 raise UserError(f"the vocabulary differs: give --set model.{name}={ids[name]}")
-
-    def first_stage(self, network: keras.Model) -> FirstStage | None:
-        """Returns the first stage of training in two stages, or `None` if there is one stage."""
-        return None
-
-    def memory(
-        self, network: keras.Model, use: typing.Literal["training", "evaluation"] = "training"
-    ) -> Sequence[keras.Variable]:
-        """Returns the variables of the network that keep state from batch to batch, if any.
-
-        For example, a Transformer-XL has a memory for training and a separate memory for
-        evaluation.
-        """
-        return ()
 
     def write(self, network: keras.Model, fingerprint: str, **counts: int | str) -> None:
         """Writes the vocabulary, data.json, model.json and recipe.json.
@@ -245,6 +191,7 @@ class Run(abc.ABC):
                 resumed run reads the same data.
             counts: sizes and locations of the training data, which are written to data.json.
         """
+        (self.path / RESULT).unlink(missing_ok=True)
         if self.data_dir is not None:
             data_dir = storage.absolute(storage.as_path(self.data_dir).expanduser())
             counts[_DATA_DIR] = str(data_dir)
@@ -314,35 +261,12 @@ class Run(abc.ABC):
         return network
 
 
-# Class of the runs of each kind of recipe.
-_RUNS = {
-    "pretraining": "macaron_tf.runs.pretraining:PretrainingRun",
-    "finetuning": "macaron_tf.runs.finetuning:FinetuningRun",
-    "embedding": "macaron_tf.runs.embedding:EmbeddingRun",
-    "text_to_text": "macaron_tf.runs.text_to_text:TextRun",
-    "translation": "macaron_tf.runs.translation:TranslationRun",
-    "elmo": "macaron_tf.runs.elmo:ElmoRun",
-    "sequence": "macaron_tf.runs.sequences.run:SequenceRun",
-}
-
-
-def run_class(kind: str) -> type[Run]:
-    """Returns the class of the runs of recipes whose `kind` is `kind`."""
-    if kind not in _RUNS:
-        raise UserError(f"{kind!r} is an unknown kind of recipe: choose one of {', '.join(_RUNS)}")
-    return pkgutil.resolve_name(_RUNS[kind])
-
-
-def open_run(path: str | os.PathLike, trust_code: bool = False) -> Run:
-    """Opens the folder of a run of any kind; see `Run.open`."""
-    return run_class(recipe_kind(storage.as_path(path))).open(path, trust_code)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """All that the training loop needs, which each kind of training prepares by `Run.plan`.
+    """All that the training loop needs, which each kind of training prepares by `Recipe.plan`.
 
     Attributes:
+        config: configuration of the network; `None` means that the recipe knows it.
         batches: function that returns an endless dataset of batches. Its argument is the index of
             the first micro-batch.
         validation: function that makes the validation function of a network; see
@@ -353,7 +277,6 @@ class Plan:
         per_worker: whether each worker process makes its own batches; see `FitModel`.
         initialize: function that loads pre-trained weights into the built network. It is not called
             if the run has a checkpoint.
-        adapt: function that prepares the network for training, after `initialize`.
         note: end of the printed line about the model, such as ", from runs/bert"; `None` means that
             no line is printed.
         best: format string of the printed line about the best checkpoint, with the fields {metric},
@@ -366,13 +289,13 @@ class Plan:
     """
 
     run: Run
+    config: Settings | None = None
     batches: Callable[[int], tf.data.Dataset]
     validation: Callable[[keras.Model], Validate]
     fingerprint: str = ""
     counts: dict[str, int | str] = dataclasses.field(default_factory=dict)
     per_worker: bool = False
     initialize: Callable[[keras.Model], typing.Any] = lambda network: None
-    adapt: Callable[[keras.Model], typing.Any] = lambda network: None
     objective: Objective | None = None
     note: str | None = ""
     best: str = "best validation {metric} {score:.4f} at step {step:,}"
@@ -406,14 +329,6 @@ def write_json(path: epath.Path, value) -> None:
     """Writes a JSON file atomically. NaN and infinity become null."""
     text = json.dumps(finite(value), indent=1, ensure_ascii=False, allow_nan=False)
     storage.write_atomic(path, f"{text}\n".encode())
-
-
-def recipe_kind(path: epath.Path) -> str:
-    """Returns the kind of the recipe in the folder of a run."""
-    try:
-        return str(parse_json(_read_recipe_text(path)).get("kind"))
-    except ValueError as error:
-        raise UserError(f"{path / 'recipe.json'} is damaged ({error}): restore the file") from error
 
 
 def _read_recipe_text(path: epath.Path) -> str:

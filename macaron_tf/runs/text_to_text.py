@@ -1,4 +1,4 @@
-"""Text-to-text fine-tuning: examples (`TextPairs`), recipe (`TextRecipe`) and run (`TextRun`)."""
+"""Text-to-text fine-tuning: examples (`TextPairs`) and recipe (`TextRecipe`)."""
 
 import dataclasses
 import itertools
@@ -86,7 +86,7 @@ class TextRecipe(Recipe):
     may_change = (*MAY_CHANGE, "decoding.", "validation_examples")
     by_argument: typing.ClassVar = {
         "task": "the recipe with its tasks, as in text_to_text:sst2+cola,",
-        # `max_target` limits the length of answers, see `TextRun.line_translator`.
+        # `max_target` limits the length of answers, see `line_translator`.
         **dict.fromkeys(
             ("decoding.max_length", "decoding.max_length_ratio", "decoding.max_length_offset"),
             "--set max_target",
@@ -162,6 +162,85 @@ class TextRecipe(Recipe):
         if vocab_size is not None:
             vocab_size += self.sentinel_rows
         return super().model_config(vocab_size)
+
+    def read_start(self, inputs: Inputs, earlier: Run | None) -> Start:
+        if not self.init:
+            raise UserError("--init is missing: give a pre-trained T5 or BART, such as runs/t5")
+        return read_start(self.init, ["writer"], trust_code=inputs.trust_code)
+
+    def started(self, start: Start) -> "TextRecipe":
+        return recipe_of_model(self, start.source)
+
+    def text_vocabulary(self, vocabulary: PieceVocabulary) -> TextVocabulary:
+        """Returns the vocabulary that tokenizes and truncates source and target lines."""
+        return TextVocabulary(vocabulary, self.max_source, self.max_target, self.starts)
+
+    def line_translator(
+        self, network: EncoderDecoder, vocabulary: PieceVocabulary, decoding: BeamSearchConfig
+    ) -> LineTranslator:
+        """Builds a `LineTranslator`, which generates the answer to each line of text."""
+        return line_translator(network, vocabulary, self.answers, decoding)
+
+    def plan(self, run: Run, start: Start, inputs: Inputs) -> Plan:
+        self.check_metric((*TranslationObjective.metric_names, *_metric_names(self), "score"))
+        self.model_config()
+        for name in self.tasks:
+            self.examples_of(name)  # raises for a task without a source
+            check_answers(name, start.vocabulary, self.max_answer_tokens)
+        run.check_continues()
+        run = dataclasses.replace(run, vocabulary=start.vocabulary)
+        cleaning = CleaningConfig(max_length=None, max_tokens=max(self.max_source, self.max_target))
+        training_sets, validation_sets = (
+            [TextPairs.read(self, name, split, inputs.tfds) for name in self.tasks]
+            for split in ("train", "validation")
+        )
+        sizes = [len(examples.pairs) for examples in training_sets]
+        task_indices = np.repeat(np.arange(len(sizes)), sizes)  # (N,)
+
+        def make_draw(pair_indices: np.ndarray) -> Draw:
+            counts = np.bincount(task_indices[pair_indices], minlength=len(sizes))
+            if not counts.all():
+                name = self.tasks[int(counts.argmin())]
+                raise UserError(f"all examples of {name} have an empty text: leave {name} out")
+            rates = zip(self.tasks, counts, self.mixing.rates(counts), strict=True)
+            listing = (f"{name} {rate:.3f} ({count:,} pairs)" for name, count, rate in rates)
+            print(f"sampling rates of the tasks: {', '.join(listing)}", flush=True)
+            return self.mixing.make_draw(task_indices[pair_indices])
+
+        vocabulary = self.text_vocabulary(start.vocabulary)
+
+        def data_of(sets: Sequence[TextPairs], make_draw=None) -> TranslationData:
+            pairs = [pair for examples in sets for pair in examples.pairs]
+            options = {"cleaning": cleaning, "batching": self.batching, "make_draw": make_draw}
+            return TranslationData.from_pairs(pairs, vocabulary, **options)
+
+        data = data_of(training_sets, make_draw if len(sizes) > 1 else None)
+        validation_data = data_of(validation_sets)
+        print(f"{self.task}: {data.summary()}", flush=True)
+        warn_truncated(data.tokens.source.lengths, self.max_source, "max_source")
+        warn_truncated(data.tokens.target.lengths, self.max_target, "max_target")
+        scored_pairs = [examples.pairs[: self.validation_examples] for examples in validation_sets]
+
+        def score(answers: Sequence[str]) -> dict[str, float]:
+            remaining, metrics = iter(answers), {}
+            for examples, pairs in zip(validation_sets, scored_pairs, strict=True):
+                scores = examples.score([*itertools.islice(remaining, len(pairs))])
+                for name, value in scores.items():
+                    metrics[_metric_name(name, examples.task, self)] = value
+            means = [metrics[_metric_name("score", name, self)] for name in self.tasks]
+            return {**metrics, "score": sum(means) / len(means)}
+
+        return plan_of_pairs(
+            run,
+            data,
+            validation_data,
+            [*itertools.chain.from_iterable(scored_pairs)],
+            score,
+            "source: {}\ntarget: {}\nanswer: {}",
+            initialize=start.copy_to,
+            note=f", from {self.init}",
+            next=("evaluate {run}{data}", "predict {run} --input FILE"),
+        )
 
 
 def default_examples(task: str) -> tuple[str, tuple[str, str]]:
@@ -297,97 +376,6 @@ def recipe_of_model(recipe: TextRecipe, model: ModelParts) -> TextRecipe:
         label_smoothing=0.1 if denoising and writes_text else recipe.label_smoothing,
         training=dataclasses.replace(training, dtype_policy=model.network.dtype_policy.name),
     )
-
-
-@dataclasses.dataclass(frozen=True)
-class TextRun(Run):
-    recipe_class = TextRecipe
-
-    @classmethod
-    def read_start(cls, recipe: TextRecipe, inputs: Inputs, earlier: Run | None) -> Start:
-        if not recipe.init:
-            raise UserError("--init is missing: give a pre-trained T5 or BART, such as runs/t5")
-        return read_start(recipe.init, ["writer"], trust_code=inputs.trust_code)
-
-    @classmethod
-    def started(cls, recipe: TextRecipe, start: Start) -> TextRecipe:
-        return recipe_of_model(recipe, start.source)
-
-    @property
-    def text_vocabulary(self) -> TextVocabulary:
-        """Vocabulary that tokenizes and truncates source and target lines."""
-        recipe = self.recipe
-        return TextVocabulary(self.vocabulary, recipe.max_source, recipe.max_target, recipe.starts)
-
-    def line_translator(
-        self, network: EncoderDecoder, decoding: BeamSearchConfig | None = None
-    ) -> LineTranslator:
-        """Builds a `LineTranslator`; `decoding` is by default that of the recipe."""
-        decoding = decoding or self.recipe.decoding
-        return line_translator(network, self.vocabulary, self.recipe.answers, decoding)
-
-    def plan(self, start: Start, inputs: Inputs) -> Plan:
-        recipe = self.recipe
-        recipe.check_metric((*TranslationObjective.metric_names, *_metric_names(recipe), "score"))
-        recipe.model_config()
-        for name in recipe.tasks:
-            recipe.examples_of(name)  # raises for a task without a source
-            check_answers(name, start.vocabulary, recipe.max_answer_tokens)
-        run = dataclasses.replace(self, vocabulary=start.vocabulary).continued()
-        cleaning = CleaningConfig(
-            max_length=None, max_tokens=max(recipe.max_source, recipe.max_target)
-        )
-        training_sets, validation_sets = (
-            [TextPairs.read(recipe, name, split, inputs.tfds) for name in recipe.tasks]
-            for split in ("train", "validation")
-        )
-        sizes = [len(examples.pairs) for examples in training_sets]
-        task_indices = np.repeat(np.arange(len(sizes)), sizes)  # (N,)
-
-        def make_draw(pair_indices: np.ndarray) -> Draw:
-            counts = np.bincount(task_indices[pair_indices], minlength=len(sizes))
-            if not counts.all():
-                name = recipe.tasks[int(counts.argmin())]
-                raise UserError(f"all examples of {name} have an empty text: leave {name} out")
-            rates = zip(recipe.tasks, counts, recipe.mixing.rates(counts), strict=True)
-            listing = (f"{name} {rate:.3f} ({count:,} pairs)" for name, count, rate in rates)
-            print(f"sampling rates of the tasks: {', '.join(listing)}", flush=True)
-            return recipe.mixing.make_draw(task_indices[pair_indices])
-
-        def data_of(sets: Sequence[TextPairs], make_draw=None) -> TranslationData:
-            pairs = [pair for examples in sets for pair in examples.pairs]
-            options = {"cleaning": cleaning, "batching": recipe.batching, "make_draw": make_draw}
-            return TranslationData.from_pairs(pairs, run.text_vocabulary, **options)
-
-        data = data_of(training_sets, make_draw if len(sizes) > 1 else None)
-        validation_data = data_of(validation_sets)
-        print(f"{recipe.task}: {data.summary()}", flush=True)
-        warn_truncated(data.tokens.source.lengths, recipe.max_source, "max_source")
-        warn_truncated(data.tokens.target.lengths, recipe.max_target, "max_target")
-        scored_pairs = [
-            examples.pairs[: recipe.validation_examples] for examples in validation_sets
-        ]
-
-        def score(answers: Sequence[str]) -> dict[str, float]:
-            remaining, metrics = iter(answers), {}
-            for examples, pairs in zip(validation_sets, scored_pairs, strict=True):
-                scores = examples.score([*itertools.islice(remaining, len(pairs))])
-                for name, value in scores.items():
-                    metrics[_metric_name(name, examples.task, recipe)] = value
-            means = [metrics[_metric_name("score", name, recipe)] for name in recipe.tasks]
-            return {**metrics, "score": sum(means) / len(means)}
-
-        return plan_of_pairs(
-            run,
-            data,
-            validation_data,
-            [*itertools.chain.from_iterable(scored_pairs)],
-            score,
-            "source: {}\ntarget: {}\nanswer: {}",
-            initialize=start.copy_to,
-            note=f", from {recipe.init}",
-            next=("evaluate {run}{data}", "predict {run} --input FILE"),
-        )
 
 
 def _metric_names(recipe: TextRecipe) -> list[str]:

@@ -55,8 +55,8 @@ def fit(
     """
     run = plan.run
     strategy = strategy or tf.distribute.get_strategy()
-    is_new, run = not run.path.exists(), run.continued()
-    recipe, earlier = run.recipe, run.earlier
+    is_new, recipe, earlier = not run.path.exists(), run.recipe, run.earlier
+    run.check_continues()
     vocabulary_hash = run.vocabulary.hash if run.vocabulary else ""
     if earlier and vocabulary_hash:
         check_vocabulary(earlier.vocabulary.hash, vocabulary_hash, run.path)
@@ -70,18 +70,18 @@ def fit(
     # This seed determines the initial weights, dropout, masks and the order of batches.
     keras.utils.set_random_seed(recipe.training.seed)
     with Workers(strategy).watched(), strategy.scope():
-        network = run.build_network()
+        network = run.build_network(config=plan.config)
         warn_unread(recipe, network, run.settings)
         if CheckpointDirectory(run.path).latest() is None:
             plan.initialize(network)
-        plan.adapt(network)
+        recipe.adapt(network)
         validate = plan.validation(network)
-        stage = run.first_stage(network)
+        stage = recipe.first_stage(network)
         objective = plan.objective or recipe.make_objective(needs_static_shapes(strategy))
         model = build_fit_model(network, objective, recipe.training, first_stage=stage)
     model.per_worker_data = plan.per_worker
-    model.memory = run.memory(network)
-    model.evaluation_memory = run.memory(network, "evaluation")
+    model.memory = recipe.memory(network)
+    model.evaluation_memory = recipe.memory(network, "evaluation")
     if plan.note is not None:
         size = f"{network.count_params():,} parameters"
         print(f"{recipe.model_name}: {size}{plan.note}", flush=True)
@@ -134,7 +134,7 @@ def plan_of_pairs(
     select a checkpoint.
 
     Args:
-        run: run with a method `line_translator`, whose recipe has the section `decoding`.
+        run: run whose recipe has the section `decoding` and a method `line_translator`.
         validation_data: held-out pairs whose loss is computed.
         validation_pairs: pairs of texts; the model generates a text for each source.
         score: function from the generated texts to a dict of metrics.
@@ -153,7 +153,7 @@ def plan_of_pairs(
 
     def validation(network: keras.Model):
         greedy = dataclasses.replace(recipe.decoding, beam_size=1, n_best=1)
-        translator = run.line_translator(network, greedy)
+        translator = recipe.line_translator(network, run.vocabulary, greedy)
 
         def validate(model: TrainedModel, step: int) -> dict:
             losses = evaluate_model(model, validation_data.evaluation_dataset())

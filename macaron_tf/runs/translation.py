@@ -1,9 +1,9 @@
-"""Translation models: recipe (`TranslationRecipe`) and run."""
+"""Translation models: recipe (`TranslationRecipe`), and the translator of a run."""
 
 import dataclasses
 import os
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import keras
 import tensorflow as tf
@@ -145,6 +145,8 @@ class TranslationRecipe(Recipe):
     """
 
     kind = "translation"
+    training_flags = ("vocabulary", "processes")
+    trains_on_jax = True
     configs = (EncoderDecoderConfig,)
     lengths = ("data.cleaning.max_tokens", "decoding.max_length")
     start_settings = ("init", "init_decoder", "init_parts")
@@ -219,74 +221,45 @@ class TranslationRecipe(Recipe):
             return self
         return self.changed(metric=dict(language=self.data.target_language))
 
+    def read_start(self, inputs: Inputs, earlier: Run | None) -> TranslationStart:
+        return read_init(self.init, self.init_parts, self.init_decoder, inputs.trust_code)
 
-@dataclasses.dataclass(frozen=True)
-class TranslationRun(Run):
-    recipe_class = TranslationRecipe
-    training_flags = ("vocabulary", "processes")
-    trains_on_jax = True
+    def started(self, start: TranslationStart) -> "TranslationRecipe":
+        return start.apply(self)
 
-    @classmethod
-    def read_start(
-        cls, recipe: TranslationRecipe, inputs: Inputs, earlier: Run | None
-    ) -> TranslationStart:
-        return read_init(recipe.init, recipe.init_parts, recipe.init_decoder, inputs.trust_code)
-
-    @classmethod
-    def started(cls, recipe: TranslationRecipe, start: TranslationStart) -> TranslationRecipe:
-        return start.apply(recipe)
-
-    def make_network(self) -> EncoderDecoder:
-        if not isinstance(pair := self.vocabulary, PairVocabulary):
-            return super().make_network()
-        return self.recipe.network(self.recipe.model_config(pair.target.size, pair.source.size))
+    def sized_config(self, vocabulary: PieceVocabulary | PairVocabulary) -> EncoderDecoderConfig:
+        if not isinstance(vocabulary, PairVocabulary):
+            return super().sized_config(vocabulary)
+        return self.model_config(vocabulary.target.size, vocabulary.source.size)
 
     def first_stage(self, network: EncoderDecoder) -> FirstStage | None:
-        if not self.recipe.first_stage_steps:
-            return None
-        return FirstStage(self.recipe.first_stage_steps, first_stage_variables(network))
-
-    def translator(
-        self,
-        checkpoint: os.PathLike | str | None = None,
-        decoding: BeamSearchConfig | SamplingConfig | None = None,
-        seed: int = 1,
-        backward: bool = False,
-    ) -> LineTranslator:
-        """Builds a `LineTranslator` with the weights of a checkpoint; see `load_network`.
-
-        Args:
-            decoding: settings of beam search or sampling; `None` means the settings of the recipe.
-            backward: whether to translate from the target language to the source language.
-        """
-        task = Translation(self.load_network(checkpoint), self.vocabulary, self.recipe.decoding)
-        return task.lines(decoding, seed, backward)
+        steps = self.first_stage_steps
+        return FirstStage(steps, first_stage_variables(network)) if steps else None
 
     def line_translator(
-        self, network: EncoderDecoder, decoding: BeamSearchConfig
+        self, network: EncoderDecoder, vocabulary: Any, decoding: BeamSearchConfig
     ) -> LineTranslator:
         """Builds a `LineTranslator`, which translates lines of text with `network`."""
-        return Translation(network, self.vocabulary, decoding).lines()
+        return Translation(network, vocabulary, decoding).lines()
 
-    @classmethod
-    def train_vocabulary(cls, recipe: TranslationRecipe, tfds: Tfds | None) -> PieceVocabulary:
-        return TranslationStart().vocabulary(recipe, tfds=tfds)
+    def train_vocabulary(self, tfds: Tfds | None) -> PieceVocabulary:
+        return TranslationStart().vocabulary(self, tfds=tfds)
 
-    def plan(self, start: TranslationStart, inputs: Inputs) -> Plan:
-        recipe, config, tfds = self.recipe, self.recipe.data, inputs.tfds
-        start.check(recipe)  # before the data are read, which may take minutes
-        recipe.check_metric((*TranslationObjective.metric_names, "bleu", "sacrebleu", "chrf"))
-        run = self.continued()
+    def plan(self, run: Run, start: TranslationStart, inputs: Inputs) -> Plan:
+        config, tfds = self.data, inputs.tfds
+        start.check(self)  # before the data are read, which may take minutes
+        self.check_metric((*TranslationObjective.metric_names, "bleu", "sacrebleu", "chrf"))
+        run.check_continues()
         train_split, validation_split = (
             config.parts.get(name, name) for name in (config.train_split, config.validation_split)
         )
         held_out = read_pairs(config.source, validation_split, *config.languages, tfds)
         validation_pairs = list(held_out[: config.validation_lines])
         references = [reference for _, reference in validation_pairs]
-        metric = recipe.metric.for_references(references)
+        metric = self.metric.for_references(references)
         vocabulary = run.vocabulary
         if inputs.vocabulary or vocabulary is None:
-            vocabulary = start.vocabulary(recipe, inputs.vocabulary, tfds)
+            vocabulary = start.vocabulary(self, inputs.vocabulary, tfds)
         if run.earlier:
             check_vocabulary(run.earlier.vocabulary.hash, vocabulary.hash, run.path)
         for name in ("languages", "normalization"):
@@ -302,7 +275,7 @@ class TranslationRun(Run):
                 "leave it out, or train a vocabulary by `macaron vocabulary`"
             )
         strategy = inputs.devices
-        if recipe.unsupervised and keras.backend.backend() == "jax":
+        if self.unsupervised and keras.backend.backend() == "jax":
             raise UserError("unsupervised=True works with the TensorFlow engine only")
         data = TranslationData.build(
             config.source,
@@ -320,12 +293,12 @@ class TranslationRun(Run):
             raise UserError(f"the text has only {tokens} tokens: lower data.batching.max_tokens")
         if is_tpu(strategy) and len(data.shapes) > 1:
             raise UserError("a TPU needs batches of one shape: set data.batching.shapes=1")
-        objective = recipe.make_objective(needs_static_shapes(strategy))
-        seed = recipe.training.seed
+        objective = self.make_objective(needs_static_shapes(strategy))
+        seed = self.training.seed
 
         def batches(step: int) -> tf.data.Dataset:
             rows = data.dataset(seed, step)
-            if not recipe.unsupervised:
+            if not self.unsupervised:
                 return rows
             return objective.dataset(rows, vocabulary.target, seed, step)
 
@@ -351,12 +324,29 @@ class TranslationRun(Run):
             validation_pairs,
             score,
             "source:      {}\nreference:   {}\ntranslation: {}",
-            initialize=lambda network: start.copy_to(network, recipe),
+            initialize=lambda network: start.copy_to(network, self),
             note=f", from {start.init.given}" if start.init else "",
             batches=batches,
             objective=objective,
             ended=ended,
         )
+
+
+def translator_of(
+    run: Run,
+    checkpoint: os.PathLike | str | None = None,
+    decoding: BeamSearchConfig | SamplingConfig | None = None,
+    seed: int = 1,
+    backward: bool = False,
+) -> LineTranslator:
+    """Builds a `LineTranslator` with the weights of a checkpoint; see `Run.load_network`.
+
+    Args:
+        decoding: settings of beam search or sampling; `None` means the settings of the recipe.
+        backward: whether to translate from the target language to the source language.
+    """
+    task = Translation(run.load_network(checkpoint), run.vocabulary, run.recipe.decoding)
+    return task.lines(decoding, seed, backward)
 
 
 def _warn_unequal_lengths(config: DataConfig, tfds: Tfds | None) -> None:

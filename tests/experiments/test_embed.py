@@ -13,7 +13,7 @@ from macaron_tf.data.tasks.definitions import TASKS
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.evaluation.similarity import cosines, unit_vectors
 from macaron_tf.model import load
-from macaron_tf.runs.embedding import EmbeddingRun
+from macaron_tf.runs.run import Run
 from macaron_tf.tasks import SentenceEmbedding
 from tests.harness import refuses
 from tests.toys import tasks as task_toys
@@ -74,7 +74,7 @@ def test_classes_and_triplets_are_learnt_too(toy, tmp_path, ran, refused, task, 
     ran(main, *command, "--set", f"source={source}", *BARELY)
     after = task_toys.validations(tmp_path / "next")[-1]["spearman"]
     assert after == pytest.approx(before, abs=1e-3)
-    recipe = EmbeddingRun.open(tmp_path / "next").recipe
+    recipe = Run.open(tmp_path / "next").recipe
     assert (recipe.objective, recipe.num_classes) == ("cosine", 0)
 
 
@@ -106,7 +106,7 @@ def test_a_run_starts_from_a_run(toy, run, tmp_path, refused):
     assert main([*command, f"{run}@best"]) == 0
     best = max(line["spearman"] for line in task_toys.validations(run))
     assert task_toys.validations(tmp_path / "next")[-1]["spearman"] == pytest.approx(best, abs=1e-3)
-    assert EmbeddingRun.open(tmp_path / "next").recipe.max_length == 16
+    assert Run.open(tmp_path / "next").recipe.max_length == 16
 
 
 def test_vectors_come_in_the_order_of_the_lines(run, encoder, tmp_path, ran, refused):

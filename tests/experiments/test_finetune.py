@@ -17,10 +17,10 @@ from macaron_tf.data.tasks.examples import Examples, read_examples
 from macaron_tf.engines.graph import TaskGraph
 from macaron_tf.errors import UserError
 from macaron_tf.runs.epochs import warn_start
-from macaron_tf.runs.finetuning import FinetuningRun, TaskData, by_split
-from macaron_tf.runs.pretraining import PretrainingRecipe, PretrainingRun
+from macaron_tf.runs.finetuning import TaskData, by_split
+from macaron_tf.runs.pretraining import PretrainingRecipe
 from macaron_tf.runs.recipe import override
-from macaron_tf.runs.run import saved_data_dir
+from macaron_tf.runs.run import Run, saved_data_dir
 from macaron_tf.runs.starts import read_start
 from macaron_tf.tasks import Limits, labelled
 from macaron_tf.tasks.sets import SetOutputs
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.quick
 
 
 def test_evaluate_says_what_the_training_has_measured(toy_run, toy, tmp_path, ran):
-    lines, run = toys.validations(toy_run), FinetuningRun.open(toy_run)
+    lines, run = toys.validations(toy_run), Run.open(toy_run)
     assert [line["step"] for line in lines] == [20, 40]
     assert {"loss", "accuracy", "score"} <= set(lines[0])
     assert lines[-1]["score"] > 0.95 and lines[-1]["loss"] < 0.3
@@ -175,7 +175,7 @@ def test_a_pre_training_run_gives_encoder_pooler_and_vocabulary(toy, tmp_path, c
         training=TrainingConfig(max_steps=1),
         corpus=CorpusConfig(sources="text:nowhere", sequence_length=12, pairs="next_sentence"),
     )
-    pretrained = toys.write_untrained(PretrainingRun(tmp_path / "bert", pretraining, vocabulary))
+    pretrained = toys.write_untrained(Run(tmp_path / "bert", pretraining, vocabulary))
     init, recipe, network = toys.not_yet_trained(f"{tmp_path}/bert@1")
     assert init.vocabulary.hash == vocabulary.hash
     assert recipe.model == "macaron_bert_tiny"
@@ -201,7 +201,7 @@ def test_a_pre_training_run_gives_encoder_pooler_and_vocabulary(toy, tmp_path, c
 
 def test_another_tasks_run_gives_its_encoder(toy_run):
     _, _, network = toys.not_yet_trained(str(toy_run), "finetune:cola")
-    toys.assert_same_weights(network.encoder, FinetuningRun.open(toy_run).load_network().encoder)
+    toys.assert_same_weights(network.encoder, Run.open(toy_run).load_network().encoder)
 
 
 def test_another_librarys_bert_is_a_recipe_of_ours(tmp_path):
@@ -296,6 +296,6 @@ def test_the_records_of_a_run_are_whole_or_one_sentence(toy_run, tmp_path, conte
 
 def resumed(path):
     """Opens a run, and reads each file that resumed training reads."""
-    run = FinetuningRun.open(path)
+    run = Run.open(path)
     run.checkpoint()
     run.data_record()

@@ -16,8 +16,8 @@ from experiments.commands import main
 from macaron_tf import models
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.model import Pretrained, load
-from macaron_tf.runs.finetuning import FinetuningRun, TaskData
-from macaron_tf.runs.pretraining import PretrainingRun
+from macaron_tf.runs.finetuning import TaskData, load_labelled_task
+from macaron_tf.runs.run import Run
 from macaron_tf.runs.starts import start_of
 from macaron_tf.tasks import labelled
 from macaron_tf.tasks.sets import SetOutputs
@@ -112,7 +112,7 @@ def test_rows_that_end_with_cls_are_read_too(folder, tmp_path, answered, refused
     vocabulary = SentencePieceVocabulary(proto, normalization=lower, cls_last=True)
     vocabulary.save(tmp_path / "vocabulary")
     for task in ("squad", "conll2003"):
-        given = (FinetuningRun, registry.load(f"finetune:{task}"), tmp_path, "xlnet_tiny")
+        given = (registry.load(f"finetune:{task}"), tmp_path, "xlnet_tiny")
         toys.write_run(tmp_path / task, *given, **toys.READING, **{"model.summary": "last"})
     flags = toys.toy_flags(folder, "squad2", model="xlnet_tiny")
     flags = [*toys.without(flags, "--vocabulary"), "--vocabulary", tmp_path / "vocabulary"]
@@ -150,8 +150,8 @@ def test_another_kinds_run_gives_its_encoder(task, folder):
 
 def test_a_diverged_models_outputs_score_nan(folder):
     for task, split in zip(READING, ("validation", "dev"), strict=True):
-        run = FinetuningRun.open(folder / task)
-        task_kind = run.load_labelled_task()
+        run = Run.open(folder / task)
+        task_kind = load_labelled_task(run)
         outputs_of = SetOutputs(task_kind, 8).compute
         examples = labelled(run.task).read(split, None, run.recipe.source)
         if task == "conll2003":
@@ -210,7 +210,7 @@ def test_a_run_of_pre_training_gives_its_scores_too(gpt):
     assert recipe.limits.causal
     assert isinstance(network, models.CausalClassifier) and not network.symmetric
     inputs = {"token_ids": np.array([[2, 5, 6, 7]], "int32")}
-    run = PretrainingRun.open(gpt)
+    run = Run.open(gpt)
     pretrained = run.load_network(run.checkpoint(None))
     np.testing.assert_array_equal(
         np.asarray(network.language_model(inputs)), np.asarray(pretrained(inputs))
@@ -267,7 +267,7 @@ def choosing(request, toy, tmp_path_factory):
 
 
 def test_choices_are_learnt_and_evaluated(choosing, tmp_path):
-    opened = FinetuningRun.open(choosing)
+    opened = Run.open(choosing)
     kinds = {"gpt_tiny": models.CausalMultipleChoice}
     kind = kinds.get(opened.recipe.model, models.EncoderMultipleChoice)
     assert isinstance(opened.build_network(), kind)
@@ -311,4 +311,4 @@ def test_an_export_chooses_as_predict_does(choosing, tmp_path, answered):
 def test_a_run_without_its_recipe_is_not_resumed(folder, tmp_path):
     run = shutil.copytree(folder / "conll2003", tmp_path / "run")
     (run / "recipe.json").unlink()
-    refuses("has checkpoints but no recipe.json", FinetuningRun.existing, run)
+    refuses("has checkpoints but no recipe.json", Run.existing, run)

@@ -18,9 +18,10 @@ from macaron_tf.model import load
 from macaron_tf.models import CausalClassifier
 from macaron_tf.objectives import TranslationObjective
 from macaron_tf.runs.embedding import read_encoder
-from macaron_tf.runs.finetuning import FinetuningRun
+from macaron_tf.runs.finetuning import load_labelled_task
+from macaron_tf.runs.run import Run
 from macaron_tf.runs.starts import read_start
-from macaron_tf.runs.text_to_text import TextRun, recipe_of_model
+from macaron_tf.runs.text_to_text import recipe_of_model
 from macaron_tf.tasks import labelled
 from macaron_tf.tasks.generation import frame_lines
 from macaron_tf.training.progress import read_lines
@@ -133,7 +134,7 @@ def test_a_run_from_it_is_trained_and_opened_again(system, xlnet_place, tmp_path
     losses = [line["loss"] for line in read_lines(run / "metrics.jsonl") if "loss" in line]
     # No row contains a token of probability 0.
     assert losses and max(losses) < 50
-    task = FinetuningRun.open(run).load_labelled_task()
+    task = load_labelled_task(Run.open(run))
     assert np.isfinite(toys.outputs_of(task, ["the wheel"], ["he"])).all()
 
 
@@ -222,7 +223,7 @@ def test_a_t5_is_fine_tuned(tables, tmp_path):
     found, run = read_hugging_face(tmp_path), tmp_path / "run"
     settings = [*BARELY, "max_target=16", f"source={tables}", f"init=hugging-face:{tmp_path}"]
     assert main(["train", "text_to_text:sst2", str(run), *flags(settings)]) == 0
-    opened = TextRun.open(run)
+    opened = Run.open(run)
     assert opened.vocabulary.hash == found.vocabulary.hash and not opened.recipe.starts
     network = opened.load_network("last")
     assert network.config == found.network.config
@@ -253,7 +254,7 @@ def test_a_batch_has_their_rows_and_their_loss(bart):
     start = read_start(f"hugging-face:{folder}", ["writer"])
     recipe = recipe_of_model(registry.load("text_to_text:summarization"), start.source)
     recipe = dataclasses.replace(recipe, label_smoothing=0.0, max_source=40, max_target=40)
-    texts = TextRun(None, recipe, start.vocabulary).text_vocabulary
+    texts = recipe.text_vocabulary(start.vocabulary)
     data = TranslationData.from_pairs(list(zip(LINES, TARGETS, strict=True)), texts)
     [batch] = [
         {name: batch[name].numpy() for name in ("source", "target")}
@@ -308,17 +309,18 @@ def test_what_a_run_answers_is_theirs(bart, answered):
 @pytest.mark.parametrize("static", [False, True])
 def test_a_search_s_scores_are_the_model_s_own(static, bart):
     _, _, folder = bart
-    opened = TextRun.open(folder / "run")
+    opened = Run.open(folder / "run")
     network, read = opened.load_network("last"), read_hugging_face(folder)
     assert opened.vocabulary.hash == read.vocabulary.hash and network.config == read.network.config
     toys.assert_same_weights(network, read.network, 1e-6)
     special = read.special
-    rows = [[*row, special.end] for row in opened.text_vocabulary.encode_lines(LINES)]
+    recipe, vocabulary = opened.recipe, opened.vocabulary
+    texts = recipe.text_vocabulary(vocabulary)
+    rows = [[*row, special.end] for row in texts.encode_lines(LINES)]
     source = tf.ragged.constant(rows, tf.int32).to_tensor(special.pad)
     spec = tf.TensorSpec(source.shape if static else (None, None), tf.int32)
-    search = dataclasses.replace(
-        opened.line_translator(network).config, beam_size=3, n_best=2, length_penalty=0.0
-    )
+    found = recipe.line_translator(network, vocabulary, recipe.decoding).config
+    search = dataclasses.replace(found, beam_size=3, n_best=2, length_penalty=0.0)
     greedy = SamplingConfig(temperature=0.0, max_length=6)
 
     def both(source):

@@ -11,7 +11,8 @@ from experiments.commands import main
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.examples import Examples, read_examples
-from macaron_tf.runs.finetuning import FinetuningRun
+from macaron_tf.runs.finetuning import load_labelled_task
+from macaron_tf.runs.run import Run
 from macaron_tf.tasks.sets import SetOutputs
 from tests.harness import refuses
 from tests.toys.numbers import number_pairs
@@ -66,7 +67,7 @@ def test_a_model_trained_in_one_language_is_scored_in_others(xnli, tmp_path, cap
     settings += ["training.max_steps=2", "model.dropout=0"]
     words = ["--init", start, *flags(settings)]
     assert main(["train", "finetune:xnli", run, *words]) == 0
-    opened = FinetuningRun.open(run)
+    opened = Run.open(run)
     assert opened.recipe.languages == ("en", "de") and opened.recipe.limits.language_id == 1
     scores = ["--data-dir", xnli, "--source", TOY, "--split", "validation"]
     evaluate = ["evaluate", run, *scores, "--output", str(tmp_path / "scores"), "--languages"]
@@ -76,7 +77,7 @@ def test_a_model_trained_in_one_language_is_scored_in_others(xnli, tmp_path, cap
     record = scores_in(tmp_path / "scores")
     assert record["languages"] == [*record["metrics"]] == ["en", "de"]
     # Once the two languages' vectors are swapped, German text read as English has German's outputs.
-    answering = opened.load_labelled_task()
+    answering = load_labelled_task(opened)
     of = SetOutputs(answering, opened.recipe.batch_size).compute
     task, tfds = get_task("xnli"), Tfds(xnli)
     examples = {code: read_examples(task, "validation", tfds, TOY, code) for code in ("en", "de")}
@@ -102,7 +103,7 @@ def test_the_language_of_a_run_goes_with_its_folder_and_its_export(tmp_path, ran
     own = flags(["max_length=24", "training.max_steps=2", "model.dropout=0"])
     ran(main, "train", "finetune:classify", run, *given, *own)
     dataclasses.replace(macaron_tf.load(run), recipe={}).save_pretrained(saved)
-    task = FinetuningRun.open(run).load_labelled_task()
+    task = load_labelled_task(Run.open(run))
     expected = tf.nn.softmax(outputs_of(task, texts)).numpy()
     english = SetOutputs(task, 8).compute(Examples([texts], None), "en")
     english = tf.nn.softmax(english).numpy()

@@ -14,7 +14,8 @@ from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.examples import read_examples
 from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.data.tasks.tags import TaggedSentences
-from macaron_tf.runs.finetuning import FinetuningRun, TaskData
+from macaron_tf.runs.finetuning import TaskData
+from macaron_tf.runs.run import Run
 from macaron_tf.tasks import labelled
 from tests.harness import refuses
 from tests.toys import tasks as toys
@@ -39,7 +40,7 @@ def own(toy, tmp_path_factory):
 
 def test_the_classes_of_a_table_go_with_the_run(own, tmp_path, ran, answered):
     folder, _ = own
-    run = FinetuningRun.open(folder / "run")
+    run = Run.open(folder / "run")
     best = toys.result_in(run.path)["best_score"]
     assert run.task.labels == ("1 star", "5 stars") and best > 0.9
     found = ran(main, "evaluate", folder / "run", "--output", tmp_path / "scores")
@@ -104,7 +105,7 @@ def test_tags_are_those_of_the_file(tmp_path, ran):
     flags = toys.toy_flags(tmp_path, "tag", source=source, **toys.TAGGING_SETTINGS)
     trained = ran(main, "train", "finetune:tag", tmp_path / "run", *flags)
     assert "words -> label: 5 classes, O, B-ORG, I-ORG, B-PER, I-PER" in trained.err
-    run = FinetuningRun.open(tmp_path / "run")
+    run = Run.open(tmp_path / "run")
     assert run.task.labels == ("O", "B-ORG", "I-ORG", "B-PER", "I-PER")
     assert toys.result_in(run.path)["best_score"] > 0.5
 
@@ -120,8 +121,8 @@ def test_a_word_without_a_piece_has_the_usual_tag(table, usual, tmp_path, answer
     """A word without tokens gets the usual tag from the command, the export and the baseline."""
     toys.write_reading(tmp_path)
     recipe = registry.load("finetune_bert:tag", settings=table)
-    toys.write_run(tmp_path / "run", FinetuningRun, recipe, tmp_path)
-    run = FinetuningRun.open(tmp_path / "run")
+    toys.write_run(tmp_path / "run", recipe, tmp_path)
+    run = Run.open(tmp_path / "run")
     words = ["ann", "\u200b", "saw", "\xad", "️"]
     found = answered(main, "predict", run.path, text=" ".join(words)).splitlines()
     assert [found[number] for number in (1, 3, 4)] == [f"{words[n]}\t{usual}" for n in (1, 3, 4)]

@@ -18,8 +18,8 @@ from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import USER_FILES, UserError
 from macaron_tf.layers.blocks import MacaronBlock
 from macaron_tf.models.catalog import build
-from macaron_tf.runs.finetuning import FinetuningRun
-from macaron_tf.runs.pretraining import PretrainingRun
+from macaron_tf.runs.finetuning import load_labelled_task
+from macaron_tf.runs.run import Run
 from macaron_tf.runs.translation import TranslationRecipe
 from tests.toys.pretraining import flags, toy_settings
 from tests.toys.processes import python
@@ -132,7 +132,7 @@ def test_a_strangers_block_goes_from_pre_training_to_an_export(outside, toy, ran
     assert [line["step"] for line in validations(outside / "run")] == [10, 20]
     [last] = validations(outside / "run")[1:]
     assert last["loss"] == pytest.approx(2 * last["nll"], rel=1e-4)  # the objective
-    run = PretrainingRun.open("run")
+    run = Run.open("run")
     assert run.recipe.model_config().block == OWN  # the run records the block's name
     block = macaron_tf.load("run").network.encoder.stack.blocks[0]
     assert (type(block).__module__, type(block).__name__) == ("stranger.parts", "MacaronBlock")
@@ -147,7 +147,7 @@ def test_a_strangers_block_goes_from_pre_training_to_an_export(outside, toy, ran
     assert "stopped after step 4: " in ran(main, "train", *more).out
     assert export(["tuned", "served"]) == 0
     texts = ["the film was good", "dull"]
-    expected = tf.nn.softmax(outputs_of(FinetuningRun.open("tuned").load_labelled_task(), texts))
+    expected = tf.nn.softmax(outputs_of(load_labelled_task(Run.open("tuned")), texts))
     # A new process answers with TensorFlow alone, and finds the block by its name.
     code = (
         "import json, sys, tensorflow as tf, tensorflow_text\n"

@@ -11,7 +11,7 @@ from experiments.commands import main
 from export.saved_model import main as export
 from macaron_tf.model import Pretrained
 from macaron_tf.models import EncoderClassifier, SiameseEncoder
-from macaron_tf.runs.finetuning import FinetuningRun
+from macaron_tf.runs.run import Run
 from macaron_tf.runs.starts import read_start
 from tests.harness import refuses, run_card
 from tests.toys.marks import slow
@@ -94,7 +94,7 @@ def test_a_quantized_run_answers_as_load_does(toy_run, answered, tmp_path):
     found = macaron_tf.load(toy_run)
     found.network.quantize("int8")
     found.save_pretrained(tmp_path / "int8")
-    network = FinetuningRun.open(tmp_path / "int8").load_network()
+    network = Run.open(tmp_path / "int8").load_network()
     assert_same_weights(network, found.network)
     assert answered(main, "predict", tmp_path / "int8", text="good film\n")
 

@@ -11,9 +11,9 @@ from experiments.commands import main
 from macaron_tf.data.tasks.definitions import TASKS, Task
 from macaron_tf.model import load
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
-from macaron_tf.runs.pretraining import PretrainingRun
+from macaron_tf.runs.run import Run
 from macaron_tf.runs.starts import read_start
-from macaron_tf.runs.text_to_text import TextRun, answers_of, check_answers
+from macaron_tf.runs.text_to_text import answers_of, check_answers
 from macaron_tf.training.progress import read_lines
 from tests.harness import refuses
 from tests.toys.marks import slow
@@ -32,7 +32,7 @@ def test_it_is_pre_trained_and_evaluated(
         settings = flags(t5_settings(recipe, "swish_rnn"))
         output = ran(main, "train", recipe, run, "--corpus", t5_corpus, *settings).out
         assert "train text_to_text:" in output and "train finetune" not in output
-    opened = PretrainingRun.open(run)
+    opened = Run.open(run)
     lines = read_lines(opened.path / "metrics.jsonl")
     assert lines[-1]["kind"] == "validation" and lines[-1]["loss"] < lines[0]["loss"]
     ran(main, "evaluate", run, "--corpus", t5_corpus, "--checkpoint", "last")
@@ -91,8 +91,10 @@ def test_from_pre_training_to_answers(tuned, answered):
 
 def test_a_long_line_is_cut_and_text_without_labels_is_not_scored(tuned, tmp_path, refused):
     run, _ = tuned
-    opened = TextRun.open(run)
-    [cut] = opened.line_translator(opened.load_network()).translate(["a " * 500]).warnings
+    opened = Run.open(run)
+    recipe, network = opened.recipe, opened.load_network()
+    translator = recipe.line_translator(network, opened.vocabulary, recipe.decoding)
+    [cut] = translator.translate(["a " * 500]).warnings
     assert "line 1" in cut and "only the first 127" in cut
     unlabelled = tmp_path / "test.tsv"
     unlabelled.write_text("sentence\na c\n")

@@ -25,13 +25,13 @@ from macaron_tf.errors import UserError
 from macaron_tf.evaluation.glue import decide
 from macaron_tf.evaluation.similarity import unit_vectors
 from macaron_tf.io.paths import as_path
-from macaron_tf.runs.elmo import ElmoRecipe, ElmoRun, embed
-from macaron_tf.runs.embedding import EmbeddingRun
-from macaron_tf.runs.finetuning import FinetuningRun
-from macaron_tf.runs.pretraining import PretrainingRecipe, PretrainingRun
+from macaron_tf.runs.elmo import ElmoRecipe, embed
+from macaron_tf.runs.finetuning import load_labelled_task
+from macaron_tf.runs.pretraining import PretrainingRecipe
 from macaron_tf.runs.recipe import override
-from macaron_tf.runs.text_to_text import TextRun, recipe_of_model
-from macaron_tf.runs.translation import TranslationRecipe, TranslationRun
+from macaron_tf.runs.run import Run
+from macaron_tf.runs.text_to_text import recipe_of_model
+from macaron_tf.runs.translation import TranslationRecipe, translator_of
 from macaron_tf.text import (
     NormalizationConfig,
     PairVocabulary,
@@ -111,7 +111,7 @@ class Kind:
 def fine_tuned(task: str, model: str = "bert_tiny", **settings) -> Callable:
     def write(path, vocabulary):
         recipe = registry.load(f"finetune:{task}")
-        write_run(path, FinetuningRun, recipe, vocabulary.parent, model, **{**LONG, **settings})
+        write_run(path, recipe, vocabulary.parent, model, **{**LONG, **settings})
 
     return write
 
@@ -121,8 +121,8 @@ def rows_of(**columns) -> list[dict]:
 
 
 def classes(path, columns):
-    run = FinetuningRun.open(path)
-    outputs = outputs_of(run.load_labelled_task(), *columns)
+    run = Run.open(path)
+    outputs = outputs_of(load_labelled_task(run), *columns)
     if run.task.regression:
         return rows_of(score=decide(run.task, outputs))
     labels = [run.task.labels[label] for label in decide(run.task, outputs)]
@@ -131,7 +131,7 @@ def classes(path, columns):
 
 
 def spans(path, columns):
-    found = outputs_of(FinetuningRun.open(path).load_labelled_task(), *columns)
+    found = outputs_of(load_labelled_task(Run.open(path)), *columns)
     judged = decide_answered(found.answers, found.threshold)
     judged = {name: np.asarray(value) for name, value in judged.items()}
     start, end = (np.where(judged["answered"], found.answers[n], 0) for n in ("start", "end"))
@@ -140,7 +140,7 @@ def spans(path, columns):
 
 
 def tags(path, columns):
-    task = FinetuningRun.open(path).load_labelled_task()
+    task = load_labelled_task(Run.open(path))
     outputs = outputs_of(task, *columns)
     return rows_of(
         words=map(at_spaces, columns[0]),
@@ -155,7 +155,7 @@ def vectors(path, columns):
 
 
 def layers(path, columns):
-    words, found = zip(*embed(ElmoRun.open(path).load_network(), *columns), strict=True)
+    words, found = zip(*embed(Run.open(path).load_network(), *columns), strict=True)
     return rows_of(words=words, vectors=found, lengths=map(len, words))
 
 
@@ -181,8 +181,8 @@ def completions(draw: GenerationConfig):
 
 
 def translations(path, columns):
-    run = TranslationRun.open(path)
-    found = run.translator(decoding=dataclasses.replace(run.recipe.decoding, n_best=2))
+    run = Run.open(path)
+    found = translator_of(run, decoding=dataclasses.replace(run.recipe.decoding, n_best=2))
     answers = found.translate(*columns)
     rows = [
         {"translations": [one.text for one in row], "scores": [one.score for one in row]}
@@ -199,7 +199,7 @@ def write_elmo(path, vocabulary):
     settings += ["model.filters=((1,4),(2,4))", "sources=text:x"]
     recipe = registry.load("elmo_tiny", ElmoRecipe, settings)
     words = WordVocabulary(("<UNK>", "<S>", "</S>", "the", "漢字"))
-    write_untrained(ElmoRun(as_path(path), recipe, words))
+    write_untrained(Run(as_path(path), recipe, words))
 
 
 def language_model(model: str, *settings: str) -> Callable:
@@ -211,7 +211,7 @@ def language_model(model: str, *settings: str) -> Callable:
         else:
             every += ["model.initializer_range=0.9", "model.max_length=256"]
         recipe = registry.load(model, PretrainingRecipe, [*every, "corpus.sequence_length=256"])
-        write_untrained(PretrainingRun(as_path(path), recipe, PieceVocabulary.load(vocabulary)))
+        write_untrained(Run(as_path(path), recipe, PieceVocabulary.load(vocabulary)))
 
     return write
 
@@ -223,7 +223,7 @@ def text_to_text(model: str, task: str) -> Callable:
         start = macaron_tf.load(before)
         recipe = recipe_of_model(registry.load(f"text_to_text:{task}"), start)
         recipe = override(recipe, ["max_source=250", "max_target=14"])
-        write_untrained(TextRun(as_path(path), recipe, start.vocabulary))
+        write_untrained(Run(as_path(path), recipe, start.vocabulary))
 
     return write
 
@@ -236,11 +236,11 @@ def write_translator(path, vocabulary):
     if isinstance(found, PairVocabulary):  # the source has its own encoder
         settings.append("model.num_source_layers=1")
     recipe = registry.load("multi30k_macaron_tiny", TranslationRecipe, settings)
-    write_untrained(TranslationRun(as_path(path), recipe, found))
+    write_untrained(Run(as_path(path), recipe, found))
 
 
 def write_embedder(path, vocabulary):
-    given = (EmbeddingRun, registry.load("sentence_bert:stsb"), vocabulary.parent, "swish_rnn_tiny")
+    given = (registry.load("sentence_bert:stsb"), vocabulary.parent, "swish_rnn_tiny")
     write_run(path, *given, **LONG)
 
 
@@ -334,7 +334,7 @@ def export(folder, name: str) -> None:
     if kind.keras:
         other, *flags = kind.keras
         if kind.expected is translations:
-            beams = TranslationRun.open(folder / other).recipe.decoding.beam_size
+            beams = Run.open(folder / other).recipe.decoding.beam_size
             flags = ["--n-best", "2", "--beam-size", str(beams)]
         (folder / name).symlink_to(folder / other)
         macaron_tf.load(folder / other).network.save(folder / f"{name}.keras")

@@ -17,9 +17,8 @@ from macaron_tf.decoding import GenerationConfig
 from macaron_tf.engines import certificate, graph
 from macaron_tf.engines.warm_up import WARMUP_REQUESTS
 from macaron_tf.io.serving import failed_rows
-from macaron_tf.runs.finetuning import FinetuningRun
-from macaron_tf.runs.text_to_text import TextRun
-from macaron_tf.runs.translation import TranslationRun
+from macaron_tf.runs.run import Run
+from macaron_tf.runs.translation import translator_of
 from macaron_tf.tasks import translation
 from macaron_tf.tasks.generation import TaskGenerator, frame_lines
 from tests.export.serving_toys import call
@@ -66,9 +65,9 @@ def record_of(version):
 @pytest.fixture(scope="module")
 def number_hypotheses(folder):
     """Returns the two best hypotheses of the translation run for each line of `NUMBERS`."""
-    run = TranslationRun.open(folder / "numbers")
+    run = Run.open(folder / "numbers")
     decoding = dataclasses.replace(run.recipe.decoding, n_best=2)
-    return run.translator(decoding=decoding).translate(NUMBERS).hypotheses
+    return translator_of(run, decoding=decoding).translate(NUMBERS).hypotheses
 
 
 @functools.cache
@@ -89,7 +88,7 @@ def test_half_a_character_is_refused_in_python_too(folder):
     ways = (
         macaron_tf.load(folder / "tags").predict,
         macaron_tf.load(folder / "vectors").task.encode,
-        TranslationRun.open(folder / "numbers").translator().translate,
+        translator_of(Run.open(folder / "numbers")).translate,
         macaron_tf.load(folder / "answers_bart").task.generator.complete,
     )
     for way in ways:
@@ -119,14 +118,14 @@ def test_controls_out_of_range_are_refused(folder, bad):
 
 
 def test_at_temperature_0_it_is_predicts_greedy_answer(folder):
-    run = TextRun.open(folder / "answers_bart")
+    run = Run.open(folder / "answers_bart")
     network, ended = run.load_network(), 0
     greedy = dataclasses.replace(run.recipe.decoding, beam_size=1)
     lines = ["a c\td b", "b c\ta d", "a", "d d d d d"]
     for most in (run.recipe.max_target, 3):  # complete answers, and truncated ones
         run = dataclasses.replace(run, recipe=dataclasses.replace(run.recipe, max_target=most))
         sources = [line.decode() for line in frame_lines("mrpc", tf.constant(lines)).numpy()]
-        expected = run.line_translator(network, greedy).translate(sources)
+        expected = run.recipe.line_translator(network, run.vocabulary, greedy).translate(sources)
         generator = TaskGenerator(network, run.vocabulary, **run.recipe.usage()["answers"])
         found = generator.complete(lines, GenerationConfig(temperature=0.0))
         assert [one.text for [one] in found] == expected.best
@@ -235,11 +234,11 @@ def test_a_classifier_without_a_run_is_one_where_its_classes_have_names(folder, 
 
 def test_every_export_is_on_record(folder):
     for name, task in (("classes", "sst2"), ("spans", "squad2"), ("tags", "conll2003")):
-        record, run = record_of(served(folder, name)), FinetuningRun.open(folder / name)
+        record, run = record_of(served(folder, name)), Run.open(folder / name)
         assert record["task"] == task and record["vocabulary"] == run.vocabulary.hash
     record = record_of(served(folder, "classes"))
     assert record["labels"] == ["negative", "positive"]
-    assert record["checkpoint"] == FinetuningRun.open(folder / "classes").checkpoint().name
+    assert record["checkpoint"] == Run.open(folder / "classes").checkpoint().name
     record = record_of(served(folder, "vectors"))
     assert record["pooling"] == "mean" and record["max_length"] == 48
     written = ("continues", 256, "step-00000001"), ("answers_bart", 250, "answers_bart")

@@ -10,7 +10,7 @@ from tests.fuzz.profiles import examples, hypothesis, strategies, survive  # iso
 
 import macaron_tf
 from macaron_tf.data.corpus.reading import PretrainingCorpus, stream_dataset
-from macaron_tf.runs.translation import TranslationRun
+from macaron_tf.runs.run import Run
 from tests.toys.pretraining import prepare
 
 
@@ -27,9 +27,9 @@ def corpus(tmp_path_factory) -> pathlib.Path:
 
 
 def open_run(folder: pathlib.Path) -> None:
-    """Opens a run with `macaron_tf.load` and with `TranslationRun`; a `UserError` is allowed."""
+    """Opens a run with `macaron_tf.load` and with `Run`; a `UserError` is allowed."""
     survive(macaron_tf.load, folder)
-    opened = survive(TranslationRun.open, folder)
+    opened = survive(Run.open, folder)
     if opened is not None and (chosen := survive(opened.checkpoint)) is not None:
         survive(opened.load_network, chosen)
 

@@ -28,7 +28,7 @@ def check(name: str, settings: list[str]) -> None:
     if recipe is None or survive(recipe.model_config) is None:
         return
     survive(recipe.make_objective)
-    again = recipe_from_json(type(recipe), recipe.to_json(), "recipe.json")
+    again = recipe_from_json(recipe.to_json(), "recipe.json")
     assert again.to_json() == recipe.to_json()
 
 

@@ -13,8 +13,8 @@ from macaron_tf.data.tasks.examples import Examples
 from macaron_tf.data.tasks.questions import Questions
 from macaron_tf.data.tasks.tags import TaggedSentences, at_spaces
 from macaron_tf.io.paths import as_path
-from macaron_tf.runs.finetuning import FinetuningRun
 from macaron_tf.runs.recipe import override, recipe_from_json
+from macaron_tf.runs.run import Run
 from macaron_tf.runs.starts import read_start
 from macaron_tf.tasks import LabelledTask, QuestionAnswering, TokenClassification
 from macaron_tf.tasks.sets import SetOutputs
@@ -123,9 +123,9 @@ def not_yet_trained(location: str, recipe: str = "finetune:sst2", *settings: str
     init = read_start(location)
     recipe = registry.load(recipe, settings=["max_length=16", *settings])
     recipe = recipe.changed(**init.settings)
-    recipe = recipe_from_json(type(recipe), recipe.to_json(), "recipe.json")
+    recipe = recipe_from_json(recipe.to_json(), "recipe.json")
     init.check(recipe.model_config(init.vocabulary.size))
-    network = FinetuningRun(None, recipe, init.vocabulary).build_network()
+    network = Run(None, recipe, init.vocabulary).build_network()
     init.copy_to(network)
     return init, recipe, network
 
@@ -325,10 +325,10 @@ def write_tfds(folder, features, **splits):
 TINY = {**SHRUNK, "model.initializer_range": 0.9}
 
 
-def write_run(path, run_class, recipe, vocabulary, model="bert_tiny", **more) -> None:
+def write_run(path, recipe, vocabulary, model="bert_tiny", **more) -> None:
     """Writes a run folder with random weights: an encoder or a task model."""
     given = {"model": model, **TINY, **more}
     recipe = override(recipe, [f"{name}={value}" for name, value in given.items()])
     vocabulary = load_encoder_vocabulary(vocabulary / "vocabulary")
-    run = run_class(as_path(path), recipe, vocabulary)
+    run = Run(as_path(path), recipe, vocabulary)
     write_untrained(run, metrics={"best_f1_thresh": -0.5})

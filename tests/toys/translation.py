@@ -5,9 +5,9 @@ import pathlib
 from experiments import registry
 from macaron_tf.io.paths import as_path
 from macaron_tf.runs.corpora import train_vocabulary
-from macaron_tf.runs.pretraining import PretrainingRecipe, PretrainingRun
+from macaron_tf.runs.pretraining import PretrainingRecipe
 from macaron_tf.runs.recipe import override
-from macaron_tf.runs.translation import TranslationRun
+from macaron_tf.runs.run import Run
 from tests.toys.numbers import number_pairs, number_settings
 from tests.toys.pretraining import toy_settings
 from tests.toys.tasks import write_untrained
@@ -35,7 +35,7 @@ def make_start(folder: pathlib.Path, recipe: str, *settings: str, seed: int = 1)
     every += ["vocabulary.size=60", "corpus.sequence_length=24", "model.max_length=40"]
     every.append("model.num_layers=1" if recipe == "xlm_tiny" else "model.num_encoder_layers=2")
     made = registry.load(recipe, PretrainingRecipe, [*every, *settings])
-    run = PretrainingRun(as_path(folder / "run"), made, train_vocabulary(made))
+    run = Run(as_path(folder / "run"), made, train_vocabulary(made))
     write_untrained(run, seed)
     return str(run.path)
 
@@ -60,6 +60,6 @@ def begun(start, recipe, source, **changes):
     """
     made = override(start.apply(registry.load(recipe)), settings(source, 5, **changes))
     start.check(made)
-    network = TranslationRun(None, made, start.vocabulary(made)).build_network()
+    network = Run(None, made, start.vocabulary(made)).build_network()
     start.copy_to(network, made)
     return made, network

@@ -12,7 +12,7 @@ from annotated_types import Ge
 
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
-from macaron_tf.models import TemporalConfig, TemporalModel
+from macaron_tf.models import TemporalConfig
 from macaron_tf.objectives import SequenceObjective
 from macaron_tf.runs.recipe import MAY_CHANGE, Recipe, as_user_errors
 from macaron_tf.runs.run import Inputs, Plan, Run
@@ -134,6 +134,7 @@ class SequenceRecipe(Recipe):
     """
 
     kind = "sequence"
+    vocabulary_class = None
     may_change = (*MAY_CHANGE, "data")
 
     task: Annotated[str, OneOf(tuple(TASKS))]
@@ -171,33 +172,13 @@ class SequenceRecipe(Recipe):
     def make_objective(self, static_shapes: bool = False) -> SequenceObjective:
         return SequenceObjective(TASKS[self.task].loss, skip_padding=not static_shapes)
 
-
-@dataclasses.dataclass(frozen=True)
-class SequenceRun(Run):
-    """A training run of a TCN or recurrent model on a sequence task, finished or not.
-
-    The folder of the run contains no vocabulary.
-
-    Attributes:
-        vocab_size: vocabulary size of the data; `None` if the data are not token ids.
-    """
-
-    recipe_class = SequenceRecipe
-    vocabulary_class = None
-
-    vocab_size: int | None = None
-
-    def make_network(self) -> TemporalModel:
-        return self.recipe.network(self.recipe.model_config(self.vocab_size))
-
-    def plan(self, start: None, inputs: Inputs) -> Plan:
-        self.recipe.check_metric([TASKS[self.recipe.task].metric])
-        return self.plan_of(TASKS[self.recipe.task].read_data(self.recipe, inputs.tfds))
-
-    def plan_of(self, data: TaskData) -> Plan:
-        """Plans the training on the data of the task."""
+    def plan(self, run: Run, start: None, inputs: Inputs) -> Plan:
+        self.check_metric([TASKS[self.task].metric])
+        run.check_continues()
+        data = TASKS[self.task].read_data(self, inputs.tfds)
         return Plan(
-            run=dataclasses.replace(self, vocab_size=data.vocab_size),
+            run=run,
+            config=self.model_config(data.vocab_size),
             batches=data.train,
             validation=lambda network: lambda model, step: task_metrics(model, data.validation),
             fingerprint=data.fingerprint,

@@ -11,7 +11,8 @@ from experiments.commands import main
 from experiments.compare.commands import main as compare
 from macaron_tf.engines import certificate
 from macaron_tf.model import load
-from macaron_tf.runs.elmo import ElmoRun, embed
+from macaron_tf.runs.elmo import embed
+from macaron_tf.runs.run import Run
 from macaron_tf.training.progress import read_lines
 from tests.toys.pretraining import flags
 from tests.toys.runs import elmo
@@ -91,7 +92,7 @@ def test_another_text_is_not_scored_as_the_held_out_one(text, run, capsys):
 
 @pytest.mark.slow
 def test_lines_of_any_length_are_embedded_alike(run):
-    opened = ElmoRun.open(run)
+    opened = Run.open(run)
     network = opened.load_network(opened.checkpoint("last"))
     lines = ["0 red and 1 blue", "2", "0 red " * 1500, "", "1"]
     together = list(embed(network, lines))
@@ -108,7 +109,7 @@ def test_words_are_embedded_by_command(run, tmp_path, ran):
     (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
     ran(main, "predict", run, "--input", tmp_path / "lines.txt", "--output", out)
     found = np.load(out)
-    for number, (words, vectors) in enumerate(embed(ElmoRun.open(run).load_network(), lines)):
+    for number, (words, vectors) in enumerate(embed(Run.open(run).load_network(), lines)):
         assert found[f"words_{number}"].tolist() == words
         np.testing.assert_allclose(found[f"line_{number}"], vectors, atol=1e-5)
     assert [*found["words_0"]] == ["0", "red", "and", "1", "blue", "."]

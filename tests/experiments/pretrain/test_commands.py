@@ -15,9 +15,9 @@ from macaron_tf.errors import UserError
 from macaron_tf.runs import pretraining as training
 from macaron_tf.runs import trainer as loop
 from macaron_tf.runs.corpora import vocabulary_lines
-from macaron_tf.runs.pretraining import PretrainingRecipe, PretrainingRun, VocabularyConfig
+from macaron_tf.runs.pretraining import PretrainingRecipe, VocabularyConfig
 from macaron_tf.runs.recipe import override, recipe_from_json
-from macaron_tf.runs.run import Inputs
+from macaron_tf.runs.run import Inputs, Run
 from macaron_tf.text import load_encoder_vocabulary
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.progress import read_lines
@@ -50,7 +50,7 @@ def test_it_learns_which_letter_a_document_says(trained, corpus):
     assert [line["step"] for line in lines] == [30, 60, 90]
     # Chance level is 1 in 10. The end of a sentence is unpredictable.
     assert lines[-1]["accuracy"] > 0.7
-    opened = PretrainingRun.open(trained)
+    opened = Run.open(trained)
     answer = macaron_tf.load(trained).predict("c c [MASK] c c", top=3)
     [words], [shares] = answer["words"], answer["probabilities"]
     assert words[0] == "c" and shares[0] > 0.5
@@ -114,8 +114,8 @@ def test_nothing_is_traced_again_and_memory_stays_flat(source, corpus, tmp_path,
     settings = [*toy_settings(source, steps=2_000), "training.validate_every=500"]
     settings.append("training.save_every_steps=500")
     recipe = registry.load("swish_rnn_tiny", settings=settings)
-    run = PretrainingRun(tmp_path / "run", recipe, None)
-    loop.fit(run.plan(None, Inputs(corpus=corpus)))
+    run = Run(tmp_path / "run", recipe, None)
+    loop.fit(recipe.plan(run, None, Inputs(corpus=corpus)))
     assert models[0].updates.traces == {"train": 1, "test": 1}
     # Kilobytes; the first 500 updates fill the allocator's pools.
     assert memory[2_000] - memory[500] < 20_000
@@ -128,7 +128,7 @@ def test_a_shard_that_is_damaged_since_the_corpus_was_opened(source, corpus, tmp
     [shard] = (tmp_path / "corpus").glob("train*")
     content = shard.read_bytes()
     recipe = registry.load("bert_tiny", settings=toy_settings(source, 20))
-    plan = PretrainingRun(tmp_path / "run", recipe, None).plan(None, inputs)
+    plan = recipe.plan(Run(tmp_path / "run", recipe), None, inputs)
     shard.write_bytes(content[: len(content) // 2])
     refuses(f"{shard} is missing or damaged", loop.fit, plan)
     shard.write_bytes(content)
@@ -272,7 +272,7 @@ def test_a_vocabulary_sees_every_language_as_often(recipe):
 
 def test_a_model_has_the_corpus_languages(recipe):
     assert recipe.model_config(100).num_languages == 2
-    again = recipe_from_json(PretrainingRecipe, recipe.to_json(), "recipe.json")
+    again = recipe_from_json(recipe.to_json(), "recipe.json")
     assert again == recipe and again.corpus.languages == ("en", "ne")
     none = override(recipe, ["model.num_languages=0"])
     assert none.model_config(100).num_languages == 0
@@ -295,7 +295,7 @@ def test_a_second_phase_starts_from_the_first_ones_weights(trained, source, tmp_
     command = ["train", "bert_tiny", run, "--init", trained, *flags(changes)]
     out = ran(main, *command).out
     assert "parts that start from random weights, " in out and "pooler, sentence_pair" in out
-    opened, before = PretrainingRun.open(run), PretrainingRun.open(trained)
+    opened, before = Run.open(run), Run.open(trained)
     assert opened.recipe.init == str(trained) and opened.vocabulary.hash == before.vocabulary.hash
     assert opened.recipe.model_config().hidden_dim == 32  # from the first run
     one, other = opened.load_network(), before.load_network("best")

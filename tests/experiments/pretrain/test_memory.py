@@ -12,7 +12,7 @@ from export import saved_model
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.decoding import GenerationConfig
 from macaron_tf.model import load
-from macaron_tf.runs.pretraining import PretrainingRun
+from macaron_tf.runs.run import Run
 from macaron_tf.training import state
 from macaron_tf.training.progress import read_lines
 from tests.harness import ids
@@ -57,7 +57,7 @@ def whole(settings, corpus, tmp_path_factory):
 
 
 def memory_of(run) -> dict[str, np.ndarray]:
-    with np.load(PretrainingRun.open(run).checkpoint("last") / "training_state.npz") as arrays:
+    with np.load(Run.open(run).checkpoint("last") / "training_state.npz") as arrays:
         return {name: arrays[name] for name in arrays.files if name.startswith("memory/")}
 
 
@@ -122,9 +122,9 @@ def test_xlnet_s_content_stream_is_fine_tuned(block, settings, corpus, tmp_path)
     settings = [*settings, f"model.block={block}", "training.max_steps=2", "model.num_layers=1"]
     settings += ["training.warmup_steps=1"]
     assert train("xlnet_tiny", run, corpus, settings) == 0
-    network = PretrainingRun.open(run).load_network()
+    network = Run.open(run).load_network()
     _, _, classifier = not_yet_trained(str(run))
-    vocabulary = PretrainingRun.open(run).vocabulary
+    vocabulary = Run.open(run).vocabulary
     token_ids = ids(2, 9, vocab_size=vocabulary.pieces)
     segment_ids = (np.arange(9) > np.array([[3], [5]])).astype("int32")
     inputs = {"token_ids": token_ids, "segment_ids": segment_ids}

@@ -7,7 +7,8 @@ import tensorflow as tf
 from experiments import registry
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.distribution import Workers
-from macaron_tf.runs.pretraining import PretrainingRecipe, PretrainingRun, _batches
+from macaron_tf.runs.pretraining import PretrainingRecipe, _batches
+from macaron_tf.runs.run import Run
 from tests.toys.numbers import NUMBERS, number_pairs
 from tests.toys.pretraining import flags, prepare, toy_settings
 from tests.toys.runs import check_resumed
@@ -65,7 +66,7 @@ def test_clm_reads_one_language_a_batch_from_position_0_on(sources, tmp_path):
         assert "position_ids" not in batch  # the default starts at 0
         found.append(language)
     assert set(found) == {0, 1}
-    network = PretrainingRun(tmp_path, recipe, pieces).build_network()
+    network = Run(tmp_path, recipe, pieces).build_network()
     counted = {**batch, "position_ids": np.tile(np.arange(24), (4, 1))}
     np.testing.assert_array_equal(network.hidden_states(counted), network.hidden_states(batch))
     other = {**batch, "language_ids": 1 - batch["language_ids"]}

@@ -12,11 +12,13 @@ import types
 import pytest
 
 from experiments.commands import main
+from experiments.evaluation import translation as evaluation
 from macaron_tf.cli.launcher import main as launched
 from macaron_tf.data.sources.names import HeldOut
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.errors import UserError
-from macaron_tf.runs.translation import DataConfig, TranslationRun
+from macaron_tf.runs.run import Run
+from macaron_tf.runs.translation import DataConfig
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.training.progress import read_lines
 from tests.toys.numbers import number_pairs, number_settings, write_numbers
@@ -192,7 +194,7 @@ def repeating(monkeypatch):
         rows = lambda lines: [types.SimpleNamespace(best=lines, hypotheses=lines)]  # noqa: E731
         return types.SimpleNamespace(config=decoding, stream=rows)
 
-    monkeypatch.setattr(TranslationRun, "translator", translator)
+    monkeypatch.setattr(evaluation, "translator_of", translator)
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +224,7 @@ def test_the_same_command_goes_on_where_it_stopped(stopped):
     assert "resuming after step 10" in stopped.out
     assert f"training text: {300 - held} pairs" in stopped.out
     assert f"tsv:{stopped.file}: {held} of 300 pairs are held out for validation" in stopped.err
-    assert TranslationRun.open(stopped.run).recipe.training.max_steps == 20
+    assert Run.open(stopped.run).recipe.training.max_steps == 20
 
 
 def test_the_held_out_pairs_are_the_validation_split(stopped, tmp_path, refused, repeating):
@@ -245,7 +247,7 @@ def test_the_held_out_pairs_are_the_validation_split(stopped, tmp_path, refused,
 def test_a_run_is_not_resumed_with_other_settings(other, stopped, capsys):
     assert train(stopped.run, [*stopped.settings, other]) == 2
     assert f"{stopped.run} was trained with" in capsys.readouterr().err
-    assert TranslationRun.open(stopped.run).recipe.training.seed == 1
+    assert Run.open(stopped.run).recipe.training.seed == 1
 
 
 def test_a_run_is_not_resumed_with_another_vocabulary(stopped, tmp_path, capsys):

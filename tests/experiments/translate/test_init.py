@@ -16,8 +16,8 @@ from macaron_tf.decoding import BackTranslationObjective, BeamSearchConfig, tran
 from macaron_tf.models.encoder_decoder import Backward
 from macaron_tf.objectives import TranslationObjective, shift_right
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
-from macaron_tf.runs.pretraining import PretrainingRun
-from macaron_tf.runs.translation import TranslationRun, _warn_unequal_lengths
+from macaron_tf.runs.run import Run
+from macaron_tf.runs.translation import _warn_unequal_lengths
 from macaron_tf.runs.translation_start import read_init as read_start
 from macaron_tf.text import PairVocabulary
 from tests.toys.numbers import write_numbers
@@ -79,10 +79,7 @@ def test_the_rows_of_the_papers_table(starts, number_text):
     language model.
     """
     masked, causal = starts["xlm"], starts["causal"]
-    blocks = {
-        run: PretrainingRun.open(run).load_network().encoder.stack.blocks[0]
-        for run in (masked, causal)
-    }
+    blocks = {run: Run.open(run).load_network().encoder.stack.blocks[0] for run in (masked, causal)}
     for parts, decoder, expected in (
         (["encoder"], None, {"encoder": masked}),
         (["embeddings"], None, {}),
@@ -113,7 +110,7 @@ def test_it_trains_resumes_and_is_used_as_any_translation(
     shutil.rmtree(whole / "checkpoints")
     ran(main, "train", "--resume", whole)
     assert_same_run(whole, run)
-    assert isinstance(TranslationRun.open(run).vocabulary, PairVocabulary)
+    assert isinstance(Run.open(run).vocabulary, PairVocabulary)
     assert main([*words[:2], str(run), *words[3:]]) == 2
     assert "was started with --init" in capsys.readouterr().err
     check_use(run, tmp_path, answered)
@@ -146,8 +143,8 @@ def test_a_whole_model_behind_a_new_encoder_in_two_stages(
     command = ["train", BART, run, "--init", starts["bart"]]
     german = {**GERMAN, "training.warmup_steps": 2}
     assert main([*command, *flags(settings(german_text, 4, **german))]) == 0
-    pretrained = PretrainingRun.open(starts["bart"]).load_network()
-    opened = TranslationRun.open(run)
+    pretrained = Run.open(starts["bart"]).load_network()
+    opened = Run.open(run)
     first = opened.load_network("last")
     assert first.config.source_vocab_size == opened.vocabulary.source.size == 56
     assert first.config.vocab_size == opened.vocabulary.target.size == 64
@@ -169,13 +166,13 @@ def test_a_whole_model_behind_a_new_encoder_in_two_stages(
 
 def test_t5_stands_behind_a_new_encoder_too(starts, german_text):
     recipe, network = begun(read_start(starts["t5"]), BART, german_text, **GERMAN)
-    pretrained = PretrainingRun.open(starts["t5"]).load_network()
+    pretrained = Run.open(starts["t5"]).load_network()
     assert differing(network, pretrained) == set()
-    vocabulary = PretrainingRun.open(starts["t5"]).vocabulary
+    vocabulary = Run.open(starts["t5"]).vocabulary
     assert network.config.vocab_size == vocabulary.size + SENTINEL_ROWS
     assert network.config.num_source_layers == 3  # the recipe's number
     assert (recipe.model, recipe.sentinel_rows) == ("t5_tiny", SENTINEL_ROWS)
-    stage = TranslationRun(None, recipe, vocabulary).first_stage(network)
+    stage = recipe.first_stage(network)
     trained = [weight for weight in network.weights if stage.trains(weight)]
     assert len(trained) == len(network.source_encoder.weights) + 1  # no positions, no bias
 
@@ -233,7 +230,7 @@ def batch() -> dict[str, tf.Tensor]:
 
 def test_each_side_reads_and_writes_both_languages(start, network):
     """The backward model equals the forward model with the two language vectors exchanged."""
-    own = PretrainingRun.open(start).load_network().encoder.embeddings.languages
+    own = Run.open(start).load_network().encoder.embeddings.languages
     np.testing.assert_array_equal(network.source_embeddings.languages, own)
     np.testing.assert_array_equal(network.target_embeddings.languages, own[::-1])
     source, greedy = batch()["source"], BeamSearchConfig(beam_size=1, max_length=12)
@@ -279,7 +276,7 @@ def test_the_loss_is_the_mean_of_four(network):
 
 def test_noise_keeps_most_tokens_near_their_places(start, number_text):
     made, _ = begun(read_start(start), UNSUPERVISED, number_text, **HALVES)
-    objective, vocabulary = made.make_objective(), PretrainingRun.open(start).vocabulary
+    objective, vocabulary = made.make_objective(), Run.open(start).vocabulary
     rows = tf.data.Dataset.from_tensors(batch()).repeat(3)
     first, second, _ = objective.dataset(rows, vocabulary, 1)
     again = next(iter(objective.dataset(rows, vocabulary, 1, start_step=1)))
