@@ -247,14 +247,15 @@ class Pretrained(ModelParts):
 
         Args:
             texts: training texts, pairs of texts as tuples, or lists of words for a tagger.
-            labels: for each text the name of its class, its score as a float, or the list of its
-                words' tags.
+            labels: for each text the name of its class, the list of all its classes' names, its
+                score as a float, or the list of its words' tags.
             validation: texts and labels to validate on; `None` means that a tenth of the training
                 texts is held out.
             folder: folder for the run, which keeps its checkpoints and metrics and continues after
                 an interruption; `None` means a temporary folder.
-            task: `"classify"`, `"regress"`, `"tag"` or `"choose"`; `None` means that of the type of
-                the labels. The texts of `"choose"` are dictionaries with the columns of a table.
+            task: `"classify"`, `"multilabel"`, `"regress"`, `"tag"` or `"choose"`; `None` means
+                that of the type of the labels. The texts of `"choose"` are dictionaries with the
+                columns of a table.
             seed: random seed for initial weights, shuffling and dropout.
             settings: further settings of `FinetuningRecipe`, such as `epochs` (default 3),
                 `batch_size` (32), `max_length` in tokens (128), `head_dropout` (0.1) and

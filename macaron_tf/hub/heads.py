@@ -26,6 +26,8 @@ from macaron_tf.models.tasks import (
 from macaron_tf.tasks.labelled import Limits, SpanLimits
 from macaron_tf.tasks.model_parts import ModelParts
 
+_MULTI_LABEL = "multi_label_classification"  # value of `problem_type`
+_HEAD_KINDS = {"multilabel": "classification"}  # kinds of tasks with the head of another kind
 _CLASSIFIER = ("ForSequenceClassification", "text-classification", "classification", "num_classes")
 # Dict mapping macaron_tf's classes with a task head to the suffix of the other library's class, the
 # name of the task on the Hub, `Task.kind`, and the argument for the number of classes.
@@ -155,7 +157,7 @@ class Heads:
         [kernel] = find_entry("head/dense/kernel", head.table).names
         count = len(arrays.arrays[kernel]) if arrays.has(kernel) else 0
         reason = "" if count else f"the weights have no {kernel}"
-        if problem == "multi_label_classification" or (problem == "regression" and count > 1):
+        if count > 1 if problem == "regression" else count == 1 and problem == _MULTI_LABEL:
             reason = f"no task of macaron_tf has problem_type={problem!r} with {count} outputs"
         elif network_class is EncoderTokenClassifier and count == 1:
             reason = "a tagger needs at least two classes"
@@ -190,7 +192,7 @@ class Heads:
         network, network_class, fields = model.network, type(model.network), _task_record(model)
         head = self.tasks[network_class]
         kind = fields[RECORD]["task"]["kind"] if fields else CLASSES[network_class][2]
-        if kind != CLASSES[network_class][2]:
+        if _HEAD_KINDS.get(kind, kind) != CLASSES[network_class][2]:
             raise UserError(f"no head of transformers answers a task of kind {kind!r}")
         if network_class is EncoderQuestionAnswering:
             return fields
@@ -208,7 +210,7 @@ class Heads:
             fields["label2id"] = {name: index for index, name in enumerate(names)}
         if network_class in (EncoderClassifier, CausalClassifier):
             problem = "single_label_classification" if layer.num_classes > 1 else "regression"
-            fields["problem_type"] = problem
+            fields["problem_type"] = _MULTI_LABEL if kind == "multilabel" else problem
         return fields
 
     def other_activation(self, network: keras.Model) -> str | None:
@@ -254,7 +256,10 @@ def _recorded_task(
         task, limits = Task(**record["task"]), Limits(**record["limits"])
         metrics = {str(name): float(value) for name, value in record["metrics"].items()}
     *_, kind, count_argument = CLASSES[network_class]
-    if task.kind != kind or (count_argument and len(task.labels) != len(labels)):
+    is_several = config.get("problem_type") == _MULTI_LABEL
+    fits = _HEAD_KINDS.get(task.kind, task.kind) == kind
+    fits &= (task.kind == "multilabel") == is_several
+    if not fits or (count_argument and len(task.labels) != len(labels)):
         return None
     if count_argument and task.labels != labels:
         usual_tag = task.usual_tag if task.usual_tag in labels else None
@@ -278,10 +283,12 @@ def _default_task(config: ForeignConfig, network_class: type, labels: tuple[str,
         table = TableSettings(text=("context",), choices=columns, classes=choice_names)
         return table.described(get_task("choose", own=True))
     # transformers' GLUE script records the name of the task in `finetuning_task`.
-    glue = TASKS.get(str(config.get("finetuning_task")))
+    is_several = config.get("problem_type") == _MULTI_LABEL
+    glue = None if is_several else TASKS.get(str(config.get("finetuning_task")))
     if glue and glue.kind == CLASSES[network_class][2] and len(glue.labels) == len(labels):
         return dataclasses.replace(glue, labels=labels)
     name = "tag" if network_class is EncoderTokenClassifier else "classify" if labels else "regress"
+    name = "multilabel" if is_several else name
     return TableSettings(text=("text",), classes=labels).described(get_task(name, own=True))
 
 

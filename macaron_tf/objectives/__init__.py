@@ -16,6 +16,7 @@ from macaron_tf.objectives.replaced_tokens import ReplacedTokenObjective
 from macaron_tf.objectives.tasks import (
     ClassificationObjective,
     CosineObjective,
+    MultiLabelObjective,
     PairClassificationObjective,
     SequenceObjective,
     SpanObjective,

@@ -89,6 +89,22 @@ class ClassificationObjective(TaskObjective):
         return base.cross_entropy(labels, logits), weights, base.correct(logits, labels)
 
 
+@dataclass(frozen=True)
+class MultiLabelObjective(TaskObjective):
+    """Mean binary cross-entropy of C classes, of which any number may apply.
+
+    A prediction is correct if it is correct for every class. `label (B, C)` int32 is 1 for each
+    class that applies.
+    """
+
+    def losses(self, logits, batch):
+        weights = batch["weight"]
+        labels = _labels_where(weights[:, None] > 0, batch["label"])
+        losses = ops.binary_crossentropy(ops.cast(labels, "float32"), logits, from_logits=True)
+        is_right = ops.all((logits > 0) == (labels > 0), axis=-1)
+        return ops.mean(losses, axis=-1), weights, ops.cast(is_right, "float32")
+
+
 class SpanObjective(TaskObjective):
     """Objective of extractive question answering: mean cross-entropy of answer start and end.
 

@@ -43,7 +43,7 @@ def fit_examples(
         settings: further settings of `FinetuningRecipe`.
     """
     texts, labels = [*training[0]], [*training[1]]
-    task = task or _task_of(labels)
+    task = task or _task_of(texts, labels)
     sets = {"train": _records(task, texts, labels)}
     pattern = "train"
     if validation is not None:
@@ -71,11 +71,13 @@ def fit_examples(
     plan.ended(fit(plan))
 
 
-def _task_of(labels: list[Any]) -> str:
+def _task_of(texts: list[Any], labels: list[Any]) -> str:
     if labels and all(isinstance(label, float | np.floating) for label in labels):
         return "regress"
-    has_tags = any(isinstance(label, list | tuple | np.ndarray) for label in labels)
-    return "tag" if has_tags else "classify"
+    if not any(isinstance(label, list | tuple | set | np.ndarray) for label in labels):
+        return "classify"
+    # Each word has a tag; a text, or a pair of texts, has any number of labels.
+    return "tag" if isinstance(texts[0], list | np.ndarray) else "multilabel"
 
 
 def _records(task: str, texts: list[Any], labels: list[Any]) -> list[dict[str, Any]]:
@@ -91,5 +93,6 @@ def _records(task: str, texts: list[Any], labels: list[Any]) -> list[dict[str, A
         names = ("text", "text_b") if isinstance(texts[0], tuple | list) else ("text",)
         rows = zip(*columns_of(names, [texts])[0], strict=True)
         columns = [dict(zip(names, row, strict=True)) for row in rows]
-        values = [float(label) if task == "regress" else str(label) for label in labels]
+        convert = {"regress": float, "multilabel": lambda names: sorted(map(str, names))}
+        values = [*map(convert.get(task, str), labels)]
     return [{**row, "label": value} for row, value in zip(columns, values, strict=True)]

@@ -7,7 +7,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderConfig
 from macaron_tf.models.base import Model
 from macaron_tf.tasks.base import Decoding, TaskKind
-from macaron_tf.tasks.classification import Classification, MultipleChoice
+from macaron_tf.tasks.classification import Classification, MultiLabel, MultipleChoice
 from macaron_tf.tasks.embedding import SentenceEmbedding, WordVectors
 from macaron_tf.tasks.filling import Filling
 from macaron_tf.tasks.generation import Continuation, TextToText
@@ -19,6 +19,7 @@ from macaron_tf.tasks.translation import Translation
 
 TASK_CLASSES: tuple[type[TaskKind], ...] = (
     Classification,
+    MultiLabel,
     MultipleChoice,
     QuestionAnswering,
     TokenClassification,

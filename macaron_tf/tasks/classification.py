@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -17,14 +17,18 @@ from macaron_tf.data.tasks.encoding import (
 )
 from macaron_tf.data.tasks.examples import Examples, read_examples
 from macaron_tf.errors import UserError, needed
-from macaron_tf.evaluation.glue import decide, score
+from macaron_tf.evaluation.glue import decide, f1, score
 from macaron_tf.models import (
     CausalClassifier,
     CausalMultipleChoice,
     EncoderClassifier,
     EncoderMultipleChoice,
 )
-from macaron_tf.objectives import AuxiliaryLanguageObjective, ClassificationObjective
+from macaron_tf.objectives import (
+    AuxiliaryLanguageObjective,
+    ClassificationObjective,
+    MultiLabelObjective,
+)
 from macaron_tf.tasks.base import require
 from macaron_tf.tasks.labelled import LabelledTask, Limits, named_classes
 from macaron_tf.tasks.model_parts import ModelParts
@@ -142,6 +146,67 @@ class Classification(LabelledTask):
 
     def baseline(self, train: Examples) -> Callable[[Examples], np.ndarray]:
         return bag_of_words(self.task, train)
+
+
+class MultiLabel(Classification):
+    """Classification of one or two texts to which any number of the classes apply.
+
+    Outputs: `labels (B, C)` strings, the names of the classes whose probability is above one half,
+    with "" in place of the others; `probabilities (B, C)` float32, each from 0 to 1, and `classes
+    (B, C)` strings as of `Classification`. The network computes logits `(N, C)`.
+    """
+
+    name = "multi-label classifier"
+    kind = "multilabel"
+    networks = ()
+
+    @property
+    def answer(self) -> str:
+        return f"any of the classes {' '.join(self.task.labels)}"
+
+    def conclude(self, computed: tf.Tensor, extras: None) -> dict[str, tf.Tensor]:
+        names = tf.broadcast_to(tf.constant(self.task.labels), tf.shape(computed))  # (B, C)
+        chosen = tf.where(computed > 0, names, "")
+        return {"labels": chosen, "probabilities": tf.sigmoid(computed), "classes": names}
+
+    def rows(self, outputs: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+        return [{**row, "labels": [*filter(None, row["labels"])]} for row in super().rows(outputs)]
+
+    @property
+    def objective(self) -> MultiLabelObjective:
+        return MultiLabelObjective()
+
+    def training_objective(self, config, language_weight) -> MultiLabelObjective:
+        return self.objective
+
+    def decide(self, outputs: np.ndarray) -> np.ndarray:
+        return outputs > 0  # (N, C)
+
+    def score(self, predictions: np.ndarray, examples: Examples) -> dict[str, float]:
+        pairs = zip(predictions.T, examples.labels.T, strict=True)  # (N,) each, for C classes
+        return self.with_score(
+            {
+                "micro_f1": f1(predictions.ravel(), examples.labels.ravel()),
+                "macro_f1": float(np.mean([f1(*pair) for pair in pairs])),
+                "exact": float(np.mean((predictions == examples.labels).all(axis=1))),
+            }
+        )
+
+    def answers(self, outputs: np.ndarray, examples: Examples) -> list[list[int]]:
+        return [np.flatnonzero(row).tolist() for row in self.decide(outputs)]
+
+    def line(self, answer: Any) -> str:
+        """Formats an answer as its labels, separated by commas, and all probabilities."""
+        shares = (f"{share:.4f}" for share in answer["probabilities"])
+        return "\t".join([",".join(answer["labels"]), *shares]) + "\n"
+
+    def constants(self, train: Examples, examples: Examples) -> Iterator[np.ndarray]:
+        ranks = np.argsort(np.argsort(-train.labels.sum(axis=0)))  # the most frequent class is 0
+        for count in range(len(ranks) + 1):
+            yield np.tile(ranks < count, (len(examples), 1))
+
+    def baseline(self, train: Examples) -> None:
+        return None
 
 
 class MultipleChoice(Classification):

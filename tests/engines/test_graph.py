@@ -42,7 +42,7 @@ def writer() -> Pretrained:
 
 
 TEXTS, PAIRS = ["a b", "c d"], [("a b", "a"), ("c d", "a")]
-CLASSES, SCORES = ["one", "two"], [4.5, 1.0]
+CLASSES, SCORES, SEVERAL = ["one", "two"], [4.5, 1.0], [["one", "two"], []]
 
 
 @pytest.mark.thorough
@@ -51,6 +51,7 @@ CLASSES, SCORES = ["one", "two"], [4.5, 1.0]
     [
         (PretrainingEncoder, "bert_tiny", TEXTS, CLASSES),
         (PretrainingEncoder, "bert_tiny", PAIRS, SCORES),
+        (PretrainingEncoder, "bert_tiny", TEXTS, SEVERAL),
         *slow(
             (LanguageModel, "gpt2_tiny", TEXTS, CLASSES),
             (LanguageModel, "llama_tiny", TEXTS, CLASSES),
@@ -67,6 +68,8 @@ def test_an_encoder_is_fine_tuned_and_answers(network_class, name, texts, labels
     found = tuned.predict(texts)
     if labels == CLASSES:
         assert [answer["label"] for answer in found] == labels
+    elif labels == SEVERAL:
+        assert [answer["labels"] for answer in found] == labels
     else:
         assert found[0] > found[1]
     assert load(tmp_path / "run").predict(texts) == found

@@ -6,9 +6,11 @@ import warnings
 import numpy as np
 import pytest
 
-from macaron_tf.data.tasks.definitions import TASKS
+from macaron_tf.data.tasks.definitions import TASKS, get_task
+from macaron_tf.data.tasks.examples import Examples
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation import glue
+from macaron_tf.tasks import labelled
 from tests.harness import rejects
 
 COLA, MRPC, STSB, MULTIRC = (TASKS[name] for name in ("cola", "mrpc", "stsb", "multirc"))
@@ -147,3 +149,15 @@ def test_submission_errors(tmp_path):
         with pytest.raises(error, match=reason):
             written(*asked)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_several_classes_agree_with_scikit_learn():
+    metrics, draw = pytest.importorskip("sklearn.metrics"), np.random.default_rng(0).integers
+    labels, predictions = draw(2, size=(2, 40, 5))
+    labels[:, 4] = predictions[:, 4] = 0  # a class that nothing has
+    task = labelled(get_task("multilabel", own=True))
+    found = task.score(predictions > 0, Examples((), labels))
+    for name, average in (("micro_f1", "micro"), ("macro_f1", "macro")):
+        expected = metrics.f1_score(labels, predictions, average=average, zero_division=0)
+        assert found[name] == pytest.approx(expected, rel=1e-12)
+    assert found["exact"] == pytest.approx(metrics.accuracy_score(labels, predictions))

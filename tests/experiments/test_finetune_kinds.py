@@ -153,7 +153,7 @@ def test_a_diverged_models_outputs_score_nan(folder):
         run = Run.open(folder / task)
         task_kind = load_labelled_task(run)
         outputs_of = SetOutputs(task_kind, 8).compute
-        examples = labelled(run.task).read(split, None, run.recipe.source)
+        examples = labelled(run.recipe.task_definition).read(split, None, run.recipe.source)
         if task == "conll2003":
             outputs = outputs_of(examples)
             outputs[3][0, 0] = np.nan

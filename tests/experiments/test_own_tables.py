@@ -42,7 +42,7 @@ def test_the_classes_of_a_table_go_with_the_run(own, tmp_path, ran, answered):
     folder, _ = own
     run = Run.open(folder / "run")
     best = toys.result_in(run.path)["best_score"]
-    assert run.task.labels == ("1 star", "5 stars") and best > 0.9
+    assert run.recipe.task_definition.labels == ("1 star", "5 stars") and best > 0.9
     found = ran(main, "evaluate", folder / "run", "--output", tmp_path / "scores")
     assert "24 examples of validation" in found.out and "24 of 240 examples" in found.err
     assert toys.scores_in(tmp_path / "scores")["metrics"]["score"] == best
@@ -106,7 +106,7 @@ def test_tags_are_those_of_the_file(tmp_path, ran):
     trained = ran(main, "train", "finetune:tag", tmp_path / "run", *flags)
     assert "words -> label: 5 classes, O, B-ORG, I-ORG, B-PER, I-PER" in trained.err
     run = Run.open(tmp_path / "run")
-    assert run.task.labels == ("O", "B-ORG", "I-ORG", "B-PER", "I-PER")
+    assert run.recipe.task_definition.labels == ("O", "B-ORG", "I-ORG", "B-PER", "I-PER")
     assert toys.result_in(run.path)["best_score"] > 0.5
 
 
@@ -128,8 +128,9 @@ def test_a_word_without_a_piece_has_the_usual_tag(table, usual, tmp_path, answer
     assert [found[number] for number in (1, 3, 4)] == [f"{words[n]}\t{usual}" for n in (1, 3, 4)]
     tags = macaron_tf.load(run.path).task.serve([" ".join(words)])["tags"].numpy()[0]
     assert [f"{word}\t{tag.decode()}" for word, tag in zip(words, tags, strict=True)] == found[:5]
-    train = TaggedSentences([["a"]], [np.array([run.task.outside - 1])])
-    assert labelled(run.task).baseline(train)(TaggedSentences([["new"]], None)) == [[usual]]
+    task = run.recipe.task_definition
+    train = TaggedSentences([["a"]], [np.array([task.outside - 1])])
+    assert labelled(task).baseline(train)(TaggedSentences([["new"]], None)) == [[usual]]
 
 
 @pytest.mark.slow

@@ -123,10 +123,11 @@ def rows_of(**columns) -> list[dict]:
 def classes(path, columns):
     run = Run.open(path)
     outputs = outputs_of(load_labelled_task(run), *columns)
-    if run.task.regression:
-        return rows_of(score=decide(run.task, outputs))
-    labels = [run.task.labels[label] for label in decide(run.task, outputs)]
-    names = [run.task.labels] * len(labels)
+    task = run.recipe.task_definition
+    if task.regression:
+        return rows_of(score=decide(task, outputs))
+    labels = [task.labels[label] for label in decide(task, outputs)]
+    names = [task.labels] * len(labels)
     return rows_of(label=labels, probabilities=tf.nn.softmax(outputs).numpy(), classes=names)
 
 

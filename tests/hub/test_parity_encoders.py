@@ -166,18 +166,30 @@ def test_a_modern_bert_of_ours_is_theirs(windows, tmp_path, caplog):
     assert tokenizer("a b ab")["input_ids"] == [2, *made.vocabulary.encode_lines(["a b ab"])[0], 3]
 
 
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"problem_type": "multi_label_classification"}, "has problem_type='multi_label"),
-        ({"problem_type": "regression"}, "has problem_type='regression' with 3 outputs"),
-    ],
-)
-def test_a_head_without_a_task_here_is_left_out(options, reason, tmp_path, capsys):
-    peers.make("bert", "ForSequenceClassification", tmp_path, num_labels=3, **options)
+def test_a_head_without_a_task_here_is_left_out(tmp_path, capsys):
+    options = {"num_labels": 3, "problem_type": "regression"}
+    peers.make("bert", "ForSequenceClassification", tmp_path, **options)
     read = read_hugging_face(tmp_path)
     assert read.unread == ("classifier.bias", "classifier.weight") and read.pooler
-    assert reason in capsys.readouterr().err
+    assert "has problem_type='regression' with 3 outputs" in capsys.readouterr().err
+
+
+def test_a_multi_label_classifier_answers_as_theirs_and_is_written(tmp_path):
+    options = {"num_labels": 3, "problem_type": "multi_label_classification"}
+    (tmp_path / "theirs").mkdir()
+    peers.make("bert", "ForSequenceClassification", tmp_path / "theirs", **options)
+    model = macaron_tf.load(f"hugging-face:{tmp_path / 'theirs'}")
+    model.save_pretrained(tmp_path / "ours", format="hugging-face")
+    for folder in ("theirs", "ours"):
+        theirs = opened(transformers.AutoModelForSequenceClassification, tmp_path / folder)
+        assert theirs.config.problem_type == options["problem_type"]
+        answer = macaron_tf.load(f"hugging-face:{tmp_path / folder}").predict("a b")
+        ids = torch.tensor([[2, *model.vocabulary.encode_lines(["a b"])[0], 3]])
+        with torch.no_grad():
+            expected = theirs(ids).logits.sigmoid()[0].numpy()
+        np.testing.assert_allclose(answer["probabilities"], expected, rtol=0, atol=1e-5)
+        chosen = [f"LABEL_{index}" for index in np.flatnonzero(expected > 0.5)]
+        assert answer["labels"] == chosen
 
 
 @pytest.mark.parametrize("lower_case", [True, False])

@@ -8,6 +8,7 @@ from macaron_tf.models import TemporalConfig, TemporalModel
 from macaron_tf.objectives import (
     ClassificationObjective,
     CosineObjective,
+    MultiLabelObjective,
     PairClassificationObjective,
     SequenceObjective,
     SpanObjective,
@@ -71,6 +72,18 @@ def test_cross_entropy_of_the_rows_that_count(dtype, tolerance):
     metrics = metrics_from_sums(sums)
     assert metrics["loss"] == pytest.approx(nll / 4, rel=tolerance)
     assert metrics["accuracy"] == right / 4
+
+
+def test_each_of_several_classes_is_a_decision():
+    logits = normal(4, 3)
+    labels = np.array([[0, 0, 0], [1, 1, 1], logits[2] > 0, [-1, 9, 0]], "int32")
+    batch = batch_of(labels, [1, 1, 1, 0])
+    sums = floats(MultiLabelObjective()(answering(logits), batch, training=False))
+    chances = 1 / (1 + np.exp(-logits[:3].astype("float64")))
+    nll = -np.log(np.where(labels[:3] > 0, chances, 1 - chances)).mean(axis=1)
+    right = ((logits[:3] > 0) == (labels[:3] > 0)).all(axis=1).sum()
+    assert sums["loss_sum"] == pytest.approx(nll.sum(), rel=1e-6)
+    assert (sums["weight"], sums["correct_sum"]) == (3, right)
 
 
 def test_squared_error_of_a_number():

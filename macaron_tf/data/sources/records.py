@@ -87,7 +87,7 @@ class Records:
             yield values
 
     def texts(
-        self, fields: Sequence[str], may_be_empty: Sequence[str] = ()
+        self, fields: Sequence[str], may_be_empty: Sequence[str] = (), several: str | None = None
     ) -> Iterator[tuple[str, list[str]]]:
         """Yields the place and the texts in `fields` for each record.
 
@@ -95,6 +95,7 @@ class Records:
 
         Args:
             may_be_empty: names of fields whose texts may be empty, or missing in a JSON record.
+            several: name of a field whose lists are joined by commas instead.
         """
         for field in fields:
             if (count := self.fields.count(field)) != 1:
@@ -103,7 +104,9 @@ class Records:
                 raise UserError(f"{found} ({known}): give --set table.text and table.label")
         for where, values in self.rows(fields, may_be_empty):
             texts = [
-                value if type(value) is str else _text(where, field, value)
+                value
+                if type(value) is str
+                else _text(where, field, value, "," if field == several else " ")
                 for field, value in zip(fields, values, strict=True)
             ]
             is_checked = not (self.may_be_empty or all(map(str.strip, texts)))
@@ -236,9 +239,9 @@ def _names(where: str, field: str, value: Any, classes: Sequence[str]) -> Any:
     return classes[value] if value >= 0 else ""
 
 
-def _text(where: str, field: str, value: Any) -> str:
+def _text(where: str, field: str, value: Any, separator: str = " ") -> str:
     if isinstance(value, list):
-        return " ".join(_text(where, field, item) for item in value)
+        return separator.join(_text(where, field, item) for item in value)
     if not isinstance(value, str | int | float):
         raise UserError(f"{where}: {field!r} is {value!r:.40}, but must be text or a number")
     return str(value)

@@ -30,8 +30,9 @@ class Task(Settings):
             `"classification"`.
         metrics: main metrics. The mean of these metrics is the main score.
         kind: name of a class of `macaron_tf.tasks` that reads, trains and answers the task:
-            `"classification"` of one or two texts, `"spans"`, `"tags"` or `"choice"`.
-            `"classification"` includes regression. `"spans"` is extractive question answering.
+            `"classification"` of one or two texts, `"multilabel"`, `"spans"`, `"tags"` or
+            `"choice"`. `"classification"` includes regression. In `"multilabel"`, any number of
+            classes apply to a text. `"spans"` is extractive question answering.
             `"tags"` assigns a class to each word. `"choice"` is multiple choice among the `second`
             fields.
         lists: in multiple choice, fields that hold lists in a TensorFlow Datasets record. One name
@@ -251,6 +252,14 @@ TASKS = {task.name: task for task in _TASKS}
 # Tasks on the user's own table, which determines the columns and the classes.
 _TABLE_TASKS = (
     Task("classify", first=(), more_metrics=("macro_f1",), own=True),
+    Task(
+        "multilabel",
+        first=(),
+        kind="multilabel",
+        metrics=("micro_f1",),
+        more_metrics=("macro_f1", "exact"),
+        own=True,
+    ),
     Task("regress", first=(), metrics=("pearson",), more_metrics=("spearman",), own=True),
     Task("tag", first=(), kind="tags", metrics=("f1",), own=True),
     Task("choose", first=(), kind="choice", own=True),

@@ -44,7 +44,8 @@ class Examples(Columns):
             example has fewer choices than the task allows, "" stands for each missing choice. In
             triplets, the texts are the anchor, the positive and the negative. A sequence of 16 MB
             or more may be a `Texts` object, which is stored on disk.
-        labels: `(N,)` int32 classes or indices of the correct choices, or float32 scores. Scores
+        labels: `(N,)` int32 classes or indices of the correct choices; `(N, C)` int32, 1 for each
+            class that applies, if several may apply; or `(N,)` float32 scores. Scores
             from the user's table are float64, because such scores may have any range. `None` means
             that the labels are missing or withheld, or that the examples are triplets.
         indices: `(N,)` int64, index of each example in the benchmark, which submission files need.
@@ -100,7 +101,7 @@ def read_examples(
         TFDS dataset may have empty texts, such as some answers of MultiRC.
     """
     parsed = task.parse_source(source, *TABLE_FORMS)
-    choices, needs_labels = task.kind == "choice", False
+    choices, several, needs_labels = task.kind == "choice", task.kind == "multilabel", False
     if parsed.kind == "tfds" and not task.own:
         rows = _tfds_rows(task, parsed.location, split, tfds, language)
     else:
@@ -110,19 +111,22 @@ def read_examples(
     sides = [side for side in (task.first, task.question, *seconds) if side]
     columns = [GrowingTexts() for _ in sides]
     labels, indices, unlabelled = array.array("d"), [], ""
+    width = task.num_classes if several else 1
     for where, texts, label, index in rows:
         parts = iter(texts)
         for column, side in zip(columns, sides, strict=True):
             column.append(" ".join(itertools.islice(parts, len(side))))
-        answer = _parse_label(task, label, where) if label or needs_labels else math.nan
-        if math.isnan(answer) and not unlabelled:
+        is_given = label or needs_labels or (several and label is not None)
+        answer = _parse_label(task, label, where) if is_given else math.nan
+        if not is_given and not unlabelled:
             unlabelled = where
         if choices:
             _check_choices(task, texts[-len(task.second) :], answer, where)
-        labels.append(answer)
+        labels.extend(answer if several and is_given else [answer] * width)
         if index is not None:
             indices.append(index)
-    is_known = ~np.isnan(np.array(labels))  # (N,)
+    table = np.array(labels).reshape(-1, width)  # (N, 1) or (N, C)
+    is_known = ~np.isnan(table[:, 0])  # (N,)
     columns = [column.finish() for column in columns]
     if unlabelled and is_known.any():
         if not task.undecided:
@@ -131,7 +135,8 @@ def read_examples(
         columns = [GrowingTexts(texts).finish() for texts in known]
     questions = columns.pop(1) if task.question else None
     dtype = (np.float64 if task.own else np.float32) if task.regression else np.int32
-    answers = np.array(labels)[is_known].astype(dtype) if is_known.any() else None
+    known_labels = table[is_known].astype(dtype)
+    answers = (known_labels if several else known_labels[:, 0]) if is_known.any() else None
     numbers, groups = np.array(indices or np.arange(len(columns[0])), np.int64), None
     if task.grouped:  # the index of an example is that of its answer
         numbers, groups = numbers[:, 2], numbers[:, :2]
@@ -139,9 +144,10 @@ def read_examples(
 
 
 # The place of an example for messages, its texts in the order of the task's fields, its label (""
-# if it is missing or withheld), and its index in the benchmark, or `None`. In a grouped task, the
-# index consists of the numbers of its paragraph, its question and its answer.
-_Rows = Iterator[tuple[str, list[str], str, Any]]
+# if it is missing or withheld, `None` if the table has no labels), and its index in the benchmark,
+# or `None`. In a grouped task, the index consists of the numbers of its paragraph, its question and
+# its answer.
+_Rows = Iterator[tuple[str, list[str], str | None, Any]]
 
 
 def _tfds_rows(task: Task, names: str, split: str, tfds, language: str | None) -> _Rows:
@@ -202,14 +208,16 @@ def _table_rows(task: Task, table: Records, needs_labels: bool) -> _Rows:
     labels = (task.label,) if needs_labels or task.label in table.fields else ()
     may_be_empty = (task.label, *(task.second if task.kind == "choice" else ()))
     quoted, first_quoted, paragraphs, questions = 0, "", {}, {}
-    for number, (where, texts) in enumerate(table.texts((*fields, *labels), may_be_empty)):
+    several = task.label if task.kind == "multilabel" else None
+    rows = table.texts((*fields, *labels), may_be_empty, several)
+    for number, (where, texts) in enumerate(rows):
         if table.keeps_quotes and any(text[:1] == '"' == text[1:][-1:] for text in texts):
             quoted, first_quoted = quoted + 1, first_quoted or where
         index = None
         if task.grouped:  # equal texts get the same paragraph or question
             paragraph = paragraphs.setdefault(texts[0], len(paragraphs))
             index = [paragraph, questions.setdefault((*texts[:2],), len(questions)), number]
-        yield where, texts[: len(fields)], texts[-1].strip() if labels else "", index
+        yield where, texts[: len(fields)], texts[-1].strip() if labels else None, index
     if quoted:
         lines = f"in {quoted:,} {plural('line', quoted)}"
         why = f"quotes surround a text, {lines}, and are part of it, because the file is no .csv"
@@ -225,7 +233,13 @@ def _check_choices(task: Task, choices: Sequence[str], answer: float, where: str
         raise UserError(f"{where}: the correct choice, {task.second[int(answer)]}, is empty")
 
 
-def _parse_label(task: Task, text: str, where: str) -> int | float:
+def _parse_label(task: Task, text: str, where: str) -> Any:
+    """Returns a class, a score, or for each class 1 if it is among the comma-separated names."""
+    if task.kind == "multilabel":
+        names = set(label_names(text))
+        if strange := sorted(names - {*task.labels}):
+            _parse_label(dataclasses.replace(task, kind="classification"), strange[0], where)
+        return [float(name in names) for name in task.labels]
     if task.regression:
         low, high = task.score_range or (-math.inf, math.inf)
         with contextlib.suppress(ValueError):
@@ -242,6 +256,11 @@ def _parse_label(task: Task, text: str, where: str) -> int | float:
     lookalikes = [name for name in task.labels if normalize_label(name) == normalize_label(text)]
     shown = f"{text[:40]!a}, which looks like {lookalikes[0]!a}," if lookalikes else repr(text[:40])
     raise UserError(f"{where}: {shown} in column {task.label!r} is not {allowed}: correct it")
+
+
+def label_names(text: str) -> list[str]:
+    """Splits the labels of an example at commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def normalize_label(label: str) -> str:

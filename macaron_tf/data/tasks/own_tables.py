@@ -15,7 +15,7 @@ from macaron_tf.data.sources.records import Records, open_records, quoted
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks import tags as tagging
 from macaron_tf.data.tasks.definitions import Task
-from macaron_tf.data.tasks.examples import read_examples, warn_alike
+from macaron_tf.data.tasks.examples import label_names, read_examples, warn_alike
 from macaron_tf.errors import UserError, warn
 from macaron_tf.settings import Natural, Positive, Settings
 
@@ -35,7 +35,7 @@ _MAX_CLASSES = 20  # maximum number of classes, unless half the number of lines 
 
 @dataclasses.dataclass(frozen=True)
 class TableSettings(Settings):
-    """Columns and classes of a table for the tasks classify, regress, tag and choose.
+    """Columns and classes of a table for the tasks classify, multilabel, regress, tag and choose.
 
     Attributes:
         text: column of the text. Several columns are joined by spaces. The default is the only
@@ -50,7 +50,8 @@ class TableSettings(Settings):
             the task choose. If `text` is set, the default is no second text.
         choices: columns of the choices (default: `choice1`, `choice2` and so on). An example may
             leave some choices empty.
-        label: column of the class, the score or the tags. The default is `label`, or `tags` in the
+        label: column of the class, the classes separated by commas (multilabel), the score or the
+            tags. The default is `label`, or `tags` in the
             task tag if the table has no column `label`.
         classes: names of the classes or tags, class 0 first. By default the names come from the
             dataset of TensorFlow Datasets, the Parquet file or the saved Hugging Face dataset. If
@@ -197,7 +198,8 @@ class TableSettings(Settings):
         """
         total = len(labels)
         order_keys, choice_keys = np.random.default_rng(self.seed).random((2, total))
-        sort_labels = labels if isinstance(labels, np.ndarray) else np.zeros(total)
+        has_order = isinstance(labels, np.ndarray) and labels.ndim == 1
+        sort_labels = labels if has_order else np.zeros(total)
         order = np.lexsort((order_keys, sort_labels))
         # strata[i]: stratum of sorted example i. One example of each stratum is drawn.
         strata = np.floor(np.arange(total) * self.held_out).astype(int)
@@ -230,10 +232,13 @@ def _with_classes(settings: TableSettings, source: str, classes: Sequence[str]) 
 def _classes(task: Task, table: Records) -> list[str]:
     """Returns the distinct labels of a table in alphabetical order."""
     where_by_label, rows = {}, 0
-    for where, cells in table.texts((*task.first, task.label), (task.label,)):
-        if not (label := cells[-1].strip()):
+    several = task.label if task.kind == "multilabel" else None
+    for where, cells in table.texts((*task.first, task.label), (task.label,), several):
+        labels = label_names(cells[-1]) if several else [cells[-1].strip()]
+        if not all(labels):
             raise UserError(f"{where}: the label in column {task.label!r} is empty")
-        where_by_label.setdefault(label, where)
+        for label in labels:
+            where_by_label.setdefault(label, where)
         rows += 1
     if len(where_by_label) > max(_MAX_CLASSES, rows // 2):
         found = f"{len(where_by_label):,} different labels in {rows:,} lines"

@@ -14,8 +14,8 @@ from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.data.tasks.tags import read_tagged
 from tests.harness import refuses
 
-CLASSIFY, REGRESS, TAG, CHOOSE = (
-    get_task(name, own=True) for name in ("classify", "regress", "tag", "choose")
+CLASSIFY, MULTILABEL, REGRESS, TAG, CHOOSE = (
+    get_task(name, own=True) for name in ("classify", "multilabel", "regress", "tag", "choose")
 )
 CHOICES = "context\tquestion\tchoice1\tchoice2\tchoice3\tlabel\n"
 
@@ -37,6 +37,27 @@ def filled(task, folder, content: str, name: str = "own.tsv", **settings):
     (folder / name).write_bytes(data)
     table = TableSettings(**settings).filled(task, f"{kind}:{folder / name}")
     return table, table.described(task)
+
+
+def test_a_text_has_any_number_of_labels(tmp_path):
+    text = "text\tlabel\na\ty, x\nb\t\nc\tz\n"
+    _, task = filled(MULTILABEL, tmp_path, text)
+    rows = [{"text": "a", "label": ["y", "x"]}, {"text": "b", "label": []}]
+    (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for source, expected in (
+        ("tsv", [[1, 1, 0], [0, 0, 0], [0, 0, 1]]),
+        ("jsonl", [[1, 1, 0], [0] * 3]),
+    ):
+        found = read_examples(task, "train", source=f"{source}:{tmp_path}/own.{source}")
+        assert task.labels == ("x", "y", "z") and found.labels.tolist() == expected
+    (tmp_path / "own.tsv").write_text("text\tlabel\na\tx,w\n")
+    refuses(
+        "line 2: 'w' in column 'label' is not one of the classes x, y, z",
+        read_examples,
+        task,
+        "train",
+        source=f"tsv:{tmp_path}/own.tsv",
+    )
 
 
 @pytest.mark.parametrize(
