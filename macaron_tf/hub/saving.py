@@ -7,7 +7,6 @@ import os
 import pathlib
 import tempfile
 
-import keras
 from etils import epath
 
 from macaron_tf.errors import check_choice
@@ -17,12 +16,11 @@ from macaron_tf.io.code_files import take_code
 from macaron_tf.io.hub import HUB, check_login, push
 from macaron_tf.models.model_card import CardFacts, model_card, use_of_folder
 from macaron_tf.tasks.base import TaskKind
-from macaron_tf.tasks.model_parts import HEADS, USAGE, ModelParts
+from macaron_tf.tasks.model_parts import VOCABULARY, ModelParts
 from macaron_tf.training import checkpoints
 from macaron_tf.training.locations import HUGGING_FACE, RECIPE
 from macaron_tf.training.state import require_disk_space, save_weights, weight_table
 
-VOCABULARY = "vocabulary"
 FORMATS = ("weights.h5", "safetensors", HUGGING_FACE)
 
 
@@ -97,23 +95,13 @@ def _facts(model: ModelParts, task: TaskKind | None) -> CardFacts:
 def _write_files(
     model: ModelParts, task: TaskKind | None, format: str, location: str, directory: epath.Path
 ) -> None:
-    heads = {name: getattr(model, name) for name in HEADS if getattr(model, name)}
-    layers = {"model": model.network, **heads}
+    layers = {"model": model.network, **model.heads}
     require_disk_space(directory, [w for layer in layers.values() for w in layer.weights])
     for name, layer in layers.items():
         save_weights(layer, directory / f"{name}.{format}")
     if model.vocabulary:
         model.vocabulary.save(directory / VOCABULARY)
-    record = {
-        "kind": model.recipe.get("kind", ""),
-        "network": keras.saving.serialize_keras_object(model.network),
-        "heads": {n: keras.saving.serialize_keras_object(head) for n, head in heads.items()},
-        "vocabulary": VOCABULARY if model.vocabulary else None,
-        "special": dataclasses.asdict(model.special),
-        "usage": {name: getattr(model, name) for name in USAGE},
-        "results": model.results,
-    }
-    files = {checkpoints.MODEL: record, **({RECIPE: model.recipe} if model.recipe else {})}
+    files = {checkpoints.MODEL: model.record(), **({RECIPE: model.recipe} if model.recipe else {})}
     files, code = take_code(directory, files)
     for name, value in files.items():
         (directory / name).write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n")

@@ -121,7 +121,7 @@ def _build_layers(
 ) -> dict[str, keras.layers.Layer]:
     """Builds the layers that a model.json describes: `"network"`, and heads by name in `HEADS`."""
     with paths.refuse_damage(path / MODEL, _MEND):
-        heads = {n: head for n, head in record.get("heads", {}).items() if n in HEADS}
+        heads = {n: head for n, head in record["heads"].items() if n in HEADS}
         layers = {"network": record["network"], **heads}
     if trust_code:
         offer_code(path)
@@ -141,14 +141,12 @@ def _read_native(parsed: locations.Location, trust_code: bool) -> ModelParts:
     record = _read_record(path, location)
     with paths.refuse_damage(path / MODEL, _MEND):
         usage = {name: value for name, value in record["usage"].items() if name in USAGE}
-        usage |= {
-            name: tuple(usage.get(name, ()))
-            for name in ("languages", "labels", "unread", "unlisted")
-        }
+        for name in ("languages", "labels", "unread", "unlisted"):
+            usage[name] = tuple(usage[name])
         weights = find_checkpoint(path, parsed.checkpoint, record.get("save_every_steps"))
         folder = record["vocabulary"] and str(record["vocabulary"])
-        special = Special.of(record.get("special", {}))
-        scores = record.get("results", {}).get("scores") or _read_scores(path)
+        special = Special.of(record["special"])
+        scores = record["results"].get("scores") or _read_scores(path)
     vocabulary = Vocabulary.load(path / folder) if folder else None
     layers = _build_layers(path, record, trust_code)
     with _refuse_network(str(path / MODEL)):

@@ -176,15 +176,9 @@ class Run:
     def write(self, network: keras.Model, fingerprint: str, **counts: int | str) -> None:
         """Writes the vocabulary, data.json, model.json and recipe.json.
 
-        `macaron_tf.load` builds the network from model.json, without the recipe. The fields of
-        model.json are:
-
-            {"kind": "pretraining",       kind of the recipe
-             "network": {...},            output of keras.saving.serialize_keras_object
-             "vocabulary": "vocabulary",  subfolder with the vocabulary; null means no vocabulary
-             "save_every_steps": 1000,    see `find_checkpoint`
-             "usage": {...},              see `Recipe.usage`
-             "versions": {...}}           output of `versions` when the run started
+        `macaron_tf.load` builds the network from model.json, without the recipe. Its fields are
+        those of `ModelParts.record`, `save_every_steps` (see `find_checkpoint`) and the `versions`
+        that started the run.
 
         Args:
             fingerprint: SHA-256 of the training data. An empty string turns off the check that a
@@ -200,12 +194,12 @@ class Run:
             counts[_HASH] = self.vocabulary.hash
         if fingerprint or self.data_dir is not None:
             write_json(self.path / "data.json", {"sha256": fingerprint, **counts})
+        from macaron_tf.tasks.model_parts import ModelParts  # a start needs no task
+
+        usage = {"recipe": {"kind": self.recipe.kind}, **self.recipe.usage()}
         record = {
-            "kind": self.recipe.kind,
-            "network": keras.saving.serialize_keras_object(network),
-            "vocabulary": None if self.vocabulary is None else "vocabulary",
+            **ModelParts(network, vocabulary=self.vocabulary, **usage).record(),
             "save_every_steps": self.recipe.training.save_every_steps,
-            "usage": self.recipe.usage(),
             "versions": saved_versions(self.path) or versions(),
         }
         write_json(self.path / "model.json", record)

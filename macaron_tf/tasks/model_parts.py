@@ -25,6 +25,7 @@ from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.settings import Settings
 from macaron_tf.special import SPECIAL, Special
 
+VOCABULARY = "vocabulary"  # subfolder of a model's folder
 HEADS = ("pooler", "replaced_token")  # fields with layers that are not part of the network
 # Fields of `ModelParts` that `model.json` does not have under `usage`. Other parts of the folder
 # store these fields, or the values are valid only in one folder or process.
@@ -162,6 +163,24 @@ class ModelParts:
         """(field, value) pairs of `config` that differ from the catalog model `model`."""
         catalog_config = catalog.config(self.model, vocab_size=self.config.vocab_size)
         return tuple(sorted(differing_fields(self.config, catalog_config).items()))
+
+    @property
+    def heads(self) -> dict[str, keras.layers.Layer]:
+        """The layers in `HEADS` that the model has."""
+        return {name: getattr(self, name) for name in HEADS if getattr(self, name)}
+
+    def record(self) -> dict[str, Any]:
+        """Returns the content of `model.json`, from which `read_model` builds these parts again."""
+        serialized = keras.saving.serialize_keras_object
+        return {
+            "kind": self.recipe.get("kind", ""),
+            "network": serialized(self.network),
+            "heads": {name: serialized(head) for name, head in self.heads.items()},
+            "vocabulary": VOCABULARY if self.vocabulary else None,
+            "special": dataclasses.asdict(self.special),
+            "usage": {name: getattr(self, name) for name in USAGE},
+            "results": self.results,
+        }
 
     def refuse_damage(self) -> contextlib.AbstractContextManager[None]:
         """Converts errors about the content of `model.json` in a `with` block to a `UserError`."""
