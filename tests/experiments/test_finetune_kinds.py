@@ -15,8 +15,9 @@ from experiments import registry
 from experiments.commands import main
 from macaron_tf import models
 from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.data.tasks.examples import Examples
 from macaron_tf.model import Pretrained, load
-from macaron_tf.runs.finetuning import TaskData, load_labelled_task
+from macaron_tf.runs.finetuning import TaskData, by_split, load_labelled_task
 from macaron_tf.runs.run import Run
 from macaron_tf.runs.starts import start_of
 from macaron_tf.tasks import labelled
@@ -24,7 +25,6 @@ from macaron_tf.tasks.sets import SetOutputs
 from macaron_tf.text import load_encoder_vocabulary
 from macaron_tf.text.normalization import NormalizationConfig
 from macaron_tf.text.sentencepiece import SentencePieceVocabulary
-from macaron_tf.training.progress import read_lines
 from tests.harness import built, refuses
 from tests.toys import tasks as toys
 from tests.toys.marks import slow
@@ -121,10 +121,6 @@ def test_rows_that_end_with_cls_are_read_too(folder, tmp_path, answered, refused
     line = "Who?\tthe old  Ann saw the Cat"
     answer, _, start, end = answered(main, "predict", tmp_path / "squad", text=line).split("\t")
     assert answer and line.split("\t")[1][int(start) : int(end)] == answer
-    served = tf.saved_model.load(str(load(tmp_path / "squad").export(tmp_path / "out")))
-    names = dict(zip(("question", "context"), map(tf.constant, zip(line.split("\t"))), strict=True))
-    said = served.signatures["serving_default"](**names)
-    assert said["answer"].numpy()[0].decode() == answer
     found = answered(main, "predict", tmp_path / "conll2003", text="old Ann and the cat " * 8)
     assert len(found.split()) == 2 * 40
 
@@ -149,19 +145,23 @@ def test_another_kinds_run_gives_its_encoder(task, folder):
 
 
 def test_a_diverged_models_outputs_score_nan(folder):
-    for task, split in zip(READING, ("validation", "dev"), strict=True):
-        run = Run.open(folder / task)
-        task_kind = load_labelled_task(run)
-        outputs_of = SetOutputs(task_kind, 8).compute
+    examples = Examples((["a"] * 3, ["b"] * 3), np.array([0, 1, 2], np.int32))
+    outputs = {"validation_matched": np.full((3, 3), np.nan), "validation_mismatched": np.eye(3)}
+    task = labelled(get_task("mnli"))
+    metrics = by_split({split: task.measure(found, examples) for split, found in outputs.items()})
+    assert np.isnan(metrics["score"]) and metrics["validation_mismatched_accuracy"] == 1
+    for name, split in zip(READING, ("validation", "dev"), strict=True):
+        run = Run.open(folder / name)
+        task = load_labelled_task(run)
         examples = labelled(run.recipe.task_definition).read(split, None, run.recipe.source)
-        if task == "conll2003":
-            outputs = outputs_of(examples)
+        if name == "conll2003":
+            outputs = SetOutputs(task, 8).compute(examples)
             outputs[3][0, 0] = np.nan
         else:
-            for weight in task_kind.network.head.weights:
+            for weight in task.network.head.weights:
                 weight.assign(weight * np.nan)
-            outputs = outputs_of(examples)
-        metrics = task_kind.measure(outputs, examples)
+            outputs = SetOutputs(task, 8).compute(examples)
+        metrics = task.measure(outputs, examples)
         assert all(np.isnan(value) for value in metrics.values())
 
 
@@ -229,22 +229,6 @@ def test_an_adaptive_softmax_is_a_start(toy):
     init.copy_to(task)
     inputs = {"token_ids": np.array([[2, 5, 6, 7]], "int32")}
     np.testing.assert_array_equal(task.language_model(inputs), network(inputs))
-
-
-@pytest.mark.slow
-def test_it_is_fine_tuned_by_the_command_that_any_encoder_is(gpt, toy, tmp_path, answered):
-    run = tmp_path / "run"
-    training = ("max_steps=60", "validate_every=30", "log_every=20", "learning_rate=0.01")
-    training = [f"training.{one}" for one in (*training, "schedule=constant")]
-    settings = [*training, "batch_size=16", "max_length=16", f"source=tsv:{toy}/{{split}}.tsv"]
-    words = ["train", "finetune:sst2", str(run), "--init", str(gpt), *flags(settings)]
-    assert main(words) == 0
-    lines = read_lines(run / "metrics.jsonl")
-    assert lines[-1]["kind"] == "validation" and lines[-1]["score"] > 0.9
-    trained = [line for line in lines if "language_loss" in line]
-    assert trained[-1]["language_loss"] < trained[0]["language_loss"]
-    found = answered(main, "predict", run, text="the film was good\nthe plot was awful\n")
-    assert [line.split("\t")[0] for line in found.splitlines()] == ["positive", "negative"]
 
 
 @pytest.fixture(scope="module", params=["bert_tiny", *slow("gpt_tiny")])

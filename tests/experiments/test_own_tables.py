@@ -1,7 +1,5 @@
 """Tests of fine-tuning on user tables, whose class names are stored in the run."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -98,18 +96,6 @@ def test_scores_are_of_the_tables_size(toy, tmp_path, answered):
     assert 1030 < good < 1070 and 980 < bad < 1020
 
 
-@pytest.mark.slow
-def test_tags_are_those_of_the_file(tmp_path, ran):
-    toys.write_reading(tmp_path)
-    source = f"conll:{tmp_path}/train.txt"
-    flags = toys.toy_flags(tmp_path, "tag", source=source, **toys.TAGGING_SETTINGS)
-    trained = ran(main, "train", "finetune:tag", tmp_path / "run", *flags)
-    assert "words -> label: 5 classes, O, B-ORG, I-ORG, B-PER, I-PER" in trained.err
-    run = Run.open(tmp_path / "run")
-    assert run.recipe.task_definition.labels == ("O", "B-ORG", "I-ORG", "B-PER", "I-PER")
-    assert toys.result_in(run.path)["best_score"] > 0.5
-
-
 @pytest.mark.parametrize(
     ("table", "usual"),
     [
@@ -189,17 +175,6 @@ def test_a_set_of_tensorflow_datasets_is_a_table(tmp_path):
     assert tags.splits["train"].words[0][0] == "Ann"
     mend = "no columns named 'label' .*: give --set table.text and table.label"
     refuses(mend, read, "classify", TableSettings(text=("story",)))
-
-
-@pytest.mark.slow
-def test_a_run_keeps_the_folder_of_tensorflow_datasets(own, toy, tmp_path, ran):
-    _, flags = own
-    command = ["train", "finetune:classify", tmp_path / "run", *flags]
-    ran(main, *command, "--set", "training.max_steps=2", "--data-dir", tmp_path / "sets")
-    for words in ((), ("--data-dir", tmp_path / "others")):
-        ran(main, "train", "--resume", tmp_path / "run", *words)
-        kept = json.loads((tmp_path / "run" / "data.json").read_text())["data_dir"]
-        assert kept == str(tmp_path / ("others" if words else "sets"))
 
 
 @pytest.mark.parametrize("checkpoint", ["", "@last"])

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import numpy as np
 import pytest
 import yaml
 
@@ -10,7 +9,7 @@ import macaron_tf
 from experiments.commands import main
 from export.saved_model import main as export
 from macaron_tf.model import Pretrained
-from macaron_tf.models import EncoderClassifier, SiameseEncoder
+from macaron_tf.models import EncoderClassifier
 from macaron_tf.runs.run import Run
 from macaron_tf.runs.starts import read_start
 from tests.harness import refuses, run_card
@@ -26,33 +25,6 @@ def saved(toy_run, number_run, language_run, tmp_path_factory):
     for name, run in (("toy", toy_run), ("numbers", number_run), ("gpt2", language_run)):
         macaron_tf.load(run).save_pretrained(folder / name)
     return folder
-
-
-@pytest.mark.slow
-def test_a_folder_of_a_network_and_a_vocabulary_alone_is_taken(
-    toy_run, language_run, ran, refused, tmp_path
-):
-    language, classifier = (macaron_tf.load(run) for run in (language_run, toy_run))
-    siamese = SiameseEncoder(classifier.config, "max")
-    siamese.build()
-    networks = {"gpt2": language, "toy": classifier}
-    for name, found in networks.items():
-        bare = Pretrained(found.network, vocabulary=found.vocabulary)
-        bare.save_pretrained(tmp_path / name)
-    Pretrained(siamese, vocabulary=classifier.vocabulary).save_pretrained(tmp_path / "siamese")
-    words = ["a a", "--set", "max_tokens=5"]
-    expected = ran(main, "predict", language_run, *words).out
-    assert ran(main, "predict", tmp_path / "gpt2", *words).out == expected
-    (tmp_path / "lines.txt").write_text("good film\n")
-    for name in ("toy", "siamese"):
-        output = tmp_path / f"{name}.npy"
-        words = ["--input", tmp_path / "lines.txt", "--output", output, "--set", "pooling=max"]
-        ran(main, "predict", tmp_path / name, *words)
-        assert np.load(output).shape == (1, classifier.config.hidden_dim)
-    ran(export, tmp_path / "siamese", tmp_path / "served")
-    classifier.network.quantize("int8")
-    classifier.save_pretrained(tmp_path / "int8")
-    refused(main, ["predict", tmp_path / "int8", *words], "int8 is quantized: give", tmp_path)
 
 
 @pytest.mark.slow

@@ -134,26 +134,6 @@ def test_a_task_is_judged_on_its_own_validation_split(t5_run, tmp_path, monkeypa
         }
 
 
-@pytest.mark.slow
-def test_answers_that_stand_in_a_text_are_written(t5_run, tmp_path, answered):
-    texts = ("a b c", "b c d", "c d a", "d a b")
-    for split in ("train", "validation"):
-        asked = [
-            {"context": text, "qas": [{"id": text, "question": "a", "answers": [
-                {"text": text[:1], "answer_start": 0}]}]}
-            for text in texts
-        ]  # fmt: skip
-        (tmp_path / f"{split}.json").write_text(json.dumps({"data": [{"paragraphs": asked}]}))
-    run, source = tmp_path / "squad", f"source=squad:{tmp_path}/{{split}}.json"
-    words = ["text_to_text:squad", str(run), "--init", t5_run, *SETTINGS, "--set", source]
-    assert main(["train", *words]) == 0
-    assert {"task_f1", "task_exact", "score"} <= set(validations(run)[-1])
-    assert main(["evaluate", str(run)]) == 0
-    record = scores_in(run / "scores")
-    assert record["targets"] == ["a", "b", "c", "d"] and record["f1"] == record["score"]
-    assert answered(main, "predict", run, text="a\ta b c\n").splitlines() == record["answers"][:1]
-
-
 @pytest.fixture
 def mixture(t5_run, tables, tmp_path, monkeypatch):
     """Returns a function from the path of a run to the arguments of its training command.

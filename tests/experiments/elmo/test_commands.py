@@ -1,16 +1,12 @@
-"""Tests of ELMo's commands: training, resumption, evaluation, embedding, tagging and export."""
+"""Tests of ELMo's commands: training, evaluation, embedding and tasks over its vectors."""
 
 import json
 import pathlib
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from experiments.commands import main
-from experiments.compare.commands import main as compare
-from macaron_tf.engines import certificate
-from macaron_tf.model import load
 from macaron_tf.runs.elmo import embed
 from macaron_tf.runs.run import Run
 from macaron_tf.training.progress import read_lines
@@ -30,16 +26,6 @@ def drawn(count: int, seed: int) -> list[tuple[int, str]]:
 def conll(pairs: list[tuple[int, str]]) -> str:
     """Returns sentences in which colours are entities."""
     return "".join(f"{n} O\n{colour} {TAGS[colour]}\n\n" for n, colour in pairs)
-
-
-@pytest.fixture(autouse=True)
-def no_long_text(monkeypatch):
-    """Leaves texts of 100 words or more out of the comparison that checks an export.
-
-    Long texts are slow, because each word takes a step of four LSTMs in Python.
-    """
-    short = tuple(text for text in certificate.TEXTS if len(text.split()) < 100)
-    monkeypatch.setattr(certificate, "TEXTS", short)
 
 
 @pytest.fixture(scope="module")
@@ -116,24 +102,6 @@ def test_words_are_embedded_by_command(run, tmp_path, ran):
     assert words == ["2"] and vectors.shape == (1, 3, 16)
 
 
-@pytest.mark.slow
-def test_taggers_with_and_without_its_vectors_are_compared(run, tmp_path, ran):
-    [source] = colour_tables(tmp_path)["conll2003"]
-    arm = f"finetune_elmo:conll2003:init={run},words.elmo_place="
-    small = [source, "epochs=4", "batch_size=8", "words.lstm_dim=12", "words.word_dim=6"]
-    small += ["training.learning_rate=0.02", "words.dropout=0.0"]
-    words = [f"{place}={arm}{place}" for place in ("none", "input", "both")]
-    ran(compare, tmp_path / "out", *words, "--seeds", "1", *flags(small))
-    rows = json.loads((tmp_path / "out" / "compare.json").read_text())["rows"]
-    assert all(row["score"] > 0.8 for row in rows)
-    without, having, both = (row["parameters"] for row in rows)
-    assert without < having < both
-    mixtures = load(tmp_path / "out" / "both-1").network.encoder.mixtures
-    weights = [np.asarray(mixture.weights_of_layers) for mixture in mixtures.values()]
-    np.testing.assert_allclose([sum(layers) for layers in weights], 1.0, atol=1e-6)
-    assert not np.allclose(*weights)
-
-
 def test_neighbours_by_letters_and_by_context(run, text, capsys):
     words = ["neighbours", run, "red", "--in", "0 red and 1 blue .", "--source", text]
     assert main([*words, "--count", "2", "--limit", "40"]) == 0
@@ -177,10 +145,6 @@ def test_tasks_are_learnt_over_its_vectors(run, task, tmp_path, ran, answered):
     text = f"0 ?\t{line}" if task == "squad" else line
     expected = "0\tO\nred\tB-PER\n" if task == "conll2003" else "red\t"
     assert answered(main, "predict", out, text=text).startswith(expected)
-    if task == "classify":
-        served = tf.saved_model.load(str(load(out).export(tmp_path / "served")))
-        answer = served.signatures["serving_default"](text=tf.constant([line, "1 zz", ""]))
-        assert answer["label"].numpy().tolist()[:1] == [b"red"]
 
 
 def test_bad_input_is_named(run, tmp_path, refused):

@@ -20,7 +20,6 @@ from macaron_tf.runs.recipe import override, recipe_from_json
 from macaron_tf.runs.run import Inputs, Run
 from macaron_tf.text import load_encoder_vocabulary
 from macaron_tf.training.config import TrainingConfig
-from macaron_tf.training.progress import read_lines
 from tests.harness import refuses
 from tests.toys.pretraining import flags, prepare, toy_settings, train
 from tests.toys.tasks import assert_same_weights, scores_in, validations
@@ -72,31 +71,6 @@ def test_evaluate_repeats_the_validation_and_predict_fills_masks(trained, corpus
     assert lines[0] == "a [MASK] a" and lines[1].count("%") == 2
 
 
-PAIRS = ["corpus.sequence_length=32", "corpus.pairs=next_sentence"]
-PAIRS += ["objective.masking.mask=0.8", "objective.masking.random=0.1"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("recipe", "changes", "least"),
-    [
-        ("albert_tiny", ["corpus.sequence_length=32", "model.embedding_dim=16"], 0.2),
-        ("macaron_bert_tiny", PAIRS, 0.3),
-    ],
-)
-def test_one_command_learns_pairs_too(recipe, changes, least, source, tmp_path):
-    """Without --corpus, one command prepares the recipe's corpus in the cache and trains on it.
-
-    ALBERT and MacaronBERT also learn their sentence-pair tasks.
-    """
-    settings = flags([*toy_settings(source), *changes])
-    assert main(["train", recipe, str(tmp_path / "run"), *settings]) == 0
-    first, *_, last = read_lines(tmp_path / "run" / "metrics.jsonl")
-    assert last["loss"] < first["loss"]
-    assert last["loss"] == pytest.approx(last["nll"] + last["pair_loss"], rel=0.05)
-    assert least < last["pair_accuracy"] <= 1.0
-
-
 @pytest.mark.slow
 def test_nothing_is_traced_again_and_memory_stays_flat(source, corpus, tmp_path, monkeypatch):
     """2,000 updates with validations and checkpoints cause no retracing or growth of memory."""
@@ -135,22 +109,7 @@ def test_a_shard_that_is_damaged_since_the_corpus_was_opened(source, corpus, tmp
     assert loop.fit(plan).step == 20
 
 
-@pytest.mark.parametrize(
-    ("setting", "words"),
-    [
-        ("corpus.sequence_length=32", "prepared with sequence_length=16"),
-        ("model.max_length=8", "model.max_length is 8"),
-        ("batch_size=100000", "one batch needs 100000 training rows, but"),
-        ("objective=span_boundary", "set objective.masking.choice=spans"),
-        ("model.causal=True", "does not support model.causal=True"),
-    ],
-)
-def test_bad_settings_are_one_sentence(setting, words, source, corpus, tmp_path, refused):
-    arguments = ["train", "bert_tiny", tmp_path / "run", "--corpus", corpus]
-    refused(main, [*arguments, *flags([*toy_settings(source), setting])], words, tmp_path)
-
-
-def test_bad_recipes_corpora_and_texts_are_one_sentence(source, corpus, trained, tmp_path, refused):
+def test_bad_input_is_one_sentence(source, corpus, trained, tmp_path, refused):
     settings, run = flags(toy_settings(source)), tmp_path / "run"
     begin, words = ["train", "bert_tiny", run, *settings], tmp_path / "words"
     longer = [*toy_settings(source), "corpus.sequence_length=24"]
@@ -161,7 +120,13 @@ def test_bad_recipes_corpora_and_texts_are_one_sentence(source, corpus, trained,
     with open(f"{words}/vocabulary.txt", "a") as file:
         file.write("more\n")
     second = ["--init", trained, *flags([f"corpus.sources={source}", "corpus.sequence_length=32"])]
+    given = [*begin, "--corpus", corpus, "--set"]
     for arguments, message in (
+        ([*given, "corpus.sequence_length=32"], "prepared with sequence_length=16"),
+        ([*given, "model.max_length=8"], "model.max_length is 8"),
+        ([*given, "batch_size=100000"], "one batch needs 100000 training rows, but"),
+        ([*given, "objective=span_boundary"], "set objective.masking.choice=spans"),
+        ([*given, "model.causal=True"], "does not support model.causal=True"),
         (["train", "t5_tiny", run, "--set", "model=bert_tiny"], "is not an encoder-decoder"),
         (["train", "demo", run, "--corpus", corpus], "--corpus"),
         ([*begin, "--corpus", words], "vocabulary"),
@@ -223,13 +188,6 @@ def test_every_kind_of_vocabulary_is_trained(kind, size, lower_case, folded, tmp
     rows = vocabulary.encode_lines(["the café", "THE café", "the cafe"])
     assert (rows[0] == rows[1]) is lower_case
     assert (rows[0] == rows[2]) is folded
-
-
-def test_rare_characters_are_left_out(tmp_path, ran):
-    few = [*vocabulary_flags(tmp_path, "wordpiece", 17), *flags(["vocabulary.max_characters=6"])]
-    out = ran(main, "vocabulary", "bert_tiny", tmp_path / "few", *few).out
-    assert sum(len(word) == 1 for word in load_encoder_vocabulary(tmp_path / "few").words) == 6
-    assert float(out.partition(": ")[2].partition("%")[0]) > 5
 
 
 @pytest.mark.slow

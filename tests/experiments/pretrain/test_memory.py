@@ -150,10 +150,8 @@ def test_two_replicas_make_the_same_run_each_with_its_own_texts(settings, corpus
 @pytest.mark.parametrize(
     ("recipe", "setting", "words"),
     [
-        (XL, "objective.memory_length=0", "memory_length=0 must be"),
         (XL, "corpus.packing=doc_text", "corpus.packing=full_text"),
         (XL, "model.positions=learned", "model.positions=transformer_xl"),
-        (XL, "model.adaptive_cutoffs=9,4", "(9, 4) must ascend: sort them"),
         (XL, "isolate_documents=True", "whose memory spans documents"),
         ("xlnet_tiny", "model.block=swish_rnn", "would reveal each token to its own prediction"),
     ],
