@@ -263,23 +263,3 @@ def test_weights_in_several_files_are_read(bert, tmp_path):
     refuses(message, macaron_tf.load, f"hugging-face:{directory}")
     first.unlink()
     refuses(message, macaron_tf.load, f"hugging-face:{directory}")
-
-
-@pytest.fixture
-def hub(tmp_path, monkeypatch) -> pathlib.Path:
-    """Returns the Hugging Face cache folder of a machine that is offline."""
-    constants = pytest.importorskip("huggingface_hub.constants")
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    return tmp_path / "hub"
-
-
-def test_a_hubs_model_is_loaded(hub, bert, saved, tmp_path):
-    for name, folder in (("theirs", tmp_path / "bert"), ("ours", saved)):
-        cache_folder = hub / f"models--owner--{name}"
-        shutil.copytree(folder, cache_folder / "snapshots/abc")
-        (cache_folder / "refs").mkdir()
-        (cache_folder / "refs/main").write_text("abc")
-        loaded = macaron_tf.load(f"hub:owner/{name}")
-        check_same(bert, loaded)
-        assert loaded.name == name

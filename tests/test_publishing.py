@@ -229,6 +229,11 @@ def bert(tmp_path) -> str:
     return f"hugging-face:{write_bert(tmp_path / 'bert')}"
 
 
+def check_same_outputs(one, other) -> None:
+    outputs = (numpy_of(model.network.encoder(ROWS)) for model in (one, other))
+    np.testing.assert_array_equal(*outputs)
+
+
 def test_a_model_is_pushed_and_opened_from_the_hub(hub, bert, tmp_path, monkeypatch):
     model = macaron_tf.load(bert)
     assert model.push_to_hub("me/small", license="mit") == f"{hub}/me/small"
@@ -238,9 +243,7 @@ def test_a_model_is_pushed_and_opened_from_the_hub(hub, bert, tmp_path, monkeypa
     card = files["README.md"].decode()
     assert "license: mit" in card and 'macaron_tf.load("hub:me/small")' in card
     loaded = macaron_tf.load("hub:me/small")
-    np.testing.assert_array_equal(
-        numpy_of(loaded.network.encoder(ROWS)), numpy_of(model.network.encoder(ROWS))
-    )
+    check_same_outputs(loaded, model)
     (tmp_path / "README.md").write_text(card)
     assert run_card(tmp_path, monkeypatch)["model"].name == "small"
 
@@ -257,6 +260,7 @@ def test_the_command_replaces_what_an_earlier_push_left(hub, bert, capsys):
     assert {"config.json", "tokenizer.json", "model.safetensors", ".gitattributes"} <= names
     assert not [name for name in names if name.endswith(".h5") or name.startswith("vocabulary/")]
     assert "model.json" not in names
+    check_same_outputs(macaron_tf.load("hub:me/small"), macaron_tf.load(bert))
     assert hub_command([bert, "me/small"]) == 0
     assert not {"config.json", "tokenizer.json"} & StandIn.repositories["me/small"].keys()
     assert len(StandIn.commits) == 3  # each commit is complete

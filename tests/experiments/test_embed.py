@@ -127,7 +127,7 @@ def test_vectors_come_in_the_order_of_the_lines(run, encoder, tmp_path, ran, ref
 def test_search_prints_the_nearest_lines_and_keeps_their_vectors(
     run, encoder, tmp_path, ran, monkeypatch
 ):
-    """tests/evaluation/test_similarity.py compares the search with brute force."""
+    """tests/evaluation/test_metrics.py compares the search with brute force."""
     lines = [text for text, _ in task_toys.sentences(150, seed=3)]
     lines[10] = lines[77] = " "
     corpus, queries = tmp_path / "corpus.txt", ["the film was great", "dull plot"]

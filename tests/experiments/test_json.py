@@ -12,12 +12,10 @@ from macaron_tf import models
 from macaron_tf.model import Pretrained
 from macaron_tf.text import PairVocabulary, WordPieceVocabulary
 from macaron_tf.text.wordpiece import SPECIAL_PIECES
-from macaron_tf.text.words import WordVocabulary
 from tests.harness import built
 from tests.toys.marks import slow
 from tests.toys.objectives import tiny
 from tests.toys.pretraining import flags
-from tests.toys.systems import ELMO
 
 WORDS = WordPieceVocabulary((*SPECIAL_PIECES, "i", "paid", "$", "5", "##s"))
 SIZES = {"vocab_size": WORDS.size, "num_layers": 1, "max_length": 16}
@@ -33,10 +31,6 @@ def pairs(**usage) -> Pretrained:
     return Pretrained(network, **{"vocabulary": WORDS, **usage})
 
 
-def encoder(network, noise: float = 0.3, **changes):
-    return built(network, tiny(**SIZES, **changes), noise=noise)
-
-
 # A model, options of `predict`, and settings that are refused with `--json`.
 MODELS = {
     "translates": (
@@ -45,40 +39,28 @@ MODELS = {
         ["temperature=0"],
     ),
     "answers": (lambda: pairs(answers=ANSWERS, trained_length=16), {}, ["task=sst2"]),
-    "vectors": (lambda: Pretrained(encoder(models.Encoder), vocabulary=WORDS), {}, []),
     "continues": (
-        lambda: Pretrained(encoder(models.LanguageModel, causal=True), vocabulary=WORDS),
+        lambda: Pretrained(
+            built(models.LanguageModel, tiny(**SIZES, causal=True), noise=0.3), vocabulary=WORDS
+        ),
         {"temperature": 0.7, "top_p": 0.9, "seed": 3, "max_tokens": 5},
         ["num_samples=2", "min_tokens=1"],
-    ),
-    "word_vectors": (
-        lambda: Pretrained(built(models.Elmo, ELMO), vocabulary=WordVocabulary(("i", "paid"))),
-        {},
-        ["tokenized=True"],
-    ),
-    "fills": (
-        lambda: Pretrained(
-            encoder(models.PretrainingEncoder), vocabulary=WORDS, has_masked_language=True
-        ),
-        {"top": 2},
-        [],
     ),
 }
 
 
-@pytest.mark.parametrize("name", slow(*MODELS, but=("vectors", "continues", "word_vectors")))
+@pytest.mark.parametrize("name", slow(*MODELS, but=("continues",)))
 def test_the_command_prints_what_predict_answers(name, tmp_path, monkeypatch, refused, capsys):
     make, options, refusals = MODELS[name]
     make().save_pretrained(tmp_path / "model")
-    lines = [f"{line} [MASK]" for line in LINES] if name == "fills" else LINES
     settings = flags([f"{option}={value}" for option, value in options.items()])
     words = ["predict", str(tmp_path / "model"), *settings, "--json"]
-    given = "".join(f"{line}\n" for line in lines).encode()
+    given = "".join(f"{line}\n" for line in LINES).encode()
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given)))
     capsys.readouterr()
     assert main(words) == 0
     printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    expected = macaron_tf.load(tmp_path / "model").predict(lines, **options)
+    expected = macaron_tf.load(tmp_path / "model").predict(LINES, **options)
     tf.nest.assert_same_structure(printed, expected)
     for one, other in zip(tf.nest.flatten(printed), tf.nest.flatten(expected), strict=True):
         assert one == (other if isinstance(other, str) else pytest.approx(other, abs=1e-5))

@@ -11,10 +11,7 @@ import time
 import pytest
 
 from experiments import studies
-from experiments.compare.commands import main as compare
 from tests.toys.marks import slow
-from tests.toys.pretraining import flags
-from tests.toys.studies import is_figure
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, *slow(signal.SIGINT)])
@@ -49,26 +46,3 @@ def test_a_record_is_small_and_has_a_line_for_each_item_of_a_list(tmp_path):
     expected = {"command": "compare OUT", "guessing": None}
     found = json.loads((tmp_path / "a.json").read_text())
     assert found.pop("rows")[1] == {"arm": "ä", "loss": None} and found == expected
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("calls", ["real"], indirect=True)
-def test_pre_trained_arms_are_fine_tuned_and_not_repeated(calls, study, study_corpus, tmp_path):
-    settings, task = study
-    arms = ["rab=bert_rab_tiny", "k1-2=swish_rnn_tiny:model.rnn_step_sizes=(1, 2)"]
-    # The runs of seed 0 are the starts of those that choose a rate.
-    common = ["--corpus", study_corpus, "--seeds", "0", "1", "--jobs", "1"]
-    pre_training = [str(tmp_path / "steps"), *arms, *common]
-    assert compare([*pre_training, *flags(settings)]) == 0
-    starts = [f"{name}={tmp_path}/steps/{name}-{{seed}}" for name in ("rab", "k1-2")]
-    tuning = [str(tmp_path / "tuned"), *starts, "--seeds", "1", "--jobs", "1", *task]
-    tuning += ["--rates", "1e-3", "1e-2"]
-    assert compare(tuning) == 0
-    before = len(calls)
-    assert compare(tuning) == 0 and len(calls) == before == 2 * 2 + 2 * 3
-    record = json.loads((tmp_path / "tuned" / "compare.json").read_text())
-    for row in record["rows"]:
-        file = tmp_path / "tuned" / f"{row['arm']}-sst2-lr{row['rate']:g}-1" / "result.json"
-        assert row["score"] == pytest.approx(json.loads(file.read_text())["best_score"])
-    assert "| arm | sst2 | average | - rab |" in (tmp_path / "tuned" / "compare.md").read_text()
-    assert is_figure(tmp_path / "tuned" / "compare.png")

@@ -21,8 +21,7 @@ from macaron_tf.runs.run import Run
 from macaron_tf.runs.translation import translator_of
 from macaron_tf.tasks import translation
 from macaron_tf.tasks.generation import TaskGenerator, frame_lines
-from tests.export.serving_toys import call
-from tests.export.test_every_text import TEXTS, server_of, write
+from tests.export.test_every_text import TEXTS, write
 from tests.harness import refuses
 from tests.toys.hard_texts import SURROGATES
 from tests.toys.marks import slow
@@ -136,19 +135,6 @@ def test_at_temperature_0_it_is_predicts_greedy_answer(folder):
     assert ended
 
 
-def test_the_server_and_the_command_say_the_same(folder, capsys):
-    text = "a c\td b"
-    with server_of(folder, "answers_bart") as server:
-        body = {"inputs": {name: [value] * 2 for name, value in {"text": text, **CONTROLS}.items()}}
-        status, answer = call(server.port, "POST", "/v1/models/answers_bart:predict", body)
-        shown = json.loads(server.example().split("'")[1])["instances"][0]
-    assert status == 200
-    assert shown["max_tokens"] == 20 and shown["top_p"] == 1.0
-    settings = {"temperature": 2.0, "seed": 1, "max_tokens": 10}
-    said = "".join(macaron_tf.load(folder / "answers_bart").stream(text, **settings))
-    assert answer["outputs"]["completion"] == [said, said]
-
-
 @pytest.mark.slow
 def test_a_compiled_translator_says_of_one_line_what_the_run_says(
     folder, number_hypotheses, tmp_path, monkeypatch
@@ -212,7 +198,7 @@ def test_scores_of_translations_are_the_runs(folder, number_hypotheses):
 
 
 def test_the_row_of_a_line_that_is_too_long_is_named(folder):
-    """So a server runs the other lines again; test_serve_batching.py counts the runs."""
+    """So a server runs the other lines again; test_serve_requests.py counts the runs."""
     lines = tf.constant([NUMBERS[0], "one " * 300])
     said = "a line has more than 256 tokens"
     with pytest.raises(tf.errors.InvalidArgumentError, match=said) as caught:
@@ -253,10 +239,8 @@ def test_every_export_is_on_record(folder):
     [
         ("{tmp} {tmp}/out", "has no readable model.json"),
         ("{tmp}/damaged {tmp}/out", "damaged"),
-        ("{runs}/classes {tmp}/out --checkpoint 9", "has no checkpoint 9"),
         ("{runs}/classes {tmp}/out --n-best 2", "--n-best"),
         ("{runs}/answers_bart {tmp}/out --beam-size 2", "--beam-size"),
-        ("{runs}/numbers {tmp}/out --n-best 99", "n_best"),
         ("{runs}/classes {runs}/served/classes --version 1", "--version 1 already exists"),
         ("hugging-face:DIR {tmp}/out --checkpoint best", "leave --checkpoint out"),
     ],

@@ -126,7 +126,7 @@ def test_signatures_dtypes_and_scalars(port):
 @pytest.mark.parametrize(
     "body, words",
     [
-        (b"{", "JSON"),  # test_serve_json has others
+        (b"{", "JSON"),  # test_serve_requests.py has others
         ({"inputs": []}, "0 rows"),
         ({"inputs": [["a"]]}, "shape (1, 1), not (None,)"),
         ({"instances": ["a"] * 101}, "send 1 to 100 rows"),

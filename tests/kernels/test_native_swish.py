@@ -4,7 +4,6 @@ import platform
 import re
 import shutil
 import subprocess
-import textwrap
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ import tensorflow as tf
 
 from macaron_tf.kernels import GATES, native, swish_recurrence
 from tests.harness import normal, numpy_of, rejects
-from tests.toys.processes import python
 from tests.toys.swish import FORMS, by_the_equations, inputs, relative_error, with_gradients
 
 ROUNDING = 2.0**-8  # largest relative error of rounding to bfloat16
@@ -174,18 +172,6 @@ def test_bad_arguments_are_named():
         rejects(message, graph.get_concrete_function)
 
 
-def test_a_saved_model_can_refuse_it(tmp_path):
-    _, vectors, *_ = inputs(4, 5, 1, None)
-    module = tf.Module()
-    module.run = tf.function(
-        lambda x: native.recurrence(x, *vectors, 1),
-        input_signature=[tf.TensorSpec((None, None, 5))],
-    )
-    options = tf.saved_model.SaveOptions(namespace_whitelist=[])
-    with pytest.raises(ValueError, match="MacaronTf>SwishRecurrence"):
-        tf.saved_model.save(module, str(tmp_path), module.run, options)
-
-
 def test_every_loop_is_vectorized():
     """The compiler vectorizes every loop; a scalar loop would take eight times as long."""
     if platform.machine() != "x86_64" or not shutil.which("objdump"):
@@ -205,33 +191,3 @@ def test_every_loop_is_vectorized():
     assert len(loops) == 50
     for name, code in loops.items():
         assert re.search(r"\sv?(mul|fn?m(add|sub)\d+)ps\s", code), name
-
-
-@pytest.mark.slow
-def test_replicas_of_a_new_process():
-    """A new process loads the library from the cache, and the gradients of replicas add up."""
-    program = """
-        import numpy as np, tensorflow as tf
-        cpu, two = tf.config.list_physical_devices("CPU")[0], tf.config.LogicalDeviceConfiguration()
-        tf.config.set_logical_device_configuration(cpu, [two, two])
-        from macaron_tf.kernels import native
-        native._compile = None
-        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-        x = tf.random.stateless_normal((4, 6, 10), (1, 2))
-        with strategy.scope():
-            vectors = [tf.Variable(tf.ones(5)) for _ in range(4)]
-        def gradient(x):
-            with tf.GradientTape() as tape:
-                y = tf.reduce_sum(native.gated(x, *vectors, 1, "gelu") ** 2)
-            return tape.gradient(y, vectors)
-        @tf.function
-        def step(parts):
-            found = strategy.run(gradient, (parts,))
-            return [strategy.reduce("SUM", one, axis=None) for one in found]
-        parts = strategy.experimental_distribute_values_from_function(
-            lambda context: x[2 * context.replica_id_in_sync_group :][:2])
-        for actual, expected in zip(step(parts), gradient(x)):
-            np.testing.assert_allclose(actual, expected, rtol=1e-5)
-        print("equal")
-    """
-    assert python("-c", textwrap.dedent(program)) == "equal\n"

@@ -7,9 +7,8 @@ import pytest
 
 from experiments.lab.benchmarks import input_pipeline
 from experiments.lab.benchmarks.harness import made_up_texts
-from experiments.lab.benchmarks.input_pipeline import IGNORED_LABEL, batched, mask_rows
+from experiments.lab.benchmarks.input_pipeline import IGNORED_LABEL, mask_rows
 from macaron_tf.text import WordPieceVocabulary
-from tests.harness import refuses
 
 pytest.importorskip("tokenizers")
 LENGTH, BATCH = 64, 32
@@ -40,11 +39,6 @@ def test_the_contenders_read_equal_tokens_and_count_them(work):
     units = {name: run() for name, run in work.contenders(passes=3).items()}
     assert units[input_pipeline.REFERENCE] == units[input_pipeline.FROM_TEXT] == work.tokens
     assert units[input_pipeline.FROM_SHARDS] == pytest.approx(3 * work.tokens, rel=0.05)
-
-
-def test_text_that_the_tokenizers_cut_otherwise_is_not_timed(texts, vocabulary, tmp_path):
-    spelt = input_pipeline.Work([*texts, "a [MASK] b"], vocabulary, LENGTH, BATCH, tmp_path)
-    refuses("produce different rows", spelt.check)
 
 
 def test_all_ask_for_as_many_tokens_and_hide_as_many(work, vocabulary):
@@ -90,17 +84,6 @@ def test_the_peer_masks_no_special_token_and_draws_none(vocabulary):
     assert not np.isin(drawn, vocabulary.special.ids).any() and drawn.max() < vocabulary.pieces
 
 
-def test_blocks_of_any_size_become_batches():
-    blocks = [np.full((count, 2), count) for count in (1, 5, 0, 2, 9, 1)]
-    batches = list(batched(blocks, 4))
-    assert [len(batch) for batch in batches] == [4, 4, 4, 4, 2]
-    np.testing.assert_array_equal(np.concatenate(batches), np.concatenate(blocks))
-
-
 def test_made_up_text_is_the_same_each_time(texts):
     assert next(made_up_texts()) == texts[0] != texts[1]
     assert all(3_000 < len(text) < 9_000 and text.count("\n") == 9 for text in texts)
-
-
-def test_text_is_made_up_to_a_size():
-    assert sum(map(len, input_pipeline.read_texts(0.02))) == 20_000

@@ -5,7 +5,6 @@ import pytest
 
 from experiments.lab.benchmarks import serving
 from experiments.lab.benchmarks.harness import machine, publish
-from experiments.lab.benchmarks.serving import made_up_lines
 from tests.harness import refuses
 
 
@@ -46,17 +45,6 @@ def test_answers_that_differ_are_not_timed():
     refuses("ours and peer differ by 1.0e-03", serving.check_agreement, answers, [["a"]])
     answers["ours, bfloat16"] = answers.pop("ours")
     serving.check_agreement(answers, [["a"]])
-
-
-def test_lines_are_of_all_lengths_and_the_same_each_time():
-
-    lines = made_up_lines(400, 60, seed=3)
-    assert lines == made_up_lines(400, 60, seed=3) != made_up_lines(400, 60, seed=4)
-    counts = [len(line.split()) for line in lines]
-    assert min(counts) == 2 and 55 <= max(counts) <= 60
-    assert 5 < np.median(counts) < 20  # the geometric mean of 2 and 60 is 11
-    options = serving.command.parse_args(["--rows", "10"])
-    assert [len(lines) for lines in serving.requests_of(4, options)] == [4, 4, 4]
 
 
 def test_hugging_faces_classifier_answers_as_ours(tmp_path):

@@ -11,7 +11,6 @@ from experiments.lab.benchmarks.workers import Worker
 from macaron_tf.hub.arrays import Arrays, Raw, assign_weights
 from macaron_tf.models import PretrainingEncoder
 from tests.harness import refuses
-from tests.toys.processes import in_new_process
 
 TINY = encoder_step.StepSetting(2, 32, 96, 4, 3, 16, vocab_size=50, dropout=0.0)
 
@@ -35,22 +34,6 @@ def test_a_worker_that_fails_is_one_sentence(capfd):
     refuses("no_such_module.* ended with exit", Worker, "no_such_module:contenders", {}, {})
 
 
-def test_the_batch_is_the_same_for_all_and_15_percent_masked():
-    setting = encoder_step.SETTINGS["small"]
-    batch = encoder_step.random_batch(setting)
-    assert batch["masked_positions"].shape == batch["masked_labels"].shape == (32, 19)
-    assert (np.diff(batch["masked_positions"], axis=1) > 0).all()
-    assert batch["token_ids"].min() >= 5
-    again = encoder_step.random_batch(
-        dataclasses.replace(setting, dtype_policy="mixed_bfloat16", dropout=0.0)
-    )
-    for name, array in batch.items():
-        np.testing.assert_array_equal(array, again[name])
-    picked = batch["token_ids"].reshape(-1)[encoder_step.flat_positions(batch)].reshape(32, 19)
-    expected = np.take_along_axis(batch["token_ids"], batch["masked_positions"], axis=1)
-    np.testing.assert_array_equal(picked, expected)
-
-
 @pytest.mark.parametrize("name", encoder_step.SETTINGS)
 def test_blocks_have_equal_matrices(name):
     for config in keras_encoders.block_configs(encoder_step.SETTINGS[name]).values():
@@ -58,18 +41,6 @@ def test_blocks_have_equal_matrices(name):
         assert config.num_layers == encoder_step.SETTINGS[name].num_layers
         assert config.dropout == config.attention_dropout == 0.1
         assert config.feed_forward_dim == {"small": 960}.get(name, 3072)
-
-
-def test_sizes_that_differ_are_refused():
-    train_step.check_sizes({"ours": 1000, "a": 1010, "b": 990})
-    sizes = {"ours": 1000, "a": 1000, "b": 1011}
-    refuses("b has 1011 parameters, but ours 1000", train_step.check_sizes, sizes)
-
-
-def test_the_reference_is_the_fastest_peer():
-    times = {"ours": [1, 1, 1], "a": [3, 9, 3], "b": [2, 4, 4]}
-    rows = [{"name": name, "seconds": seconds} for name, seconds in times.items()]
-    assert train_step.fastest(rows, {"ours"}) == "a"
 
 
 def test_our_step_learns_and_keras_peers_have_as_many_parameters():
@@ -173,8 +144,3 @@ def test_our_step_learns_on_jax():
     assert parameters == network.count_params()
     assert first == pytest.approx(np.log(TINY.vocab_size), abs=0.1)
     assert later < first - 0.1
-
-
-def test_pytorch_children_do_without_tensorflow():
-    imports = "from experiments.lab.benchmarks import encoder_step, workers"
-    in_new_process(imports, "assert 'tensorflow' not in sys.modules")

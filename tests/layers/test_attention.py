@@ -1,15 +1,33 @@
-"""Tests of attention: plain, with T5's relative bias, and with Transformer-XL's positions."""
+"""Tests of attention: plain, relative, rotary and a user's own, and of recorded weights."""
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras import ops
 
-from macaron_tf.layers import MultiHeadAttention, RelativePositionBias, SwishRNNBlock
+from macaron_tf.layers import (
+    MultiHeadAttention,
+    RelativePositionBias,
+    RotaryAttention,
+    SwishRNNBlock,
+    TransformerBlock,
+)
 from macaron_tf.layers.mixer import Context
 from macaron_tf.layers.relative_attention import RelativeAttention, Segment
-from macaron_tf.models import EncoderConfig, Stack
-from tests.harness import normal, numpy_of, randomized, rejects, softmax, weights_of
+from macaron_tf.layers.watching import watching
+from macaron_tf.models import Encoder, EncoderConfig, Stack
+from tests.harness import (
+    check_layer,
+    ids,
+    normal,
+    numpy_of,
+    randomized,
+    rejects,
+    softmax,
+    weights_of,
+)
+from tests.toys.objectives import V, tiny
 
 
 def reference(layer, x, memory=None, mask=True):
@@ -86,12 +104,6 @@ def test_masks_of_every_rank_say_the_same():
     np.testing.assert_array_equal(outputs[0], outputs[1])
     np.testing.assert_array_equal(outputs[0], outputs[2])
     rejects("must have rank 2, 3 or 4", layer, x, attention_mask=keys[0])
-
-
-def test_a_row_with_nothing_to_attend_stays_finite():
-    layer = MultiHeadAttention(2)
-    y = layer(normal(1, 4, 8), attention_mask=np.zeros((1, 4), bool))
-    assert np.isfinite(np.asarray(y)).all()
 
 
 def test_beams_attend_the_memory_as_queries():
@@ -296,3 +308,154 @@ def test_reading_at_once_is_a_token_at_a_time(window):
     np.testing.assert_allclose(numpy_of(y), np.stack(outputs[3:], axis=1), atol=1e-5)
     for one, other in zip(read, by_steps, strict=True):
         np.testing.assert_allclose(numpy_of(one), numpy_of(other), atol=1e-5)
+
+
+HEADS, KEY_HEADS, WIDTH, TOKENS = 4, 2, 6, 5  # heads, key heads, head width, tokens
+BASE = 50.0
+
+
+def rotated_by_the_equations(layer, x, positions):
+    """Computes causal rotary attention (Su et al. 2021, eq. 14 to 16) in float64."""
+    query, key_value, output = (np.asarray(w, "float64") for w in layer.get_weights())
+    query = (x @ query).reshape(*x.shape[:2], HEADS, WIDTH)
+    key, value = np.moveaxis((x @ key_value).reshape(*x.shape[:2], 2, KEY_HEADS, WIDTH), 2, 0)
+
+    def turned(vectors):
+        pairs = vectors[..., : WIDTH // 2] + 1j * vectors[..., WIDTH // 2 :]
+        return pairs * np.exp(
+            1j * positions[..., None, None] * BASE ** (-np.arange(0, WIDTH, 2) / WIDTH)
+        )
+
+    key, value = (np.repeat(part, HEADS // KEY_HEADS, axis=2) for part in (turned(key), value))
+    scores = np.einsum("bthd,bshd->bhts", turned(query), key.conj()).real / np.sqrt(WIDTH)
+    weights = softmax(np.where(np.tri(TOKENS, dtype=bool), scores, -np.inf))
+    return (
+        np.einsum("bhts,bshd->bthd", weights, value).reshape(*x.shape[:2], HEADS * WIDTH) @ output
+    )
+
+
+def rotary(**options):
+    options = {"use_bias": False, "causal": True, "num_kv_heads": KEY_HEADS, **options}
+    return RotaryAttention(HEADS, WIDTH, BASE, **options)
+
+
+def test_it_follows_the_equations_at_any_positions():
+    layer, x = randomized(rotary(), (2, TOKENS, 12)), normal(2, TOKENS, 12)
+    assert [w.shape for w in layer.weights] == [
+        (12, HEADS * WIDTH),
+        (12, 2 * KEY_HEADS * WIDTH),
+        (HEADS * WIDTH, 12),
+    ]
+    np.testing.assert_allclose(
+        layer(x), rotated_by_the_equations(layer, x, np.arange(TOKENS)), atol=1e-5
+    )
+    restarted = np.array([[0, 1, 2, 3, 4], [7, 8, 0, 1, 2]])  # two texts in row 1
+    found = layer.mix(x, Context(positions=restarted))[0]
+    np.testing.assert_allclose(found, rotated_by_the_equations(layer, x, restarted), atol=1e-5)
+    check_layer(rotary(), x)
+
+
+def test_odd_heads_and_uneven_groups_are_refused():
+    rejects("head_dim=3 must be even", RotaryAttention(2, 3).build, (1, TOKENS, 6))
+    rejects("num_heads=4 is not a multiple of", MultiHeadAttention, 4, num_kv_heads=3)
+
+
+class Fading(MultiHeadAttention):
+    """Attention with its own rotation, whose scores fall by 0.1 per position of distance."""
+
+    def rotate(self, query, key, positions):
+        scale = ops.cos(0.3 * ops.cast(positions, query.dtype))[..., None]
+        return query * scale, key * (2 - scale)
+
+    def scores(self, query, key, context, key_positions):
+        distance = ops.expand_dims(context.positions, -1) - ops.expand_dims(key_positions, -2)
+        faded = 0.1 * ops.cast(ops.abs(distance), query.dtype)
+        return super().scores(query, key, context, key_positions) - faded
+
+
+class FadingBlock(TransformerBlock):
+    attention = Fading
+
+
+@pytest.mark.parametrize("window", [0, 3])
+@pytest.mark.parametrize("room", [None, 8])
+def test_an_attention_of_one_s_own_is_right_in_every_cache(window, room):
+    options = {"num_heads": 2, "feed_forward_dim": 8, "num_kv_heads": 1}
+    block = FadingBlock(**options, causal=True, attention_window=window)
+    block, x = randomized(block, (2, 7, 6)), normal(2, 7, 6)
+    whole = numpy_of(block(x))
+    state = block.init_cache(1, 2, room)  # two texts, as beams of one row
+    first = Context(positions=np.arange(3), index=None if room is None else 0)
+    y, state = block.mix(x[:, :3], first, state)
+    found = [*np.moveaxis(numpy_of(y), 1, 0)]
+    for t in range(3, 7):
+        step = Context(positions=np.array([t]), index=None if room is None else t)
+        y, state = block.mix(x[:, t], step, state)
+        found.append(numpy_of(y))
+    np.testing.assert_allclose(np.stack(found, axis=1), whole, atol=1e-5)
+
+
+def test_an_attention_of_one_s_own_is_right_in_a_cache_that_is_only_read():
+    attention = Fading(2, causal=True, num_kv_heads=1)
+    attention, x = randomized(attention, (1, 6, 6)), normal(1, 6, 6)
+    whole = numpy_of(attention(x))
+    _, cache = attention.mix(x[:, :3], Context(index=0), attention.init_cache(1, 1, 8))
+    held = Context(index=3, cache_mask=np.arange(8) < 3)
+    found, new = attention.mix(x[:, 3:], held, cache)
+    np.testing.assert_allclose(found, whole[:, 3:], atol=1e-5)
+    assert new[0].shape == (1, 1, 1, 3, 3)
+    one, _ = attention.mix(x[:, 3], held, cache)
+    np.testing.assert_allclose(one, whole[:, 3], atol=1e-5)
+
+
+def test_a_block_with_another_attention_refuses_rotary_positions():
+    options = {"num_heads": 2, "feed_forward_dim": 8, "positions": "rotary"}
+    rejects("needs a RotaryAttention", FadingBlock, **options)
+
+
+def by_weights(layer, weights, keys):
+    """Computes attention's output from weights `(B, H, T, S)` and `keys`, `(B, S, D)`."""
+    w = weights_of(layer)
+    name = "key_value" if "key_value/kernel" in w else "query_key_value"
+    values = (keys @ w[f"{name}/kernel"] + w[f"{name}/bias"])[..., -D:]
+    values = values.reshape(*keys.shape[:2], H, -1).swapaxes(1, 2)  # `(B, H, S, d)`
+    y = (numpy_of(weights) @ values).swapaxes(1, 2).reshape(len(keys), -1, D)
+    return y @ w["output/kernel"] + w["output/bias"]
+
+
+@pytest.mark.parametrize("kind", [MultiHeadAttention, RelativeAttention])
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_weights_give_the_output(kind, causal):
+    x, mask = normal(2, 5, D), np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool)
+    layer = randomized(kind(H, causal=causal, dropout=0.5), x.shape)
+    with watching() as kept:
+        y = layer(x, mask=mask)
+    layer(x)  # not recorded
+    [(noted, weights)] = kept
+    assert noted is layer and weights.dtype == "float32"
+    np.testing.assert_allclose(by_weights(layer, weights, x), numpy_of(y), atol=1e-5)
+    assert not numpy_of(weights)[1, ..., 3:].any()
+    assert causal == (not np.triu(numpy_of(weights), 1).any())
+
+
+def test_attention_to_a_memory_and_one_within_a_gated_mlp():
+    x, memory = normal(2, 5, D), normal(2, 3, D, seed=1)
+    layer = randomized(MultiHeadAttention(H, cross=True), x.shape, memory.shape)
+    with watching() as kept:
+        y = layer(x, memory)
+    np.testing.assert_allclose(by_weights(layer, kept[0][1], memory), numpy_of(y), atol=1e-5)
+    for block, heads in {"amlp": [1], "gmlp": []}.items():
+        network = Encoder(tiny(block=block, tiny_attention_dim=4))
+        with watching() as kept:
+            network(ids(2, 6, vocab_size=V))
+        assert [weights.shape for _, weights in kept] == [(2, n, 6, 6) for n in heads]
+
+
+def test_a_watch_within_another_sees_its_own_layers_alone():
+    layer, x = MultiHeadAttention(H), normal(1, 2, D)
+    with watching() as outer:
+        with watching() as inner:
+            layer(x)
+        assert len(inner) == 1 and not outer
+        layer(x)
+    assert len(outer) == 1

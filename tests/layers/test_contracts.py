@@ -197,9 +197,7 @@ def test_xla_gives_the_same_numbers_and_gradients(kind, options, x, mask, policy
     ("make", "words"),
     [
         (lambda: activation("geluu"), "geluu"),
-        (lambda: layers.Residual(layers.FeedForward(16), norm="middle"), "'middle' must be one"),
         (lambda: RelativeAttention(2, cross=True), "has no cross, window"),
-        (lambda: RelativeAttention(2, causal=True, window=3), "has no cross, window"),
         (lambda: layers.MultiHeadAttention(3)(X), "hidden_dim=8 is not a multiple of num_heads=3"),
         *[
             (lambda n=n: layers.RelativePositionBias(2, n), f"num_buckets={n} must be a positive")

@@ -102,11 +102,6 @@ BLOCK = {"num_heads": 2, "feed_forward_dim": 16}
 FROZEN = {
     "encoder": lambda: (behind(models.Encoder(tiny()), TEXT), [(lambda m: m.layers[1], False)], 2),
     "given": lambda: (behind(models.Encoder(tiny(), trainable=False), TEXT), [], 2),
-    "sequential": lambda: (
-        keras.Sequential([TEXT, models.Encoder(tiny(), trainable=False), keras.layers.Dense(2)]),
-        [],
-        2,
-    ),
     "block": lambda: (
         behind(layers.MacaronBlock(**BLOCK), VECTORS),
         [(lambda m: m.layers[1], False), (lambda m: m.layers[1].attention_1.sublayer, True)],
@@ -117,7 +112,6 @@ FROZEN = {
         [(lambda m: m.layers[1].attention_1.sublayer.query_key_value, False)],
         2 + 18 - 2,
     ),
-    "task": lambda: (models.EncoderTokenClassifier(tiny(), 3), [(lambda m: m.encoder, False)], 2),
     "stack": lambda: (
         models.EncoderTokenClassifier(tiny(num_layers=2, sharing="all"), 3),
         [(lambda m: m.encoder.stack.blocks[1], False)],

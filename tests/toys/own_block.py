@@ -2,7 +2,7 @@
 
     KERAS_BACKEND=jax python -m tests.toys.own_block
 
-`test_mesh` runs this module with `my_gates.py` on PYTHONPATH.
+`test_equality` runs this module with `my_gates.py` on PYTHONPATH.
 """
 
 import json

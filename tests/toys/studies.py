@@ -16,11 +16,7 @@ from macaron_tf.runs.run import DIVERGED
 from macaron_tf.runs.versions import versions
 from macaron_tf.text import SentencePieceVocabulary
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
-from tests.toys.pretraining import flags, prepare, toy_settings, write_documents
-from tests.toys.tasks import write_toy
-
-TUNE = ("training.max_steps=10", "training.validate_every=10", "max_length=16")
-TUNE += ("training.schedule=constant",)
+from tests.toys.pretraining import prepare, toy_settings
 
 
 def write(path, *lines: dict) -> None:
@@ -111,7 +107,7 @@ STAND_INS = {
 }
 
 
-@pytest.fixture(params=["pretended", pytest.param("real", marks=pytest.mark.slow)])
+@pytest.fixture(params=["pretended"])
 def calls(request, monkeypatch):
     """Makes studies run commands in this process; returns the list of commands that are called.
 
@@ -135,13 +131,10 @@ def calls(request, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory):
-    """Returns pre-training settings for a toy corpus, and the flags of a toy fine-tuning task."""
-    folder = tmp_path_factory.mktemp("toy")
-    (folder / "documents").mkdir()
-    settings = toy_settings(write_documents(folder / "documents"), steps=4)
-    settings += ["training.warmup_steps=2", "training.validate_every=2"]
-    return settings, ["--tasks", "sst2", *flags([*TUNE, f"source={write_toy(folder)}"])]
+def study(source):
+    """Returns pre-training settings for a toy corpus."""
+    more = ["training.warmup_steps=2", "training.validate_every=2"]
+    return [*toy_settings(source, steps=4), *more]
 
 
 def is_figure(*paths) -> bool:
@@ -151,4 +144,4 @@ def is_figure(*paths) -> bool:
 @pytest.fixture(scope="module")
 def study_corpus(study, tmp_path_factory) -> str:
     """Returns the folder of a prepared corpus of the toy documents."""
-    return prepare("bert_tiny", str(tmp_path_factory.mktemp("corpus") / "letters"), study[0])
+    return prepare("bert_tiny", str(tmp_path_factory.mktemp("corpus") / "letters"), study)

@@ -1,11 +1,15 @@
+"""Tests of heads, pooling, embeddings, positions and feed-forward networks."""
+
 import itertools
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from keras import ops
 from scipy.special import log_softmax, logsumexp
 
+from macaron_tf import layers
 from macaron_tf.layers import (
     AdaptiveEmbedding,
     AdaptiveSoftmax,
@@ -14,10 +18,9 @@ from macaron_tf.layers import (
     Pooler,
     ReplacedTokenHead,
     SpanBoundaryHead,
-    SpanHead,
 )
 from macaron_tf.layers.heads import Pooling
-from tests.harness import gelu, ids, normal, numpy_of, randomized, symbolic, weights_of
+from tests.harness import gelu, ids, int8_error, normal, numpy_of, randomized, symbolic, weights_of
 
 REAL = {
     "mean": lambda x: x.mean(axis=0),
@@ -83,16 +86,6 @@ def test_pooler_is_tanh_of_the_first_position():
     pooled = numpy_of(pooler(x))
     expected = np.tanh(x[:, 0] @ numpy_of(pooler.dense.kernel) + numpy_of(pooler.dense.bias))
     np.testing.assert_allclose(pooled, expected, atol=1e-6)
-
-
-def test_span_head_scores_starts_and_ends_where_allowed():
-    x, head = normal(2, 5, 8), SpanHead()
-    mask = np.arange(5)[None] < np.array([[5], [3]])
-    scores = numpy_of(head(x, attention_mask=mask))
-    assert scores.shape == (2, 2, 5) == symbolic(head, x).shape
-    assert (scores[1, :, 3:] == -1e9).all()
-    dense = numpy_of(head.dense(x))  # `(B, L, 2)`: start and end side by side
-    np.testing.assert_allclose(scores[0], dense[0].T, atol=1e-6)
 
 
 POSITIONS = np.array([[0, 1, 2, 3, 9], [4, 0, 0, 1, 2]])
@@ -213,3 +206,82 @@ def test_adaptive_embeddings_are_their_cluster_s_row_brought_to_the_width():
     expected = [w[f"cluster_{i}/table"][r] @ w[f"projection_{i}/kernel"] for i, r in rows]
     np.testing.assert_allclose(numpy_of(layer(token_ids))[0] / 4, expected, atol=1e-5)
     np.testing.assert_allclose(numpy_of(layer.matrix("float32"))[token_ids[0]], expected, atol=1e-5)
+
+
+def test_feed_forward_is_two_linear_maps_around_relu():
+    x, layer = normal(2, 3, 8), layers.FeedForward(16)
+    y = np.asarray(layer(x))
+    w1, b1, w2, b2 = map(np.asarray, layer.weights)
+    np.testing.assert_allclose(y, np.maximum(x @ w1 + b1, 0) @ w2 + b2, atol=1e-5)
+
+
+def test_gated_feed_forward_multiplies_two_halves_and_has_no_bias():
+    x, layer = normal(2, 3, 8), layers.FeedForward(16, gated=True, use_bias=False)
+    y = np.asarray(layer(x))
+    inner, outer = map(np.asarray, layer.weights)
+    gate, value = np.split(x @ inner, 2, axis=-1)
+    np.testing.assert_allclose(y, (np.maximum(gate, 0) * value) @ outer, atol=1e-5)
+
+
+def test_a_quantized_embedding_reads_and_scores_nearly_the_same(tmp_path):
+    tokens, x = ids(2, 3), normal(2, 3, 16)
+    layer = layers.TiedEmbedding(20, 16, name="tokens")
+    model = keras.Sequential([keras.Input((None,), dtype="int32"), layer])
+    vectors, logits = numpy_of(model(tokens)), numpy_of(layer.logits(x))
+    model.quantize("int8")
+    dtypes = {weight.name: weight.dtype for weight in layer.weights}
+    assert dtypes == {"table": "int8", "table_scale": "float32"}
+    for before, after in ((vectors, model(tokens)), (logits, layer.logits(x))):
+        assert 0 < np.abs(numpy_of(after) - before).max() < int8_error(1) * np.std(before)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(again(tokens), model(tokens))
+
+
+def test_embedding_reads_scaled_rows_and_scores_with_the_same_table():
+    tokens, layer = ids(2, 3), layers.TiedEmbedding(20, 16)
+    layer.build()
+    table = np.asarray(layer.table)
+    np.testing.assert_allclose(np.asarray(layer(tokens)), 4.0 * table[tokens], rtol=1e-6)
+    x = normal(2, 3, 16)
+    np.testing.assert_allclose(np.asarray(layer.logits(x)), x @ table.T, atol=1e-5)
+    assert len(layer.weights) == 1
+
+
+def test_embedding_starts_at_the_width_of_the_recipe():
+    layer = layers.TiedEmbedding(5_000, 64)
+    layer.build()
+    assert abs(np.asarray(layer.table).std() - 64**-0.5) < 2e-3
+
+
+NUMBERS = np.linspace(-5, 5, 101, dtype="float32")
+
+
+def test_gelu_is_exact_and_its_tanh_form_is_not():
+    exact = gelu(NUMBERS.astype("float64"))
+    np.testing.assert_allclose(numpy_of(layers.activation("gelu")(NUMBERS)), exact, atol=1e-6)
+    error = np.abs(numpy_of(layers.activation("gelu_tanh")(NUMBERS)) - exact).max()
+    assert 1e-4 < error < 5e-4
+    np.testing.assert_allclose(
+        numpy_of(layers.gelu_tanh(NUMBERS)),
+        numpy_of(keras.ops.gelu(NUMBERS, approximate=True)),
+        atol=1e-6,
+    )
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "concatenated"])
+def test_sinusoids_are_section_3_5(layout):
+    positions = layers.SinusoidalPositions(layout=layout)
+    [encoding] = np.asarray(positions(np.zeros((1, 50, 8), "float32")))
+    angles = np.arange(50)[:, None] / 10_000 ** (np.arange(0, 8, 2) / 8)
+    axis = 2 if layout == "interleaved" else 1
+    expected = np.stack([np.sin(angles), np.cos(angles)], axis).reshape(50, 8)
+    np.testing.assert_allclose(encoding, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("layer", [layers.SinusoidalPositions(), layers.LearnedPositions(10)])
+def test_positions_may_be_given(layer):
+    x = normal(2, 6, 8)
+    whole = np.asarray(layer(x))
+    parts = [np.asarray(layer(x[:, t : t + 1], position_ids=np.array([[t]]))) for t in range(6)]
+    np.testing.assert_allclose(np.concatenate(parts, 1), whole, atol=1e-6)

@@ -1,4 +1,4 @@
-"""Packed rows with isolated documents give the same results as one document per row."""
+"""Packed rows: without padding in memory, and of several documents each."""
 
 import numpy as np
 import pytest
@@ -8,6 +8,8 @@ from macaron_tf import models
 from macaron_tf.data.corpus.packing import pack_rows
 from macaron_tf.data.corpus.reading import with_documents
 from macaron_tf.data.corpus.shards import token_ids_of
+from macaron_tf.layers.packing import packing_scope
+from macaron_tf.models import Encoder, EncoderConfig
 from macaron_tf.models.segment_memory import SegmentLanguageModel
 from macaron_tf.objectives import CausalLanguageObjective, MaskedLanguageObjective
 from macaron_tf.settings import SettingError
@@ -16,6 +18,70 @@ from macaron_tf.text.token_rows import TokenRows
 from tests.harness import built, ids, numpy_of, rejects
 from tests.toys.marks import thorough
 from tests.toys.objectives import CLS, SEP, VOCABULARY, V, loss_and_gradients, tiny
+
+ROW_LENGTHS = (5, 0, 7, 1)
+
+
+def padded_batch(lengths=ROW_LENGTHS, width=7):
+    rng = np.random.default_rng(0)
+    real = np.arange(width) < np.array(lengths)[:, None]
+    ids = rng.integers(1, 30, real.shape) * real
+    segments = rng.integers(0, 2, real.shape) * real
+    return {"token_ids": ids.astype("int32"), "segment_ids": segments.astype("int32")}, real
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"causal": True},
+        {"norm": "pre", "block": "macaron", "positions": "sinusoidal"},
+        {"block": "swish_rnn", "relative_bias": "per_layer", "rnn_step_sizes": (2,)},
+        {"block": "gmlp"},
+        {"block": "amlp"},
+        {"positions": "transformer_xl"},
+        {"embedding_dim": 6, "sharing": "all", "gated": True},
+        {"adaptive_cutoffs": (10, 20), "num_segments": 0},
+        {"scheme": "tokens by heun, channels/2, channels/2 again"},
+    ],
+    ids=str,
+)
+def test_packed_encoders_equal_padded_ones(options):
+    config = EncoderConfig(30, 8, 12, 2, 2, max_length=7, initializer_range=0.5, **options)
+    encoder = Encoder(config)
+    inputs, real = padded_batch()
+    if not config.num_segments:
+        del inputs["segment_ids"]
+    expected = np.array(encoder(inputs))
+
+    @tf.function(autograph=False, reduce_retracing=True)
+    def packed(inputs):
+        with packing_scope():
+            return encoder(inputs)
+
+    found = packed(inputs).numpy()
+    np.testing.assert_allclose(found[real], expected[real], atol=1e-5)
+    assert not found[~real].any()
+
+
+def test_a_mask_of_attention_goes_over_the_padded_rows():
+    encoder = Encoder(EncoderConfig(30, 8, 12, 2, 2, initializer_range=0.5))
+    inputs, real = padded_batch()
+    inputs["attention_mask"] = np.tril(np.ones((4, 7, 7), "int32"))
+    expected = np.array(encoder(inputs))
+    with packing_scope():
+        found = np.array(encoder(inputs))
+    np.testing.assert_allclose(found[real], expected[real], atol=1e-5)
+
+
+def test_nothing_but_padding_is_nothing():
+    encoder = Encoder(EncoderConfig(30, 8, 12, 2, 2))
+    with packing_scope():
+        for ids in (np.zeros(shape, "int32") for shape in ((2, 3), (0, 3), (2, 0))):
+            found = np.array(encoder(ids))
+            assert found.shape == (*ids.shape, 8) and not found.any()
+        assert not np.allclose(encoder(np.ones((1, 3), "int32"), training=True), 0.0)
+
 
 LENGTH = 21
 DOCUMENTS = [[*ids(n, seed=n)] for n in (5, 9, 3, 7, 4, 2)]  # three fill a row; three leave padding

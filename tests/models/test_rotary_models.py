@@ -1,10 +1,11 @@
-"""Tests of Llama's layers with int8 and LoRA, and in other models."""
+"""Tests of models with rotary positions, such as Llama and ModernBERT."""
 
 import numpy as np
 import pytest
 
 from macaron_tf.layers import MultiHeadAttention, RotaryAttention
 from macaron_tf.layers.packing import packing_scope
+from macaron_tf.layers.rotary import frequencies
 from macaron_tf.models import Encoder, EncoderDecoder, LanguageModel, catalog
 from macaron_tf.models.pretraining import generator_config
 from macaron_tf.variables import spec_of
@@ -84,3 +85,56 @@ def test_a_generator_shares_its_fewer_heads_of_keys():
     config = catalog.config("bert_tiny", **{**ROTARY, "num_heads": 12, "hidden_dim": 96})
     generator = generator_config(config)
     assert (generator.num_heads, generator.num_kv_heads) == (3, 1)
+
+
+BLOCKS = ("transformer", "macaron", "swish_rnn")
+
+
+def config(**options):
+    return catalog.config("modern_bert_tiny", **{**SIZES, "attention_windows": (0, 4), **options})
+
+
+def rows():
+    given = ids(2, 9, vocab_size=V)
+    given[1, 6:] = 0
+    return given
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_padding_packing_and_documents_change_nothing(block):
+    model, given = built(Encoder, config(block=block), noise=0.2), rows()
+    expected, real = numpy_of(model(given)), given != 0
+    np.testing.assert_allclose(numpy_of(model(given[1:, :6])), expected[1:, :6], atol=2e-5)
+    with packing_scope():
+        packed = numpy_of(model(given))
+    np.testing.assert_allclose(packed[real], expected[real], atol=2e-5)
+    joined = {
+        "token_ids": np.concatenate([given[:1], given[1:, :6]], axis=1),
+        "document_ids": np.array([[1] * 9 + [2] * 6]),
+    }
+    found = numpy_of(model(joined))[0]
+    np.testing.assert_allclose(found, expected[real], atol=2e-5)
+
+
+def test_layers_with_the_same_window_share_their_weights_but_for_the_first():
+    model = Encoder(config(num_layers=5, sharing="all"))
+    blocks = model.stack.blocks
+    kinds = [[*map(id, block.mixers())] for block in blocks]
+    assert kinds[1] == kinds[3] != kinds[2] == kinds[4]
+    assert kinds[0] not in kinds[1:]
+
+
+def test_a_part_of_a_head_turns_and_slowed_angles_are_llama_3_s():
+    given = frequencies(8, 100.0)
+    np.testing.assert_allclose(frequencies(8, 100.0, (4.0,)), given / 4)
+    # Turns in 100 positions: 15.9, 5.0, 1.6, 0.5.
+    found = frequencies(8, 100.0, (4.0, 1.0, 9.0, 100.0))
+    shares = (100 * given / (2 * np.pi) - 1) / 8
+    mixed = given * (shares + (1 - shares) / 4)
+    np.testing.assert_allclose(found, [given[0], mixed[1], mixed[2], given[3] / 4])
+    layer = RotaryAttention(2, 6, rotary_dim=4)
+    layer.build((1, 5, 12))
+    x = np.ones((1, 2, 5, 6), "float32")
+    query, _ = layer.rotate(x, x, np.arange(5))
+    np.testing.assert_array_equal(numpy_of(query)[..., 4:], 1.0)
+    assert (numpy_of(query)[0, 0, 1:, :4] != 1.0).all()
