@@ -106,9 +106,7 @@ def test_every_arm_takes_its_best_rate_by_other_seeds(calls, compared, tmp_path)
     assert "| strang | 3.100 | 3.000 | 3.100 | diverged | 0.02 |" in text
     assert "with seed 0. These runs do not count" in text and "edge" not in text
     assert record["verdicts"][0]["word"] == "better" and "| **better** |" in text
-    assert said.endswith(
-        "next: the same command with --widths 64 128 256  # does it hold at other sizes?\n"
-    )
+    assert said.endswith("with --widths 64 128 256  # does it hold at other sizes?\n")
     # Finished runs are not repeated, and an added rate is trained.
     calls.clear()
     _, text, said = compared("--rates", "0.02", "0.04", "--seeds", "1", "2", "3", "4")
@@ -127,10 +125,6 @@ def test_every_arm_takes_its_best_rate_by_other_seeds(calls, compared, tmp_path)
         (["--rates", "1e-3", "--set", "training.learning_rate=1"], "give --rates instead"),
     ):
         assert message in compared(*words, status=2)
-    own = ["bert_rab_tiny", f"{STRANG},training.learning_rate=1e-3"]
-    assert "strang sets training.learning_rate, but --rates" in compared(
-        "--rates", "1e-3", arms=own, status=2
-    )
 
 
 def test_arms_are_compared_in_equal_time(calls, compared, tmp_path):
@@ -143,8 +137,7 @@ def test_arms_are_compared_in_equal_time(calls, compared, tmp_path):
     assert [(one["ratio"], one["updates"]) for one in record["timing"]] == [(1, 40), (2, 20)]
     settings = json.loads((tmp_path / "slow-1" / "recipe.json").read_text())["training"]
     assert (settings["max_steps"], settings["warmup_steps"]) == (20, 1)
-    assert "| slow | 2000.0 | 2.000 | 20 |" in text and "begin with the same batches" in text
-    assert "in the time of 40 updates of bert_rab_tiny" in text
+    assert "| slow | 2000.0 | 2.000 | 20 |" in text
     assert not (tmp_path / "timing" / "slow-1").exists()
     # Measured times are kept.
     calls.clear()
@@ -156,10 +149,6 @@ def test_arms_are_compared_in_equal_time(calls, compared, tmp_path):
     )
     kept = {file.stem for file in (tmp_path / "timing").glob("*.json")}
     assert kept == {f"{arm}-{turn}" for arm in ("bert_rab_tiny", "slow") for turn in (1, 2)}
-    arms = (arms[0], f"{slow},training.max_steps=5")
-    assert "slow sets training.max_steps, but --equal time" in compared(
-        "--equal", "time", arms=arms, status=2
-    )
 
 
 @pytest.mark.slow
@@ -284,7 +273,6 @@ def test_a_comparison_makes_its_corpus_and_says_who_learnt_little(
     same = "next: the same command in another folder with --set training.max_steps=8"
     assert said.endswith(f"{same}  # to leave the chance level\n")
     assert "**bert_tiny, b: at chance level, raise training.max_steps" in text
-    assert "Arms of one seed read the same batches" in text
     assert "| b |" in text and "| +0.000 |  |  | no verdict: fewer than 3 seeds |" in text
     settings = [*study, "corpus.validation_every=9"]
     prepare_corpus(registry.load("bert_tiny", settings=settings), str(tmp_path / "other"), None)
@@ -426,8 +414,6 @@ def test_two_blocks_are_compared(calls, number_text, comparing, tmp_path):
     assert "| macaron |" in table and "| transformer | 1 | " in table and "Signatures: " in table
     assert (tmp_path / "compare.png").stat().st_size > 10_000
     assert [call[0] for call in calls] == ["train", "average", "evaluate"] * 2
-    comparing(*arguments)
-    assert len(calls) == 6
 
 
 def test_commands_of_an_arm_may_run_the_block_that_it_names(
@@ -471,8 +457,7 @@ def test_arms_have_equal_parameters(calls, comparing, tmp_path):
 STEPS = ["--seeds", "1", "--set", "training.max_steps=500"]
 
 
-@pytest.mark.slow
-def test_the_comparison_takes_its_own_evaluations_alone(calls, comparing, tmp_path):
+def test_a_comparison_goes_on_with_its_own_runs_and_scores(calls, comparing, tmp_path):
     # Evaluations by a user before the comparison are ignored.
     write_scores(tmp_path / "macaron-1" / "scores" / "0.json", "average", [500], 99.0)
     record, *_ = comparing(*BLOCKS, *STEPS)
@@ -480,11 +465,6 @@ def test_the_comparison_takes_its_own_evaluations_alone(calls, comparing, tmp_pa
     calls.clear()
     comparing(*BLOCKS, *STEPS)
     assert not calls
-
-
-def test_the_comparison_refuses_a_run_of_other_settings(calls, comparing):
-    comparing(*BLOCKS, *STEPS)
-    calls.clear()
     for setting, message in (
         ("training.max_steps=1000", "with training.max_steps=500, not 1000"),
         ("label_smoothing=0.2", "was trained with label_smoothing=0.1, not 0.2"),

@@ -415,17 +415,6 @@ def test_embeddings_are_shared_and_every_weight_counted_once():
     assert shapes == [(16, 32), None]
 
 
-def test_outputs_are_those_of_the_two_parts():
-    model, inputs = electra(), {"token_ids": ids(2, 7), "masked_positions": np.array([[1, 4]] * 2)}
-    outputs = model(inputs)
-    shapes = {name: tuple(value.shape) for name, value in outputs.items()}
-    assert shapes == {"masked_language": (2, 2, 24), "replaced_token": (2, 7)}
-    hidden = model.encoder(inputs["token_ids"])
-    np.testing.assert_array_equal(
-        numpy_of(outputs["replaced_token"]), numpy_of(model.replaced_token(hidden))
-    )
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [("vocab_size", 32), ("embedding_dim", 8), ("max_length", 8), ("num_segments", 0)],
