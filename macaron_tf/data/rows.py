@@ -30,7 +30,7 @@ from macaron_tf.text.token_rows import TokenRows, fingerprint, map_array, offset
 FORMAT = 4  # increase this number if the layout or the meaning of the files changes
 # Number of pairs per chunk. The number is part of the format, because a resumed run skips chunks.
 CHUNK_PAIRS = 1 << 15
-_RECORD = "tokens.json"  # written at the end
+_RECORD = "tokens.json"  # written after each chunk; a finished corpus has a fingerprint
 _ARRAYS = ("source_offsets", "target_offsets", "source_ids", "target_ids", "indices")
 _MEND = "make room or set MACARON_TF_CACHE to another folder, then run the same command again"
 _MAX_MEMORY_BYTES = 1 << 24  # beyond this number, the bytes in memory are written to disk
@@ -190,10 +190,10 @@ def prepare(
 ) -> TokenizedPairs:
     """Opens a tokenized corpus after tokenizing all chunks that are missing.
 
-    Each of the one or more chunks is written to a file of its own, and the files are joined at the
-    end. The result does not depend on the number of processes. If the process is killed, the next
-    call tokenizes only the chunks that have no file. Damaged files are written again from the
-    beginning. If another process is preparing the same corpus, this call waits for that process.
+    The rows of each of the one or more chunks are appended to the files of the corpus. The result
+    does not depend on the number of processes. If the process is killed, the next call tokenizes
+    only the chunks that are missing. Damaged files are written again from the beginning. If another
+    process is preparing the same corpus, this call waits for that process.
 
     Args:
         folder: folder of the files. Each combination of source, vocabulary and settings needs a
@@ -206,71 +206,78 @@ def prepare(
     if tokens := open_tokens(folder):
         return tokens
     with only_writer(folder, "tokenizing", wait=True):
-        if tokens := open_tokens(folder):  # another process wrote the files in the meantime
-            return tokens
+        record = _read_record(folder)
+        if record["fingerprint"]:  # another process wrote the files in the meantime
+            return _map(folder, record)
         for leftover in folder.glob(".tmp-*"):  # of a killed process
             leftover.unlink(missing_ok=True)
-        return _join(folder, _write_chunks(folder, chunks, tokenize, count(), processes))
+        total = count()
+        with Progress("tokenizing", "pairs", total) as progress:
+            missing = chunks()
+            for chunk in itertools.islice(missing, record["chunks"]):
+                progress.advance(len(chunk.pairs))
+            first_two = list(itertools.islice(missing, 2))
+            processes = processes or os.cpu_count() or 1
+            max_processes = -(-total // CHUNK_PAIRS) if total else processes
+            processes = min(processes, max_processes) if len(first_two) > 1 else 1
+            with Processes(processes, tokenize) as pool:
+                for size, tokens in pool.map(_tokenized, itertools.chain(first_two, missing)):
+                    _append(folder, record, tokens)
+                    progress.advance(size)
+        for name, entry in record["arrays"].items():
+            entry[2] = storage.file_digest(folder / name)
+        tokens = _map(folder, record)
+        record["fingerprint"] = fingerprint([*tokens.source.arrays(), *tokens.target.arrays()])
+        _write_record(folder, record)
+        return _map(folder, record)
 
 
-def _write_chunks(folder, chunks, tokenize, total: int | None, processes: int | None) -> list:
-    """Writes a file for each chunk that has none, and returns the paths of all chunks in order."""
-    paths: list[pathlib.Path] = []
-    with Progress("tokenizing", "pairs", total) as progress:
-
-        def missing_chunks() -> Iterator[tuple[pathlib.Path, Chunk]]:
-            for chunk in chunks():
-                paths.append(folder / f"chunk-{chunk.index:05d}.npz")
-                if paths[-1].exists():
-                    progress.advance(len(chunk.pairs))
-                else:
-                    yield paths[-1], chunk
-
-        missing = missing_chunks()
-        first_two = list(itertools.islice(missing, 2))
-        processes = processes or os.cpu_count() or 1
-        max_processes = -(-total // CHUNK_PAIRS) if total else processes
-        processes = min(processes, max_processes) if len(first_two) > 1 else 1
-        with Processes(processes, tokenize) as pool:
-            for size in pool.map(_write_chunk, itertools.chain(first_two, missing)):
-                progress.advance(size)
-    return paths
+def _tokenized(tokenize: Callable, chunk: Chunk) -> tuple[int, TokenizedPairs]:
+    return len(chunk.pairs), tokenize(chunk)
 
 
-def _write_chunk(tokenize: Callable, item: tuple[pathlib.Path, Chunk]) -> int:
-    path, chunk = item
-    tokens = tokenize(chunk)
-    with storage.atomic_output_path(path, _MEND) as temporary_path, open(temporary_path, "wb") as f:
-        np.savez(f, **tokens.arrays(), removed=np.array(json.dumps(tokens.removed)))
-    return len(chunk.pairs)
+def _append(folder: pathlib.Path, record: dict, tokens: TokenizedPairs) -> None:
+    """Appends the rows of a chunk to the files, and records the new lengths of the files."""
+    for name, values in tokens.arrays().items():
+        count = record["arrays"].get(name, ("", 0))[1]
+        if count and name.endswith("_offsets"):  # those of each chunk begin at 0
+            values = values[1:] + record["arrays"][name.replace("offsets", "ids")][1]
+        path = folder / name
+        with storage.clear_errors(f"cannot write {path}", _MEND), open(path, "ab") as file:
+            file.truncate(count * values.itemsize)  # a killed process may have written more
+            file.write(values.data)
+        storage.sync(path)
+        record["arrays"][name] = [values.dtype.str, count + len(values), ""]
+    record["removed"] = collections.Counter(record["removed"])
+    record["removed"].update(tokens.removed)
+    record["chunks"] += 1
+    _write_record(folder, record)
 
 
-def _join(folder: pathlib.Path, paths: list[pathlib.Path]) -> TokenizedPairs:
-    """Joins the files of all chunks, and removes them."""
-    removed: collections.Counter[str] = collections.Counter()
-    record = {"chunks": len(paths), "arrays": {}, "removed": removed, "fingerprint": ""}
-    for name in _ARRAYS:
-        count = offset = 0
-        with storage.clear_errors(f"cannot write {folder / name}", _MEND):
-            with open(folder / name, "wb") as file:
-                for path in paths:
-                    with storage.refuse_damage(path, "remove it"), np.load(path) as chunk:
-                        array = chunk[name]
-                        if name == "indices":
-                            removed.update(json.loads(str(chunk["removed"])))
-                    if name.endswith("_offsets"):  # those of each chunk begin at 0
-                        array = array + offset
-                        offset, array = array[-1], array[bool(count) :]
-                    file.write(array.data)
-                    count += len(array)
-            record["arrays"][name] = [array.dtype.str, count, storage.file_digest(folder / name)]
-    tokens = _map(folder, record)
-    rows = [*tokens.source.arrays(), *tokens.target.arrays()]
-    record["fingerprint"] = fingerprint(rows)
-    storage.write_atomic(folder / _RECORD, json.dumps(record, indent=2).encode())
-    for path in paths:
-        path.unlink()
-    return _map(folder, record)
+def _write_record(folder: pathlib.Path, record: dict) -> None:
+    with storage.clear_errors(f"cannot write {folder / _RECORD}", _MEND):
+        storage.write_atomic(folder / _RECORD, json.dumps(record, indent=2).encode())
+
+
+def _read_record(folder: pathlib.Path) -> dict[str, Any]:
+    """Reads the record of a corpus. If files are missing or damaged, the record has no rows."""
+    path = folder / _RECORD
+    with (
+        contextlib.suppress(UserError, *storage.FILE_ERRORS),
+        storage.refuse_damage(path, "remove it"),
+        concurrent.futures.ThreadPoolExecutor() as threads,
+    ):
+        record = storage.read_json(path, chunks=int, arrays=dict, removed=dict, fingerprint=str)
+        paths = [folder / name for name in record["arrays"]]
+        dtypes, counts, digests = zip(*record["arrays"].values(), strict=True)
+        if record["fingerprint"]:
+            is_whole = [*digests] == [*threads.map(storage.file_digest, paths)]
+        else:
+            sizes = np.array([np.dtype(dtype).itemsize for dtype in dtypes]) * counts
+            is_whole = all(sizes <= [path.stat().st_size for path in paths])
+        if is_whole:
+            return record
+    return {"chunks": 0, "arrays": {}, "removed": {}, "fingerprint": ""}
 
 
 def _map(folder: pathlib.Path, record: dict) -> TokenizedPairs:
@@ -284,15 +291,5 @@ def _map(folder: pathlib.Path, record: dict) -> TokenizedPairs:
 
 def open_tokens(folder: pathlib.Path) -> TokenizedPairs | None:
     """Opens a finished corpus, or returns `None` if it is missing, unfinished or damaged."""
-    path = folder / _RECORD
-    with (
-        contextlib.suppress(UserError, *storage.FILE_ERRORS),
-        storage.refuse_damage(path, "remove it"),
-        concurrent.futures.ThreadPoolExecutor() as threads,
-    ):
-        record = storage.read_json(path, arrays=dict, removed=dict, fingerprint=str)
-        paths = map(folder.joinpath, record["arrays"])
-        digests = [digest for _, _, digest in record["arrays"].values()]
-        if record["fingerprint"] and digests == [*threads.map(storage.file_digest, paths)]:
-            return _map(folder, record)
-    return None
+    record = _read_record(folder)
+    return _map(folder, record) if record["fingerprint"] else None
