@@ -234,45 +234,37 @@ def language_weights(
 
 def tokenized_documents(
     texts: Iterable[Text], vocabulary: PieceVocabulary, splitter: str | None
-) -> Iterator[TokenRows]:
+) -> list[TokenRows]:
     """Splits documents into sentences and tokenizes them.
 
-    One call of the tokenizer takes several small documents or a part of a large document. Each half
-    of a translation pair is one sentence.
+    One call of the tokenizer takes about a megabyte of lines, from several documents or from a part
+    of one. Each half of a translation pair is one sentence.
 
     Args:
         splitter: name of a splitter for `split_sentences`; `None` means that each line is one
             sentence.
 
-    Yields:
+    Returns:
         Token ids of each document, one sentence per row. Sentences without a token are left out.
     """
-    document_parts: list[tuple] = []  # ids and lengths of one document's parts
-    for group in _grouped(_lines(texts), lambda line: len(line[0])):
-        lines, divisible, last = zip(*group, strict=True)
-        sentences = [[line] for line in lines]
-        if splitter is not None:
-            choices = zip(sentences, split_sentences(lines, splitter), divisible, strict=True)
-            sentences = [cut if may_cut else whole for whole, cut, may_cut in choices]
-        rows = vocabulary.encode_rows(list(itertools.chain.from_iterable(sentences)))
-        ends = np.cumsum(list(map(len, sentences)))[list(last)]  # sentence index of document ends
-        ids, lengths = np.split(rows.ids, rows.offsets[ends]), np.split(rows.lengths, ends)
-        for number, part in enumerate(zip(ids, lengths, strict=True), start=1):
-            document_parts.append(part)
-            if number < len(ids):  # the last part continues in the next group
-                all_ids, all_lengths = map(np.concatenate, zip(*document_parts, strict=True))
-                # `unique` drops sentences without ids, which have only control characters.
-                yield TokenRows(all_ids, np.unique([0, *np.cumsum(all_lengths)]))
-                document_parts = []
-
-
-def _lines(texts: Iterable[Text]) -> Iterator[tuple[str, bool, bool]]:
-    """Yields each line or half of a pair, whether it may be split, and whether it is the last."""
-    for text in texts:
-        is_text = isinstance(text, str)
-        lines = (cut_lines(text) if is_text else text) or [""]
-        for number, line in enumerate(lines, start=1):
-            yield line, is_text, number == len(lines)
+    texts = list(texts)
+    documents = [cut_lines(text) if isinstance(text, str) else text for text in texts]
+    is_split = [splitter and isinstance(text, str) for text in texts]
+    lines = ((line, cut) for row, cut in zip(documents, is_split, strict=True) for line in row)
+    rows, counts = [], [0]  # counts: number of sentences of each line
+    for group in _grouped(lines, lambda item: len(item[0])):
+        sentences = [[line] for line, _ in group]
+        if any(cut for _, cut in group):
+            pieces = split_sentences([line for line, _ in group], splitter)
+            sentences = [pieces[i] if cut else sentences[i] for i, (_, cut) in enumerate(group)]
+        rows.append(vocabulary.encode_rows(list(itertools.chain.from_iterable(sentences))))
+        counts += map(len, sentences)
+    ids, lengths = [part.ids for part in rows], [part.lengths for part in rows]
+    joined = TokenRows.of_lengths(ids, lengths, vocabulary.size)
+    ends = np.cumsum(counts)[np.cumsum([0, *map(len, documents)])]  # in sentences, of the documents
+    # `unique` drops sentences without ids, which have only control characters.
+    parts = [np.unique(joined.offsets[a : b + 1]) for a, b in itertools.pairwise(ends)]
+    return [TokenRows(joined.ids[part[0] : part[-1]], part - part[0]) for part in parts]
 
 
 def _grouped(items: Iterable, size: Callable[[Any], int]) -> Iterator[list]:

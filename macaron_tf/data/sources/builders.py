@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 import tensorflow_datasets as tfds
 from etils import epath
 
-from macaron_tf.errors import UserError, plural
+from macaron_tf.errors import UserError
 from macaron_tf.io.files import lines_of
 from macaron_tf.io.progress import track
 
@@ -198,8 +198,7 @@ def _aligned(sides: dict[str, list[str]]) -> Pairs:
     """Pairs the lines of two files."""
     lengths = {name: len(lines) for name, lines in sides.items()}
     if len(set(lengths.values())) > 1 or not all(lengths.values()):
-        counts = (f"{name} has {n:,} {plural('line', n)}" for name, n in lengths.items())
-        raise UserError(f"{', but '.join(counts)}: download the files again")
+        raise UserError(f"the files have different numbers of lines or none: {lengths}")
     return list(zip(*sides.values(), strict=True))
 
 
@@ -216,11 +215,9 @@ def _spoken_lines(lines: list[str]) -> list[str]:
 
 def _segments(lines: list[str]) -> list[str]:
     """Extracts the sentences from the lines of a test file."""
-    segments, tags = (
-        (line for line in lines if "<seg id" in line),
-        r'<seg id="\d*">\s*|\s*</seg>\s*',
-    )
-    return [re.sub(tags, "", segment).replace("\u2019", "'") for segment in segments]
+    segments = (line for line in lines if "<seg id" in line)
+    texts = (re.sub(r'<seg id="\d*">\s*|\s*</seg>\s*', "", segment) for segment in segments)
+    return [text.replace("\u2019", "'") for text in texts]
 
 
 def _tokenized(pairs: Pairs, languages: Iterable[str]) -> Iterator[tuple[str, str]]:

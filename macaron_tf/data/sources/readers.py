@@ -15,7 +15,7 @@ from macaron_tf.data.sources import tfds as sets
 from macaron_tf.data.sources.names import RECORD_KINDS, HeldOut, Source, parse_source
 from macaron_tf.data.sources.records import file_records, saved_files, table_records
 from macaron_tf.data.sources.tfds import Tfds, join_names, open_set, source_function
-from macaron_tf.errors import UserError, plural
+from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import count_lines, is_compressed, lines_of, state_stamp
 from macaron_tf.io.plug_ins import call_user_code
@@ -75,8 +75,7 @@ def _pair_fields(source: Source, names: Sequence[str], languages: tuple[str, str
         fields = tuple(f"translation.{code}" for code in languages)
     else:
         wanted = f"neither fields {' and '.join(map(repr, languages))} nor a field 'translation'"
-        mend = f"give {source}:FIELD,FIELD"
-        raise UserError(f"{source} has {wanted}, only {join_names(names)}: {mend}")
+        raise UserError(f"{source} has {wanted}, only {join_names(names)}: give :FIELD,FIELD")
     if len(fields) != 2:
         raise UserError(f"{source} names {len(fields)} fields, not FIELD,FIELD")
     return fields
@@ -185,8 +184,7 @@ def _aligned_lines(paths: Sequence[epath.Path]) -> Iterator[tuple[str, str]]:
 
 def _check_equal(paths: Sequence[epath.Path], counts: Sequence[int]) -> None:
     if len(set(counts)) > 1:
-        lines = f"{counts[0]} {plural('line', counts[0])}"
-        raise UserError(f"{paths[0]} has {lines}, but {paths[1]} has {counts[1]}")
+        raise UserError(f"{paths[0]} and {paths[1]} have {counts[0]} and {counts[1]} lines")
 
 
 def _record_files(source: Source, split: Split) -> list[epath.Path]:
@@ -235,9 +233,8 @@ def _text_field(source: Source, names: Sequence[str], language: str | None = Non
     usual = [name for name in (language or "", *_TEXT_FIELDS) if name in names][:1]
     fields = source.fields or usual or names
     if len(fields) != 1:
-        name = f"{source.kind}:{source.location}"
-        remedy = f": give {name}:FIELD" if source.kind in RECORD_KINDS else ""
-        raise UserError(f"{source} has no single text field, but {join_names(names)}{remedy}")
+        mend = ": give one as :FIELD" if source.kind in RECORD_KINDS else ""
+        raise UserError(f"{source} has no single text field, but {join_names(names)}{mend}")
     return fields[0]
 
 

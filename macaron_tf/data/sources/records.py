@@ -23,7 +23,7 @@ from etils import epath
 
 from macaron_tf.data.sources.names import RECORD_KINDS, Source
 from macaron_tf.data.sources.tfds import Tfds, open_set, source_function
-from macaron_tf.errors import UserError, nearest, needed, plural
+from macaron_tf.errors import UserError, nearest, needed
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import is_csv, lines_of, table_rows
 from macaron_tf.io.plug_ins import call_user_code
@@ -99,9 +99,8 @@ class Records:
         """
         for field in fields:
             if (count := self.fields.count(field)) != 1:
-                found = f"{self.place} has {count or 'no'} columns named {field!r}"
-                known = f"the columns are {quoted(self.fields) or 'none'}"
-                raise UserError(f"{found} ({known}): give --set table.text and table.label")
+                known = f"(the columns are {quoted(self.fields) or 'none'})"
+                raise UserError(f"{self.place} has {count or 'no'} columns named {field!r} {known}")
         for where, values in self.rows(fields, may_be_empty):
             texts = [
                 value
@@ -149,9 +148,10 @@ def table_records(path: epath.Path, header: Sequence[str] | None = None) -> Reco
         where = f"{path}, line "
         for number, cells in itertools.islice(table_rows(path), header is None, None):
             if len(cells) != len(names):
-                count = f"{len(cells)} {plural('column', len(cells))}, not {len(names)}"
                 mend = f"put {'a single tab' if keeps_quotes else 'one comma'} between columns"
-                raise UserError(f"{where}{number} has {count}: {mend}, none into a text")
+                raise UserError(
+                    f"{where}{number} has {len(cells)}, not {len(names)} columns: {mend}"
+                )
             yield f"{where}{number}", dict(zip(names, cells, strict=True))
 
     place = str(path) if header else f"{path}, line 1"
@@ -279,8 +279,7 @@ def _open_table(kind: str, path):
                 yield stream.schema, lambda columns: _select_columns(stream, columns)
     except pa.ArrowInvalid as error:
         reason = " ".join(str(error).split())[:120]
-        file_type = "a Parquet file" if kind == "parquet" else "an Arrow file of a saved dataset"
-        raise UserError(f"{path} is damaged or not {file_type} ({reason})") from error
+        raise UserError(f"{path} is damaged or no file of {kind}: ({reason})") from error
 
 
 def _select_columns(stream, columns: Sequence[str]) -> Iterator:

@@ -125,8 +125,8 @@ class PreparedSplit(NamedTuple):
         try:
             yield
         except Exception as error:  # a bad slice, a damaged or missing record file
-            failure = f"{self.folder}: cannot read split {self.split!r}"
-            raise UserError(f"{failure} ({storage.reason(error)})") from error
+            failure = f"cannot read split {self.split!r} ({storage.reason(error)})"
+            raise UserError(f"{self.folder}: {failure}") from error
 
 
 def open_set(
@@ -229,8 +229,9 @@ def prepared_folder(
             failure = (
                 f"tfds:{name} has not one prepared configuration {' or '.join(sorted(wanted))}"
             )
-            mend = f"give tfds:{base}/CONFIG with one of {join_names(prepared)}"
-            raise UserError(f"{failure}: {mend}")
+            raise UserError(
+                f"{failure}: give tfds:{base}/CONFIG with one of {join_names(prepared)}"
+            )
     if not fitting:
         path = f"{base}/{config}" if config else base
         other_sets = set(_subfolders(root)) - {base, "downloads"}

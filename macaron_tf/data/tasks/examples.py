@@ -17,7 +17,7 @@ from macaron_tf.data.sources.names import FILE_TABLE_FORMS, TABLE_FORMS, Source,
 from macaron_tf.data.sources.records import Records, open_records
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task
-from macaron_tf.errors import UserError, plural, warn
+from macaron_tf.errors import UserError, warn
 
 _INDEX = "idx"  # index of an example in its benchmark
 _INVISIBLE = re.compile(  # white space, joiners, direction marks and variation selectors
@@ -161,9 +161,8 @@ def _tfds_rows(task: Task, names: str, split: str, tfds, language: str | None) -
         records = open_records(Source("tfds", name), split, tfds)
         classes = records.class_names.get(task.label) or task.labels
         if {*classes} != {*task.labels}:
-            wanted = f"the task {task.name!r} has {', '.join(task.labels) or 'none'}"
             found = f"{records.place} has the classes {', '.join(classes)}"
-            raise UserError(f"{found}, but {wanted}")
+            raise UserError(f"{found}, but the task {task.name!r} {', '.join(task.labels)}")
         for where, values in records.rows(fields):
             record = dict(zip(fields, values, strict=True))
             index = record.get(_INDEX)
@@ -185,8 +184,7 @@ def _padded(task: Task, choices: Sequence[str], where: str) -> list[str]:
     """Returns the texts of all choices of the task; "" stands for a missing choice."""
     missing = len(task.second) - len(choices)
     if len(choices) < 2 or missing < 0:
-        found = f"{len(choices)} {plural('choice', len(choices))}"
-        raise UserError(f"{where} has {found}, not 2 to {len(task.second)}")
+        raise UserError(f"{where} has {len(choices)} of 2 to {len(task.second)} choices")
     # In a TFDS dataset, an empty text is still a choice, so a hyphen replaces it.
     return [text.strip() or "-" for text in choices] + [""] * missing
 
@@ -198,8 +196,7 @@ def _in_language(texts: str | dict, field: str, language: str | None, where: str
     if "translation" in texts:  # a list of language codes and a list of translations
         texts = dict(zip(texts["language"], texts["translation"], strict=True))
     if language not in texts:
-        known = ", ".join(sorted(texts))
-        raise UserError(f"{where}: {field!r} has the languages {known}, but not {language!r}")
+        raise UserError(f"{where}: {field!r} has {', '.join(sorted(texts))}, not {language!r}")
     return texts[language]
 
 
@@ -219,8 +216,7 @@ def _table_rows(task: Task, table: Records, needs_labels: bool) -> _Rows:
             index = [paragraph, questions.setdefault((*texts[:2],), len(questions)), number]
         yield where, texts[: len(fields)], texts[-1].strip() if labels else None, index
     if quoted:
-        lines = f"in {quoted:,} {plural('line', quoted)}"
-        why = f"quotes surround a text, {lines}, and are part of it, because the file is no .csv"
+        why = f"quotes surround {quoted:,} of the texts, as a part, because the file is no .csv"
         warn(f"{first_quoted}: {why}")
 
 
@@ -253,8 +249,8 @@ def _parse_label(task: Task, text: str, where: str) -> Any:
             return label
         numbers = "" if task.own else " (or their numbers from 0)"
         allowed = f"one of the classes {', '.join(task.labels[:20])}{numbers}"
-    lookalikes = [name for name in task.labels if normalize_label(name) == normalize_label(text)]
-    shown = f"{text[:40]!a}, which looks like {lookalikes[0]!a}," if lookalikes else repr(text[:40])
+    alike = [name for name in task.labels if normalize_label(name) == normalize_label(text)]
+    shown = f"{text[:40]!a}, which looks like {alike[0]!a}," if alike else repr(text[:40])
     raise UserError(f"{where}: {shown} in column {task.label!r} is not {allowed}: correct it")
 
 
@@ -281,8 +277,7 @@ def warn_alike(where_by_label: Mapping[str, str]) -> None:
     for label, where in where_by_label.items():
         if (earlier := looks.setdefault(normalize_label(label), label)) != label:
             other = f"the label {earlier!a} in {where_by_label[earlier]}"
-            why = f"the label {label!a} looks like {other}, but is a different class"
-            warn(f"{where}: {why}")
+            warn(f"{where}: the label {label!a} looks like {other}, but is another class")
 
 
 def read_triplets(source: str, split: str) -> Examples:

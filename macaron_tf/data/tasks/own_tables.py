@@ -128,18 +128,6 @@ class TableSettings(Settings):
         table = None if parsed.kind == "conll" else open_records(parsed, "train", tfds)
         settings = self._with_columns(task, table) if table else self
         described = settings.described(task)
-        class_names = table.class_names.get(described.label) if table else None
-        if task.kind == "tags":
-            if class_names and not self.classes:
-                settings = _with_classes(settings, str(source), _tag_classes(class_names, source))
-            if settings.classes and ("O" in settings.classes or settings.usual_tag):
-                return settings
-            sentences = [*tagging.sentences_of(described, parsed, "train", tfds)]
-            counts = _count_tags(sentences, not settings.classes)
-            if not settings.classes:
-                settings = _with_classes(settings, str(source), _tag_classes(counts, source))
-            most_frequent = None if "O" in settings.classes else max(sorted(counts), key=counts.get)
-            return dataclasses.replace(settings, usual_tag=settings.usual_tag or most_frequent)
         if task.metrics == ("pearson",):
             if self.mean is not None and self.deviation:
                 return settings
@@ -149,14 +137,26 @@ class TableSettings(Settings):
             mean = float(scores.mean()) if self.mean is None else self.mean
             deviation = self.deviation or float(scores.std())
             return dataclasses.replace(settings, mean=mean, deviation=deviation)
-        if task.kind == "choice":
+        classes, usual_tag = self.classes, self.usual_tag
+        names = () if classes or not table else table.class_names.get(described.label, ())
+        if task.kind == "tags":
+            classes = classes or (names and _tag_classes(names, source))
+            if not classes or not ("O" in classes or usual_tag):
+                sentences = [*tagging.sentences_of(described, parsed, "train", tfds)]
+                counts = _count_tags(sentences, not classes)
+                classes = classes or _tag_classes(counts, source)
+                if "O" not in classes:
+                    usual_tag = usual_tag or max(sorted(counts), key=counts.get)
+        elif task.kind == "choice":
             count = len(settings.choices)
-            class_names = self.classes or class_names or tuple(map(str, range(1, count + 1)))
-            if len(class_names) != count:
+            classes = classes or names or tuple(map(str, range(1, count + 1)))
+            if len(classes) != count:
                 raise UserError(f"{source} has {count} choice columns: set as many table.classes")
-        if self.classes:
-            return settings
-        return _with_classes(settings, str(source), class_names or _classes(described, table))
+        else:
+            classes = classes or names or _classes(described, table)
+        if len(classes) < 2:
+            raise UserError(f"{source}: all labels are {classes[0]!r}, but two classes are needed")
+        return dataclasses.replace(settings, classes=tuple(classes), usual_tag=usual_tag)
 
     def _with_columns(self, task: Task, table: Records) -> "TableSettings":
         """Returns a copy of these settings, with missing columns from the header of `table`."""
@@ -175,8 +175,7 @@ class TableSettings(Settings):
             others = [name for name in header if name not in (label, *choices)]
             if len(default_names or others) != 1:
                 columns = f"which of the columns {quoted(header)} contains the text"
-                mend = "give --set table.text=COLUMN, and for a second text table.text_b"
-                raise UserError(f"{table.place} does not show {columns}: {mend}")
+                raise UserError(f"{table.place} does not show {columns}: give table.text=COLUMN")
             text = tuple(default_names or others)
             if not text_b and pairs.get(text[0]) in header:
                 text_b = (pairs[text[0]],)
@@ -209,8 +208,7 @@ class TableSettings(Settings):
         if not is_held_out.any() or is_held_out.all():
             raise UserError(f"table.held_out={self.held_out:g} of {total} leaves a part empty")
         count = f"{is_held_out.sum():,} of {total:,} examples are held out for validation"
-        drawn = f"drawn by table.seed={self.seed} (table.held_out={self.held_out:g})"
-        print(f"{source}: {count}, {drawn}", file=sys.stderr)
+        print(f"{source}: {count}, drawn by table.seed={self.seed}", file=sys.stderr)
         return is_held_out
 
 
@@ -221,12 +219,6 @@ def _choices(table: Records) -> tuple[str, ...]:
     if len(names) < 2 or names != [f"choice{n}" for n in range(1, len(names) + 1)]:
         raise UserError(f"{table.place} needs columns choice1, choice2 and so on, or table.choices")
     return tuple(names)
-
-
-def _with_classes(settings: TableSettings, source: str, classes: Sequence[str]) -> TableSettings:
-    if len(classes) < 2:
-        raise UserError(f"{source}: all labels are {classes[0]!r}, but two classes are needed")
-    return dataclasses.replace(settings, classes=tuple(classes))
 
 
 def _classes(task: Task, table: Records) -> list[str]:
@@ -241,9 +233,8 @@ def _classes(task: Task, table: Records) -> list[str]:
             where_by_label.setdefault(label, where)
         rows += 1
     if len(where_by_label) > max(_MAX_CLASSES, rows // 2):
-        found = f"{len(where_by_label):,} different labels in {rows:,} lines"
-        mend = "give --set table.label=COLUMN, or train the task regress"
-        raise UserError(f"{table.place}: column {task.label!r} has {found}: {mend}")
+        found = f"column {task.label!r} has {len(where_by_label):,} different labels"
+        raise UserError(f"{table.place}: {found}: give table.label, or train the task regress")
     warn_alike(where_by_label)
     return sorted(where_by_label)
 
@@ -263,8 +254,7 @@ def _count_tags(sentences: Sequence[tuple], checks: bool) -> collections.Counter
     if strays := tagging.strays_among(counts):
         tag, others = strays[0], sorted({*counts} - {*strays})
         found = f"the tag {tag[:40]!r} ({counts[tag]:,} times) does not fit the tags"
-        mend = "correct it, or give all tags in table.classes"
-        raise UserError(f"{where_by_tag[tag]}: {found} {', '.join(others[:5])}: {mend}")
+        raise UserError(f"{where_by_tag[tag]}: {found} {', '.join(others[:5])}: correct it")
     warn_alike(where_by_tag)
     types = collections.Counter(tag[2:] for tag in counts.elements() if tag != "O")
     rare = [f"{tag[:40]!r} ({where_by_tag[tag]})" for tag in where_by_tag if 0 < types[tag[2:]] < 3]
@@ -284,8 +274,7 @@ def _tag_classes(tags: Iterable[str], source: str | None) -> list[str]:
     if not names:
         return sorted(tags)
     if not (scheme := tagging.scheme_of(names.values())):
-        schemes = "mark entities, but not by IOB, BIOES, BILOU, BMES or BMEWO"
-        mend = "convert them, or give all tags in table.classes"
-        raise UserError(f"{source}: the tags {', '.join(sorted(tags)[:5])} {schemes}: {mend}")
+        known = "mark entities, but not by IOB, BIOES, BILOU, BMES or BMEWO: give table.classes"
+        raise UserError(f"{source}: the tags {', '.join(sorted(tags)[:5])} {known}")
     types = sorted({name[2:] for name in names.values()} - {""})
     return ["O", *(f"{prefix}-{entity_type}" for entity_type in types for prefix in scheme)]

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import operator
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import check_length, encode_parts, rows_of, windows_over
 from macaron_tf.data.tasks.examples import may_be_unlabelled
-from macaron_tf.errors import UserError, parse_json, plural
+from macaron_tf.errors import UserError, parse_json
 from macaron_tf.io import paths as storage
 from macaron_tf.settings import Count, Settings
 from macaron_tf.text.base import PieceVocabulary
@@ -69,12 +70,14 @@ def read_questions(
         rows.append((where, *texts, spans))
     places, ids, questions, contexts, labels = map(list, zip(*rows, strict=True))
     secret = may_be_unlabelled(split) and all(answers is None for answers in labels)
+    for where, question in zip(places, questions, strict=True):
+        if not question.strip():
+            raise UserError(f"{where}: the question is empty: add a text, or remove it")
     for row in () if secret else zip(places, ids, contexts, labels, strict=True):
         _check_answers(task, *row)
+    # Predictions are stored by id.
     if repeated := [name for name, count in collections.Counter(ids).items() if count > 1]:
-        count = f"{len(repeated)} question {plural('id', len(repeated))}"
-        mend = "give each its own, because predictions are stored by id"
-        raise UserError(f"{records.place} repeats {count}, such as {repeated[0][:40]!r}: {mend}")
+        raise UserError(f"{records.place} repeats the question id {repeated[0][:40]!r}")
     return Questions(ids, questions, contexts, None if secret else labels)
 
 
@@ -93,40 +96,31 @@ def _check_answers(task: Task, where: str, name: str, context: str, answers) -> 
 
 def _file_records(path) -> Placed:
     """Yields the questions of a JSON file in SQuAD's format."""
+    where = str(path)
     try:
-        document = parse_json(storage.read_bytes(path), object)
-    except ValueError as error:  # bytes that are not UTF-8 raise a ValueError, too
-        raise UserError(f"{path} is not JSON ({error}): give a file in SQuAD's format") from error
-    for a, article in enumerate(_field(document, "data", list, path)):
-        for p, paragraph in enumerate(_field(article, "paragraphs", list, f"{path}, data[{a}]")):
-            place = f"{path}, data[{a}].paragraphs[{p}]"
-            context = _text(paragraph, "context", place)
-            for q, record in enumerate(_field(paragraph, "qas", list, place)):
-                where = f"{place}.qas[{q}]"
-                row = {name: _text(record, name, where) for name in ("id", "question")}
-                if not row["question"].strip():
-                    raise UserError(f"{where}: the question is empty: add a text, or remove it")
-                if "answers" in record:
-                    answers = _field(record, "answers", list, where)
-                    texts = [_text(one, "text", where) for one in answers]
-                    starts = [_field(one, "answer_start", int, where) for one in answers]
-                    row["answers"] = {"text": texts, "answer_start": starts}
-                yield where, {**row, "context": context}
+        for a, article in enumerate(parse_json(storage.read_bytes(path), object)["data"]):
+            for p, paragraph in enumerate(article["paragraphs"]):
+                where = f"{path}, data[{a}].paragraphs[{p}]"
+                context = _text(paragraph["context"])
+                for q, record in enumerate(paragraph["qas"]):
+                    where = f"{path}, data[{a}].paragraphs[{p}].qas[{q}]"
+                    row = {name: _text(record[name]) for name in ("id", "question")}
+                    if "answers" in record:
+                        answers = record["answers"]
+                        starts = [operator.index(one["answer_start"]) for one in answers]
+                        texts = [_text(one["text"]) for one in answers]
+                        row["answers"] = {"text": texts, "answer_start": starts}
+                    yield where, {**row, "context": context}
+    except KeyError as error:
+        raise UserError(f"{where}: the field {error} of SQuAD's format is missing") from error
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UserError(f"{where} is not in SQuAD's JSON format ({error})") from error
 
 
-def _field(record, name: str, value_type: type, where):
-    """Returns a field of a JSON object."""
-    value = record.get(name) if isinstance(record, dict) else None
-    if type(value) is not value_type:
-        kind = value_type.__name__
-        raise UserError(f"{where}: the field {name!r} of SQuAD's format is missing or not a {kind}")
-    return value
-
-
-def _text(record, name: str, where: str) -> str:
+def _text(value: str) -> str:
     # JSON may contain half of a surrogate pair, which UTF-8 cannot encode. Replacing the half by a
     # single "?" keeps the positions of all other characters.
-    return _field(record, name, str, where).encode("utf-8", "replace").decode("utf-8")
+    return value.encode("utf-8", "replace").decode("utf-8")
 
 
 @dataclasses.dataclass(frozen=True)

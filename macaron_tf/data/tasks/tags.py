@@ -17,7 +17,7 @@ from macaron_tf.data.sources.records import open_records
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import check_length, encode_parts, rows_of, windows_over
-from macaron_tf.errors import UserError, plural
+from macaron_tf.errors import UserError
 from macaron_tf.io.files import lines_of
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows
@@ -106,8 +106,7 @@ def sentences_of(
         is_cut = re.match(r"[\[(]['\"]", "".join(tags[:1]))  # such as ['O' 'O' ... 'O']
         has_spaces = any(at_spaces(" ".join(items)) != items for items in (words, tags))
         if len(words) != len(tags) or is_cut or has_spaces:
-            count = f"{len(tags)} {plural('tag', len(tags))}"
-            count += f" for {len(words)} {plural('word', len(words))}"
+            count = f"not a tag for each word ({len(tags)} for {len(words)})"
             mend = "separate both by spaces, or give lists"
             raise UserError(f"{where}: column {label_field!r} has {count}: {mend}")
         yield words, tags, [where] * len(tags)

@@ -168,4 +168,4 @@ def test_damaged_or_missing_files_leave_nothing(published, tmp_path, name):
 def test_sides_of_unequal_length(published, tmp_path):
     (published / "val.en.gz").write_bytes(gzip.compress(b"one\n"))
     tfds = Tfds(tmp_path / "sets", download=True)
-    refuses("val.de.gz has 3 lines, but val.en.gz has 1", open_set, "multi30k/de-en", "train", tfds)
+    refuses("'val.de.gz': 3, 'val.en.gz': 1", open_set, "multi30k/de-en", "train", tfds)

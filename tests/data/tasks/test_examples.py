@@ -174,7 +174,7 @@ def test_choices_of_official_records(read):
     broken = {**RACE[1], "answers": ["E"]}
     refuses("record 0: 'E' in column 'label' is not one of the", read, "race", race, broken)
     broken = {**RACE[1], "options": [["x"]]}
-    refuses("record 0 has 1 choice, not 2 to 4", read, "race", race, broken)
+    refuses("record 0 has 1 of 2 to 4 choices", read, "race", race, broken)
     endings = {"context": text, "endings": texts, "label": np.int32}
     found = read("hellaswag", endings, ENDING)
     assert found.texts == (["He"], ["runs"], ["sits"], ["eats"], ["is"]) and found.labels == [2]
@@ -245,7 +245,7 @@ def test_a_table_that_pandas_wrote(table, capsys):
     assert not capsys.readouterr().err
     source = table("label \ttext", 'good\t"so ""good"""', 'bad\t"x"', "", "\t")
     examples = read_examples(SENTIMENT, "train", source=source)
-    assert "table.tsv, line 3: quotes surround a text, in 1 line" in capsys.readouterr().err
+    assert "table.tsv, line 3: quotes surround 1 of the texts" in capsys.readouterr().err
     assert examples.first == ['so "good"', '"x"'] and examples.labels.tolist() == [1, 0]
 
 
@@ -265,7 +265,7 @@ def test_a_table_without_labels(table):
         (["label\ttext\ttext", "good\tx\tx"], "line 1 has 2 columns named 'text'"),
         (["label\ttext", "good\tx", "great\tx"], "line 3: 'great' in column 'label' is not one of"),
         (["label\ttext", "good\tx", "bad\t "], "line 3: the text in column 'text' is empty"),
-        (["label\ttext", "good\tx\ty"], "line 2 has 3 columns, not 2: put a single tab"),
+        (["label\ttext", "good\tx\ty"], "line 2 has 3, not 2 columns: put a single tab"),
         (["label\ttext", "Good\tx"], "line 2: 'Good', which looks like 'good', in column 'label'"),
         (["label\ttext"], "contains no example"),
     ],

@@ -65,7 +65,7 @@ def test_only_training_questions_need_answers(tmp_path):
     [
         *(([question("q1", ("Rome", at))], f"'q1': 'Rome'.* {at}$") for at in (-4, 0, 12, 14, 400)),
         ([question("q1", (" ", 1))], "'q1' has an empty answer: correct"),
-        ([question("q1", *ANSWERS)] * 2, "repeats 1 question id, such as 'q1'"),
+        ([question("q1", *ANSWERS)] * 2, "repeats the question id 'q1'"),
         ([question("q2", is_impossible=True)], "'q2' has no answer.*the task squad2"),
         ([question(question=" ")], "is empty"),
         ([question(answers=[{"text": "Rome"}])], r"\[0\].qas\[0\]: the field 'answer_start'"),
@@ -78,8 +78,9 @@ def test_questions_that_are_refused(questions, message, tmp_path):
 def test_other_files_are_refused(tmp_path):
     path = tmp_path / "a.json"
     for text, words in (
-        ("{", "is not JSON"),
-        ("[1]", "'data' of SQuAD's format is missing or not a list"),
+        ("{", "is not in SQuAD's JSON format"),
+        ("[1]", "is not in SQuAD's JSON format"),
+        ("{}", "the field 'data' of SQuAD's format is missing"),
         ('{"data": [{"paragraphs": [{"qas": []}]}]}', r"paragraphs\[0\]: the field 'context'"),
         ('{"data": []}', "contains no examples"),
     ):
