@@ -99,8 +99,9 @@ class Records:
         """
         for field in fields:
             if (count := self.fields.count(field)) != 1:
-                known = f"(the columns are {quoted(self.fields) or 'none'})"
-                raise UserError(f"{self.place} has {count or 'no'} columns named {field!r} {known}")
+                found = f"{self.place} has {count or 'no'} columns named {field!r}"
+                known = f"the columns are {quoted(self.fields) or 'none'}"
+                raise UserError(f"{found} ({known}): give --set table.text and table.label")
         for where, values in self.rows(fields, may_be_empty):
             texts = [
                 value
