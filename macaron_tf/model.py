@@ -22,7 +22,7 @@ from macaron_tf.hub import saving
 from macaron_tf.io.paths import as_path
 from macaron_tf.models import catalog
 from macaron_tf.models.base import Model
-from macaron_tf.models.config import EncoderConfig
+from macaron_tf.models.config import EncoderConfig, StackConfig
 from macaron_tf.models.model_card import USE_OF_EXPORT
 from macaron_tf.models.tasks import CausalClassifier, EncoderClassifier
 from macaron_tf.runs.loading import read_model
@@ -375,6 +375,17 @@ def load(
         classifier = bert.classifier(num_classes=2)
         bert.save_pretrained("my-bert")
     """
-    return Pretrained(
-        **vars(read_model(location, lower_case, pooling, vocabulary, trust_code, tokenizer))
-    )
+    model = read_model(location, lower_case, pooling, trust_code, tokenizer)
+    if vocabulary is not None:
+        if model.vocabulary is not None:
+            raise UserError(f"{location} has its own vocabulary: leave `vocabulary` out")
+        if not isinstance(vocabulary, Vocabulary):
+            vocabulary = Vocabulary.load(vocabulary)
+        size = vocabulary.size
+        if isinstance(model.network, Model) and isinstance(model.config, StackConfig):
+            size = model.config.vocab_size
+        if vocabulary.size > size:
+            found = f"the vocabulary has {vocabulary.size} tokens, but {location} has only"
+            raise UserError(f"{found} {size} embeddings: give its own vocabulary")
+        model = dataclasses.replace(model, vocabulary=vocabulary)
+    return Pretrained(**vars(model))

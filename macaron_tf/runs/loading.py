@@ -21,8 +21,6 @@ from macaron_tf.io import paths
 from macaron_tf.io.code_files import offer_code
 from macaron_tf.io.hub import HUB
 from macaron_tf.io.progress import Progress
-from macaron_tf.models.base import Model
-from macaron_tf.models.config import StackConfig
 from macaron_tf.special import Special
 from macaron_tf.tasks.model_parts import HEADS, USAGE, ModelParts
 from macaron_tf.text.base import Vocabulary
@@ -37,27 +35,11 @@ def read_model(
     location: str | os.PathLike,
     lower_case: bool | None = None,
     pooling: bool = True,
-    vocabulary: Vocabulary | str | os.PathLike | None = None,
     trust_code: bool = False,
     tokenizer: str = "graph",
 ) -> ModelParts:
     """Reads a trained network, its vocabulary and its use; see `macaron_tf.load`."""
     location = os.fspath(location)
-    if vocabulary is not None:
-        loaded = read_model(
-            location, lower_case, pooling, trust_code=trust_code, tokenizer=tokenizer
-        )
-        if loaded.vocabulary is not None:
-            raise UserError(f"{location} has its own vocabulary: leave `vocabulary` out")
-        if not isinstance(vocabulary, Vocabulary):
-            vocabulary = Vocabulary.load(vocabulary)
-        network = loaded.network
-        if isinstance(network, Model) and isinstance(network.config, StackConfig):
-            vocab_size = network.config.vocab_size
-            if vocabulary.size > vocab_size:
-                found = f"the vocabulary has {vocabulary.size} tokens, but {location} has only"
-                raise UserError(f"{found} {vocab_size} embeddings: give its own vocabulary")
-        return dataclasses.replace(loaded, vocabulary=vocabulary)
     check_choice("tokenizer", tokenizer, ("graph", "python"))
     parsed = None if location.endswith(".keras") else locations.locate(location)
     if tokenizer == "python" and (not parsed or parsed.library != locations.HUGGING_FACE):
