@@ -11,9 +11,8 @@ from macaron_tf.engines.graph import columns_of
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths
 from macaron_tf.runs.finetuning import FinetuningRecipe
-from macaron_tf.runs.run import Inputs, Run
 from macaron_tf.runs.starts import start_of
-from macaron_tf.runs.trainer import fit
+from macaron_tf.runs.trainer import Trainer
 from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.training.config import fine_tuning
 from macaron_tf.training.locations import RECIPE
@@ -66,9 +65,7 @@ def fit_examples(
         if (folder / RECIPE).exists() and not (file.exists() and paths.read_bytes(file) == content):
             raise UserError(f"{folder} is a run on other examples: choose another folder")
         paths.write_atomic(file, content)
-    run = Run(folder, recipe.started(start), earlier=Run.existing(folder, kind=recipe.kind))
-    plan = run.recipe.plan(run, start, Inputs())
-    plan.ended(fit(plan))
+    Trainer(recipe, folder, start=start).run()
 
 
 def _task_of(texts: list[Any], labels: list[Any]) -> str:

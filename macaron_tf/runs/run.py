@@ -50,6 +50,10 @@ _DATA_DIR = "data_dir"
 _HASH = "vocabulary"  # key in data.json of the vocabulary hash, on which the fingerprint depends
 
 
+# Fields of `Inputs` that only some kinds of recipes read.
+FLAGS = ("corpus", "vocabulary", "lower_case", "processes", "own_shards")
+
+
 @dataclasses.dataclass(frozen=True)
 class Inputs:
     """Inputs of a training run other than its recipe, from the flags of `macaron train`.
@@ -299,7 +303,10 @@ class Plan:
 
 
 def refuse_flags(
-    options: argparse.Namespace, names: Sequence[str], allowed: Sequence[str], subject: str
+    options: Inputs | argparse.Namespace,
+    names: Sequence[str],
+    allowed: Sequence[str],
+    subject: str,
 ) -> None:
     """Raises a `UserError` if a flag of `names` is set that does not apply to the `subject`.
 

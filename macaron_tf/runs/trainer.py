@@ -1,8 +1,9 @@
-"""Training of a planned run: `fit`, and what several kinds of runs share."""
+"""Training of a run: `Trainer`, and what several kinds of runs share."""
 
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -13,8 +14,8 @@ from macaron_tf.distribution import Workers, emulates_bfloat16, is_tpu
 from macaron_tf.errors import UserError, out_of_memory, warn
 from macaron_tf.io.paths import as_path
 from macaron_tf.io.progress import track
-from macaron_tf.runs.recipe import warn_unread
-from macaron_tf.runs.run import DIVERGED, Plan, Run, write_json
+from macaron_tf.runs.recipe import Recipe, override, warn_unread
+from macaron_tf.runs.run import DIVERGED, FLAGS, Inputs, Plan, Run, refuse_flags, write_json
 from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import Diverged, TrainedModel, TrainingResult, build_fit_model, train
 from macaron_tf.training.callbacks import Callbacks
@@ -31,91 +32,143 @@ def needs_static_shapes(strategy: tf.distribute.Strategy) -> bool:
     return keras.backend.backend() == "jax" or is_tpu(strategy)
 
 
-def fit(
-    plan: Plan,
-    strategy: tf.distribute.Strategy | None = None,
-    callbacks: Callbacks | None = None,
-) -> TrainingResult:
-    """Trains a run with the current Keras backend, or resumes the run in its folder.
+class Trainer:
+    """Trains a run of a recipe in a folder, or resumes it, as the command `train` does.
 
-    The results of a resumed run are bit-identical to the results of an uninterrupted run. The
-    folder is created only after all checks of the input. If a new run fails before its first
-    checkpoint, and has no metrics or runs out of memory, the folder is removed. After divergence,
-    the folder is kept.
+    The run is planned once, by the constructor. Its settings are those of the recipe, then those of
+    the pre-trained model, then those of `settings`.
 
     Args:
-        strategy: distribution strategy; `None` means the current strategy.
-        callbacks: callbacks from `--callback` and `--profile`.
+        recipe: recipe; `None` means that of the run in the folder, which is resumed.
+        settings: strings of the form `path=value`; see `override`.
+        start: pre-trained model; `None` means that the recipe reads the model of its `init`.
 
-    Raises:
-        Diverged: too many consecutive updates were skipped, for example because of a NaN or
-            infinite loss or gradient.
-        Interrupted: a signal stopped training. A checkpoint was saved, unless the run has made no
-            update.
+    Example:
+        Trainer(bert_tiny(), "runs/bert", ["corpus.sources=text:*.txt"]).run()
     """
-    run = plan.run
-    strategy = strategy or tf.distribute.get_strategy()
-    is_new, recipe, earlier = not run.path.exists(), run.recipe, run.earlier
-    run.check_continues()
-    vocabulary_hash = run.vocabulary.hash if run.vocabulary else ""
-    if earlier and vocabulary_hash:
-        check_vocabulary(earlier.vocabulary.hash, vocabulary_hash, run.path)
-    if earlier and plan.fingerprint:
-        earlier.check_data(plan.fingerprint)
-    if recipe.training.dtype_policy == "mixed_bfloat16" and emulates_bfloat16(strategy):
-        warn(
-            "this CPU has no bfloat16 instructions, so mixed_bfloat16 can be several "
-            "times slower than float32: give --set training.dtype_policy=float32"
-        )
-    # This seed determines the initial weights, dropout, masks and the order of batches.
-    keras.utils.set_random_seed(recipe.training.seed)
-    with Workers(strategy).watched(), strategy.scope():
-        network = run.build_network(config=plan.config)
-        warn_unread(recipe, network, run.settings)
-        if CheckpointDirectory(run.path).latest() is None:
-            plan.initialize(network)
-        recipe.adapt(network)
-        validate = plan.validation(network)
-        stage = recipe.first_stage(network)
-        objective = plan.objective or recipe.make_objective(needs_static_shapes(strategy))
-        model = build_fit_model(network, objective, recipe.training, first_stage=stage)
-    model.per_worker_data = plan.per_worker
-    model.memory = recipe.memory(network)
-    model.evaluation_memory = recipe.memory(network, "evaluation")
-    if plan.note is not None:
-        size = f"{network.count_params():,} parameters"
-        print(f"{recipe.model_name}: {size}{plan.note}", flush=True)
-    holds_lock = False  # becomes True when this process holds the folder's lock
 
-    def on_start() -> None:
-        nonlocal holds_lock
-        holds_lock = True
-        (run.path / DIVERGED).unlink(missing_ok=True)
-        run.write(network, plan.fingerprint, **plan.counts)
+    def __init__(
+        self,
+        recipe: Recipe | None,
+        folder: str | os.PathLike,
+        settings: Sequence[str] = (),
+        inputs: Inputs | None = None,
+        start: Any = None,
+    ):
+        path, inputs, earlier = as_path(folder), inputs or Inputs(), None
+        if recipe is None:
+            earlier = Run.existing(path, inputs.trust_code)
+            recipe = earlier.recipe
+        else:
+            first = [text for text in settings if text.partition("=")[0] in recipe.start_settings]
+            recipe = override(recipe, first)
+        kind = f"a recipe of kind {recipe.kind}"
+        refuse_flags(inputs, FLAGS, recipe.training_flags, kind)
+        if keras.backend.backend() == "jax" and not recipe.trains_on_jax:
+            raise UserError(f"--engine jax does not train {kind}: leave it out")
+        start = start or recipe.read_start(inputs, earlier)
+        if not earlier:
+            recipe = recipe.started(start)  # the start may have put `init_parts` in order
+            given = {*recipe.start_settings} - {"model"}
+            settings = [text for text in settings if text.partition("=")[0] not in given]
 
-    try:
-        return train(
-            model,
-            plan.batches,
-            run.path,
-            validate=validate,
-            vocabulary_hash=vocabulary_hash,
-            callbacks=callbacks.make(run.path) if callbacks else (),
-            on_start=on_start,
+        def read_saved() -> Recipe | None:
+            nonlocal earlier
+            earlier = earlier or Run.existing(path, inputs.trust_code, recipe.kind)
+            return earlier.recipe if earlier else None
+
+        recipe = override(recipe, settings, read_saved)
+        run = Run(
+            path,
+            recipe,
+            earlier.vocabulary if earlier else None,
+            data_dir=inputs.tfds and inputs.tfds.data_dir,
+            earlier=earlier,
+            settings=settings,
         )
-    except Exception as error:
-        if holds_lock and isinstance(error, Diverged):
-            write_json(run.path / DIVERGED, {"reason": str(error)})
-            plan.ended(None)
-        metrics = run.path / "metrics.jsonl"
-        has_metrics = metrics.exists() and metrics.read_bytes()
-        is_useless = out_of_memory(error) or not (has_metrics or isinstance(error, Diverged))
-        is_own = is_new and holds_lock and run.path.exists()
-        if is_own and is_useless and not CheckpointDirectory(run.path).steps():
-            as_path(run.path).rmtree()  # frees the folder for a run with other settings
-        if user_error := plan.explain(error):
-            raise user_error from error
-        raise
+        self.inputs, self.plan = inputs, recipe.plan(run, start, inputs)
+
+    def run(self, callbacks: Callbacks | None = None) -> TrainingResult:
+        """Trains with the current Keras backend.
+
+        The results of a resumed run are bit-identical to the results of an uninterrupted run. The
+        folder is created only after all checks of the input. If a new run fails before its first
+        checkpoint, and has no metrics or runs out of memory, the folder is removed. After
+        divergence, the folder is kept.
+
+        Args:
+            callbacks: callbacks from `--callback` and `--profile`.
+
+        Raises:
+            Diverged: too many consecutive updates were skipped, for example because of a NaN or
+                infinite loss or gradient.
+            Interrupted: a signal stopped training. A checkpoint was saved, unless the run has made
+                no update.
+        """
+        plan, run, strategy = self.plan, self.plan.run, self.inputs.devices
+        is_new, recipe, earlier = not run.path.exists(), run.recipe, run.earlier
+        run.check_continues()
+        vocabulary_hash = run.vocabulary.hash if run.vocabulary else ""
+        if earlier and vocabulary_hash:
+            check_vocabulary(earlier.vocabulary.hash, vocabulary_hash, run.path)
+        if earlier and plan.fingerprint:
+            earlier.check_data(plan.fingerprint)
+        if recipe.training.dtype_policy == "mixed_bfloat16" and emulates_bfloat16(strategy):
+            warn(
+                "this CPU has no bfloat16 instructions, so mixed_bfloat16 can be several "
+                "times slower than float32: give --set training.dtype_policy=float32"
+            )
+        # This seed determines the initial weights, dropout, masks and the order of batches.
+        keras.utils.set_random_seed(recipe.training.seed)
+        with Workers(strategy).watched(), strategy.scope():
+            network = run.build_network(config=plan.config)
+            warn_unread(recipe, network, run.settings)
+            if CheckpointDirectory(run.path).latest() is None:
+                plan.initialize(network)
+            recipe.adapt(network)
+            validate = plan.validation(network)
+            stage = recipe.first_stage(network)
+            objective = plan.objective or recipe.make_objective(needs_static_shapes(strategy))
+            model = build_fit_model(network, objective, recipe.training, first_stage=stage)
+        model.per_worker_data = plan.per_worker
+        model.memory = recipe.memory(network)
+        model.evaluation_memory = recipe.memory(network, "evaluation")
+        if plan.note is not None:
+            size = f"{network.count_params():,} parameters"
+            print(f"{recipe.model_name}: {size}{plan.note}", flush=True)
+        holds_lock = False  # becomes True when this process holds the folder's lock
+
+        def on_start() -> None:
+            nonlocal holds_lock
+            holds_lock = True
+            (run.path / DIVERGED).unlink(missing_ok=True)
+            run.write(network, plan.fingerprint, **plan.counts)
+
+        try:
+            result = train(
+                model,
+                plan.batches,
+                run.path,
+                validate=validate,
+                vocabulary_hash=vocabulary_hash,
+                callbacks=callbacks.make(run.path) if callbacks else (),
+                on_start=on_start,
+            )
+        except Exception as error:
+            if holds_lock and isinstance(error, Diverged):
+                write_json(run.path / DIVERGED, {"reason": str(error)})
+                plan.ended(None)
+            metrics = run.path / "metrics.jsonl"
+            has_metrics = metrics.exists() and metrics.read_bytes()
+            is_useless = out_of_memory(error) or not (has_metrics or isinstance(error, Diverged))
+            is_own = is_new and holds_lock and run.path.exists()
+            if is_own and is_useless and not CheckpointDirectory(run.path).steps():
+                as_path(run.path).rmtree()  # frees the folder for a run with other settings
+            if user_error := plan.explain(error):
+                raise user_error from error
+            raise
+        self.best, self.next = plan.ended(result) or (plan.best, plan.next)
+        return result
 
 
 def plan_of_pairs(

@@ -88,8 +88,7 @@ def test_nothing_is_traced_again_and_memory_stays_flat(source, corpus, tmp_path,
     settings = [*toy_settings(source, steps=2_000), "training.validate_every=500"]
     settings.append("training.save_every_steps=500")
     recipe = registry.load("swish_rnn_tiny", settings=settings)
-    run = Run(tmp_path / "run", recipe, None)
-    loop.fit(recipe.plan(run, None, Inputs(corpus=corpus)))
+    loop.Trainer(recipe, tmp_path / "run", inputs=Inputs(corpus=corpus)).run()
     assert models[0].updates.traces == {"train": 1, "test": 1}
     # Kilobytes; the first 500 updates fill the allocator's pools.
     assert memory[2_000] - memory[500] < 20_000
@@ -102,11 +101,11 @@ def test_a_shard_that_is_damaged_since_the_corpus_was_opened(source, corpus, tmp
     [shard] = (tmp_path / "corpus").glob("train*")
     content = shard.read_bytes()
     recipe = registry.load("bert_tiny", settings=toy_settings(source, 20))
-    plan = recipe.plan(Run(tmp_path / "run", recipe), None, inputs)
+    trainer = loop.Trainer(recipe, tmp_path / "run", inputs=inputs)
     shard.write_bytes(content[: len(content) // 2])
-    refuses(f"{shard} is missing or damaged", loop.fit, plan)
+    refuses(f"{shard} is missing or damaged", trainer.run)
     shard.write_bytes(content)
-    assert loop.fit(plan).step == 20
+    assert trainer.run().step == 20
 
 
 def test_bad_input_is_one_sentence(source, corpus, trained, tmp_path, refused):
