@@ -57,7 +57,7 @@ class Trainer:
     ):
         path, inputs, earlier = as_path(folder), inputs or Inputs(), None
         if recipe is None:
-            earlier = Run.existing(path, inputs.trust_code)
+            earlier = Run.existing(path, inputs.trust_code) or Run.open(path)
             recipe = earlier.recipe
         else:
             first = [text for text in settings if text.partition("=")[0] in recipe.start_settings]
