@@ -91,7 +91,7 @@ def test_columns_and_classes_are_those_of_the_table(text, settings, first, secon
         (CLASSIFY, "text\tlabel\na\tx\nb\t \n", "line 3: the label in column 'label' is empty"),
         (CLASSIFY, "\na\t".join(["text\tlabel", *map(str, range(60))]), "60 different labels"),
         (REGRESS, "text\tlabel\na\t1\nb\tNaN\n", "line 3: 'NaN' in column 'label' is not a finite"),
-        (TAG, "words\ttags\na b\tX\n", "line 2: column 'tags' has not a tag for each word .1 for 2"),
+        (TAG, "words\ttags\na b\tX\n", "line 2: column 'tags' has not a tag for each word .1 for"),
         (CHOOSE, "context\tchoice1\tlabel\na\tb\t1\n", "line 1 needs columns choice1, choice2"),
         (CHOOSE, "t\tchoice1\tchoice3\tlabel\n", "needs columns choice1, choice2 and so on"),
     ],
