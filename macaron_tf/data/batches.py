@@ -11,7 +11,6 @@ import tensorflow as tf
 from annotated_types import Ge
 
 from macaron_tf.data.buckets import Batch, Shapes, choose_lengths, in_parts, plan_batches
-from macaron_tf.errors import UserError
 from macaron_tf.settings import Count, Settings
 from macaron_tf.special import CLS_SEGMENT, Special
 from macaron_tf.text.token_rows import TokenRows, fingerprint
@@ -321,7 +320,6 @@ class EncodedExamples:
         characters: `(words, C)` int32, character ids of each word, for models that read words as
             characters. `rows` then holds indices of words instead of token ids, and batches have
             "token_ids" `(B, L, C)`. `None` means that `rows` holds token ids.
-        needs_labels: whether `ExampleBatches.dataset` raises a UserError if `labels` is `None`.
         positions: positions of words or answers in the rows, for taggers (`WordPositions`) and
             question answering (`WindowPositions`).
         splits: `(N + 1,)` int64 for N tagged sentences. The words of sentence i have the indices
@@ -339,7 +337,6 @@ class EncodedExamples:
     pad_id: int = Special.pad
     language_id: int = 0
     characters: np.ndarray | None = None
-    needs_labels: bool = True
     positions: Any = None
     splits: Any = None
     truncated_count: int = 0
@@ -366,8 +363,6 @@ class ExampleBatches(BucketBatches):
     """
 
     def __init__(self, encoded: EncodedExamples, batch_size: int, shapes: int = 4):
-        if batch_size < 1:
-            raise UserError(f"batch_size={batch_size} is less than 1: give 1 or more")
         self.encoded, labels = encoded, encoded.labels
         labels = labels.ids if isinstance(labels, TokenRows) else labels
         count = len(encoded.rows) // encoded.rows_per_example
@@ -379,11 +374,6 @@ class ExampleBatches(BucketBatches):
         batch_shapes = [(rows, length) for length in lengths]
         other_arrays = [encoded.boundaries, labels, encoded.characters]
         super().__init__([encoded.rows], count, batch_shapes, other_arrays=other_arrays)
-
-    def dataset(self, seed: int = 0, start_step: int = 0, repeat: bool = True) -> tf.data.Dataset:
-        if self.encoded.needs_labels and self.encoded.labels is None:
-            raise UserError("the training examples have no labels: train on a split with labels")
-        return super().dataset(seed, start_step, repeat)
 
     def labels(self, rows: np.ndarray, length: int) -> np.ndarray:
         """Gathers the labels of a batch, `(B,)`, `(B, 2)` or `(B, L)`, with 0 for padding."""

@@ -308,8 +308,6 @@ def test_without_labels(examples, encode, vocabulary):
     data = ExampleBatches(encode(dataclasses.replace(examples, labels=None)), ROWS)
     batch = next(data.evaluation_dataset().as_numpy_iterator())
     assert set(batch) == {"token_ids", "segment_ids", "weight", "index"}
-    refuses("the training examples have no labels", data.dataset)
-    refuses("batch_size=0", ExampleBatches, data.encoded, 0)
     sets = Examples((["a a", "d"], ["b", "e e"], ["c", "f"]), None)
     data = ExampleBatches(encode_sets(vocabulary, sets, LENGTH), 2)
     batch = next(data.batches())

@@ -85,11 +85,7 @@ def tokenized_mixture(
 def _chunks(scratch: epath.Path, keys: Sequence[Key]) -> Iterator[tuple]:
     """Yields the number of lines and the token ids of each document in several chunks."""
     for key in keys:
-        yield from pickle.loads(storage.read_bytes(_path(scratch, key)))
-
-
-def _path(scratch: epath.Path, key: Key) -> epath.Path:
-    return scratch / "-".join(map(str, key))
+        yield from pickle.loads(storage.read_bytes(scratch / "-".join(map(str, key))))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +115,7 @@ class _Steps:
         lines = [texts.count_lines(document.text) for document in documents]
         rows = [document.text for document in _packer(self.config, self.out).tokenize(documents)]
         content = pickle.dumps(list(zip(lines, rows, strict=True)), pickle.HIGHEST_PROTOCOL)
-        storage.write_atomic(_path(self.out / SCRATCH, key), content)
+        storage.write_atomic(self.out / SCRATCH / "-".join(map(str, key)), content)
 
 
 @functools.cache

@@ -273,8 +273,7 @@ class Packer:
 
     @property
     def record_format(self) -> RecordFormat:
-        vocabulary = self.vocabulary
-        return RecordFormat.of(self.config, vocabulary.size, vocabulary.special.pad)
+        return RecordFormat.of(self.config, self.vocabulary.size, self.vocabulary.special.pad)
 
     def tokenize(self, documents: Sequence[Document]) -> list[Document]:
         """Tokenizes documents that were drawn from the sources of the corpus."""

@@ -49,11 +49,6 @@ class RowOrder:
     shuffled_rows: int
     seed: tuple[int, int] | None
 
-    @property
-    def group_shards(self) -> int:
-        """Maximum number of shards in a group."""
-        return max(1, self.shuffled_rows // max(self.rows))
-
     def blocks(self, start_row: int, repeat: bool) -> Iterator[tuple[np.ndarray, int]]:
         """Yields the numbers of up to `BLOCK_ROWS` rows, and their epoch.
 
@@ -62,7 +57,7 @@ class RowOrder:
                 the epoch that contains `start_row`.
         """
         shards, counts = len(self.rows), np.array(self.rows)
-        groups = -(-shards // self.group_shards)
+        groups = -(-shards // max(1, self.shuffled_rows // max(self.rows)))
         bounds = [group * shards // groups for group in range(groups + 1)]
         first_epoch, skipped = divmod(start_row, int(counts.sum()))
         for epoch in itertools.count(first_epoch) if repeat else [first_epoch]:
@@ -94,13 +89,6 @@ def _folded(seed: tuple[int, int], *integers: int) -> tf.Tensor:
         integer = tf.constant(integer, tf.int64)
         folded = tf.random.experimental.stateless_fold_in(folded, integer, alg="philox")
     return folded
-
-
-def _uniform_draws(seed: tuple[int, int], chunk: int, size: int) -> np.ndarray:
-    """Draws the numbers of a chunk of batches, `(size,)` float64 between 0 and 1."""
-    with tf.device("CPU"):
-        key = _folded(seed, chunk)
-        return tf.random.stateless_uniform([size], key, dtype=tf.float64, alg="philox").numpy()
 
 
 @dataclasses.dataclass(eq=False)
@@ -150,8 +138,7 @@ class PretrainingCorpus:
     @functools.cached_property
     def record_format(self) -> RecordFormat:
         """Binary layout of the records in the shards."""
-        vocabulary = self.vocabulary
-        return RecordFormat.of(self.config, vocabulary.size, vocabulary.special.pad)
+        return RecordFormat.of(self.config, self.vocabulary.size, self.vocabulary.special.pad)
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -238,10 +225,9 @@ class PretrainingCorpus:
         rows = self.rows(split)
         check_count("batch_size", batch_size)
         check_count("start_step", start_step, minimum=0)
-        if not rows:
-            raise UserError(f"the split {split!r} of {self.folder} has no rows: give more text")
-        if not repeat and drop_remainder and rows < batch_size:
-            raise UserError(f"{self.folder} has {rows} rows in {split!r}: lower batch_size")
+        if rows < (1 if repeat or not drop_remainder else batch_size):
+            mend = "give more text, or lower batch_size"
+            raise UserError(f"{self.folder} has {rows} rows in {split!r}: {mend}")
         steps = tf.data.INFINITE_CARDINALITY
         if not repeat:
             rounding = 0 if drop_remainder else batch_size - 1
@@ -370,7 +356,7 @@ def stream_dataset(
     texts = size // 2 if bidirectional else size
     length = total // texts
     if not length:
-        rows = f"{total} {plural('row', total)}, fewer than the {texts} texts of an update"
+        rows = f"{total} rows, fewer than the {texts} texts of an update"
         raise UserError(f"{corpus.folder} has {rows}: lower batch_size")
     is_backward = np.arange(size) >= texts
     firsts = np.arange(size) % texts * length  # (size,), first row of each text
@@ -477,7 +463,9 @@ def language_batches(
         """Draws an index into `files` for each of the `_DRAWS_PER_CHUNK` batches of a chunk."""
         turns = (np.arange(_DRAWS_PER_CHUNK) + chunk * _DRAWS_PER_CHUNK) // per_update
         # The row orders of the splits are seeded by [seed, 0] and [seed, 1].
-        draws = _uniform_draws((seed, len(SPLITS)), chunk, _DRAWS_PER_CHUNK)
+        with tf.device("CPU"):
+            key, shape = _folded((seed, len(SPLITS)), chunk), [_DRAWS_PER_CHUNK]
+            draws = tf.random.stateless_uniform(shape, key, dtype=tf.float64, alg="philox").numpy()
         return np.sum(bounds[turns % len(masks)] <= draws[:, None], axis=1)
 
     chunk, offset = divmod(start_step, _DRAWS_PER_CHUNK)

@@ -64,7 +64,8 @@ def stream_pairs(
     if parsed.kind == "tsv":  # the file has no header, and its cells need no check of their type
         return (tuple(cells) for _, cells in table_records(parsed.path(split), _SIDES).rows(_SIDES))
     records = file_records(parsed.kind, _record_files(parsed, split))
-    return map(tuple, records.strings(_pair_fields(parsed, records.fields, languages)))
+    fields = _pair_fields(parsed, records.fields, languages)
+    return (tuple(texts) for _, texts in records.strings(fields))
 
 
 def _pair_fields(source: Source, names: Sequence[str], languages: tuple[str, str]) -> tuple:
@@ -222,7 +223,7 @@ def documents(
     elif parsed.kind in RECORD_KINDS:
         records = file_records(parsed.kind, _record_files(parsed, split))
         field = _text_field(parsed, records.fields)
-        texts = (text for [text] in records.strings([field]))
+        texts = (text for _, [text] in records.strings([field]))
     else:
         return _file_documents(parsed.kind, _matching_files(parsed, split))
     return _not_blank(texts, f"{source}, split {split!r}")

@@ -78,13 +78,16 @@ class Records:
         if where is None:
             raise UserError(f"{self.place} contains no examples: give records, or another file")
 
-    def strings(self, fields: Sequence[str]) -> Iterator[list[str]]:
-        """Yields the values of `fields`, which must be strings, for each record."""
-        for where, values in self.rows(fields):
-            for field, value in zip(fields, values, strict=True):
-                if not isinstance(value, str):
-                    raise UserError(f"{where}: {field!r} is {value!r:.40}, but must be a string")
-            yield values
+    def strings(
+        self, fields: Sequence[str], may_be_null: Sequence[str] = (), several: str | None = None
+    ) -> Iterator[tuple[str, list[str]]]:
+        """Yields the place and the values of `fields` as texts for each record; see `texts`."""
+        for where, values in self.rows(fields, may_be_null):
+            for index, (field, value) in enumerate(zip(fields, values, strict=True)):
+                if type(value) is not str:
+                    joint = "," if field == several else " "
+                    values[index] = _text(where, field, value, joint)
+            yield where, values
 
     def texts(
         self, fields: Sequence[str], may_be_empty: Sequence[str] = (), several: str | None = None
@@ -102,13 +105,7 @@ class Records:
                 found = f"{self.place} has {count or 'no'} columns named {field!r}"
                 known = f"the columns are {quoted(self.fields) or 'none'}"
                 raise UserError(f"{found} ({known}): give --set table.text and table.label")
-        for where, values in self.rows(fields, may_be_empty):
-            texts = [
-                value
-                if type(value) is str
-                else _text(where, field, value, "," if field == several else " ")
-                for field, value in zip(fields, values, strict=True)
-            ]
+        for where, texts in self.strings(fields, may_be_empty, several):
             is_checked = not (self.may_be_empty or all(map(str.strip, texts)))
             for field, text in zip(fields, texts, strict=True) if is_checked else ():
                 if not (text.strip() or field in may_be_empty):
@@ -162,21 +159,14 @@ def table_records(path: epath.Path, header: Sequence[str] | None = None) -> Reco
 def file_records(kind: str, paths: Sequence[epath.Path]) -> Records:
     """Opens JSON Lines (`jsonl`), Parquet (`parquet`) or saved Arrow files (`datasets`)."""
     if kind == "jsonl":
-        _, record = next(_json_objects(paths[0]), (0, None))
-        if record is None:
-            raise UserError(f"{paths[0]} contains no records: give another file")
-        names, classes = tuple(record), {}
+        names, classes = tuple(next(_json_objects(paths[0]), (0, {}))[1]), {}
     else:
         with _open_table(kind, paths[0]) as (schema, _):
             names, classes = tuple(schema.names), _classes_of(schema)
 
     def read(fields: Sequence[str]) -> Placed:
         for path in paths:
-            where = None
-            for where, record in _file_records(kind, path, fields):
-                yield where, record
-            if where is None:
-                raise UserError(f"{path} contains no records: remove the file or give another file")
+            yield from _file_records(kind, path, fields)
 
     return Records(str(paths[0]), names, read, classes)
 
@@ -277,21 +267,17 @@ def _open_table(kind: str, path):
                 yield table.schema_arrow, lambda columns: batches(columns=columns)
             else:  # `save_to_disk` writes the Arrow stream format, not the Arrow file format
                 stream = pa.ipc.open_stream(file)
-                yield stream.schema, lambda columns: _select_columns(stream, columns)
+
+                # The batches in a saved dataset have 1,000 records or more.
+                def chosen(columns):
+                    for batch in stream:
+                        table = pa.Table.from_batches([batch.select(columns)])
+                        yield from table.to_batches(_BATCH_RECORDS)
+
+                yield stream.schema, chosen
     except pa.ArrowInvalid as error:
         reason = " ".join(str(error).split())[:120]
         raise UserError(f"{path} is damaged or no file of {kind}: ({reason})") from error
-
-
-def _select_columns(stream, columns: Sequence[str]) -> Iterator:
-    """Yields only `columns` of a stream, in batches of at most 64 records.
-
-    The batches in a saved dataset have 1,000 records or more.
-    """
-    for batch in stream:
-        chosen = batch.select(columns)
-        for start in range(0, len(chosen), _BATCH_RECORDS):
-            yield chosen.slice(start, _BATCH_RECORDS)
 
 
 def _classes_of(schema) -> dict[str, tuple[str, ...]]:

@@ -101,7 +101,7 @@ class PreparedSplit(NamedTuple):
         if missing := [field for field in fields if field not in self.features]:
             known = f"only the fields {join_names(self.features)}"
             raise UserError(f"tfds:{self.name} has no field {missing[0]!r}, {known}")
-        chunk, total = None, self.count
+        total = self.count
         config = import_tfds().ReadConfig(interleave_cycle_length=1, try_autocache=False)
         with self._clear_errors():
             records = self.builder.as_dataset(split=self.split, read_config=config)
@@ -110,8 +110,6 @@ class PreparedSplit(NamedTuple):
                 for chunk in records.ragged_batch(size).prefetch(1):
                     yield chunk
                     progress.advance(min(size, total))
-        if chunk is None:
-            raise UserError(f"tfds:{self.name}: the split {self.split!r} contains no records")
 
     @property
     def count(self) -> int:

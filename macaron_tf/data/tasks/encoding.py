@@ -280,7 +280,7 @@ def encode_sets(vocabulary: PieceVocabulary, sets: Examples, max_length: int) ->
     texts = [text for example in zip(*sets.texts, strict=True) for text in example]
     rows, truncated_count = encode_sentences(vocabulary, texts, max_length)
     options = {"rows_per_example": len(sets.texts), "pad_id": vocabulary.special.pad}
-    options |= {"needs_labels": False, "truncated_count": truncated_count}
+    options["truncated_count"] = truncated_count
     return EncodedExamples(rows, None, sets.labels, max_length, **options)
 
 

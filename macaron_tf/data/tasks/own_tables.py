@@ -161,8 +161,6 @@ class TableSettings(Settings):
     def _with_columns(self, task: Task, table: Records) -> "TableSettings":
         """Returns a copy of these settings, with missing columns from the header of `table`."""
         header = [name for name in table.fields if name]
-        if not header:
-            raise UserError(f"{table.place} has no named columns: give a table with a header line")
         labels = _LABEL_COLUMNS if task.kind == "tags" else _LABEL_COLUMNS[:1]
         label = self.label or next((name for name in labels if name in header), labels[0])
         text, text_b, choices = self.text, self.text_b, self.choices

@@ -84,14 +84,14 @@ def test_columns_and_classes_are_those_of_the_table(text, settings, first, secon
 @pytest.mark.parametrize(
     ("task", "text", "words"),
     [
-        (CLASSIFY, "", "own.tsv, line 1 has no named columns: give a table"),
+        (CLASSIFY, "", "own.tsv, line 1 does not show which of the columns"),
         (CLASSIFY, "text\tclass\na\tx\n", "no columns named 'label' .the columns are 'text', 'c"),
         (CLASSIFY, "a\tb\tlabel\n1\t2\tx\n", "columns 'a', 'b', 'label' contains the text"),
         (CLASSIFY, "text\tlabel\na\tx\nb\tx\n", "all labels are 'x', but two"),
         (CLASSIFY, "text\tlabel\na\tx\nb\t \n", "line 3: the label in column 'label' is empty"),
         (CLASSIFY, "\na\t".join(["text\tlabel", *map(str, range(60))]), "60 different labels"),
         (REGRESS, "text\tlabel\na\t1\nb\tNaN\n", "line 3: 'NaN' in column 'label' is not a finite"),
-        (TAG, "words\ttags\na b\tX\n", "line 2: column 'tags' has not a tag for each word .1 for"),
+        (TAG, "words\ttags\na b\tX\n", "column 'tags' has not a tag for each word .1 for 2.:"),
         (CHOOSE, "context\tchoice1\tlabel\na\tb\t1\n", "line 1 needs columns choice1, choice2"),
         (CHOOSE, "t\tchoice1\tchoice3\tlabel\n", "needs columns choice1, choice2 and so on"),
     ],
