@@ -169,6 +169,9 @@ class SequenceRecipe(Recipe):
         with as_user_errors(f"{config.mixer} with as many parameters as the TCN"):
             return dataclasses.replace(config, mixer="tcn").equal_sized(config.mixer)
 
+    def sized_config(self, vocabulary: None) -> TemporalConfig:
+        return self.model_config()
+
     def make_objective(self, static_shapes: bool = False) -> SequenceObjective:
         return SequenceObjective(TASKS[self.task].loss, skip_padding=not static_shapes)
 
