@@ -15,9 +15,10 @@ NAME.md, all local errors to NAME.json, and a figure to NAME.png, in the folder 
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import keras
 import numpy as np
@@ -64,17 +65,21 @@ def run(options: argparse.Namespace) -> None:
         make_folders(out)
     for operators, seed, block, x in measured:
         print(f"{operators}, {seed}", flush=True)
-        exact = solutions(block, x)
+        flows = flows_of(block, x)
+        exact = [flow(functools.partial(_total, flows), x, step) for step in STEPS]
         for splitting, sub_step in itertools.product(SPLITTINGS, SUB_STEPS):
-            errors = local_errors(block, x, splitting, sub_step, exact)
+            ends = (one_step(block, flows, x, splitting, sub_step, step) for step in STEPS)
+            errors = [
+                float(np.linalg.norm(end - solution))
+                for end, solution in zip(ends, exact, strict=True)
+            ]
             row = {"operators": operators, "seed": seed, "splitting": splitting}
-            row |= {"sub_step": sub_step, "order": order(errors)}
+            # p for an error proportional to step^p, estimated from the two smallest step sizes
+            row |= {"sub_step": sub_step, "order": float(np.log2(errors[-2] / errors[-1]))}
             rows.append({**row, "errors": dict(zip(map(str, STEPS), errors, strict=True))})
-    title = "Local errors of splitting schemes"
+    title, figure = "Local errors of splitting schemes", out / f"{options.name}.png"
     studies.write(out, options.name, options, title, _report(rows), rows=rows)
-    studies.mean_curves(
-        _panels(rows), out / f"{options.name}.png", "step size", "local error", True, True
-    )
+    studies.mean_curves(_panels(rows), figure, "step size", "local error", True, True)
 
 
 def _operators(options: argparse.Namespace) -> Iterator[tuple[str, str, Block, np.ndarray]]:
@@ -83,16 +88,12 @@ def _operators(options: argparse.Namespace) -> Iterator[tuple[str, str, Block, n
     Each item is a tuple (origin, label, block, input). The origin is "random" or the location of a
     run. The label names the seed or the layer.
     """
-    if options.runs and options.seeds:
-        raise UserError("--seeds is for random operators, --runs for trained models: leave one out")
-    if not options.runs:
-        for seed in options.seeds or (1, 2, 3):
-            keras.utils.set_random_seed(seed)
-            rng = np.random.default_rng(seed)
-            x = rng.normal(size=(2, 16, 32))
-            block = TransformerBlock(num_heads=4, feed_forward_dim=64, activation="tanh")
-            block.build(x.shape)
-            yield "random", f"seed {seed}", block, x
+    for seed in [] if options.runs else options.seeds:
+        keras.utils.set_random_seed(seed)
+        x = np.random.default_rng(seed).normal(size=(2, 16, 32))
+        block = TransformerBlock(num_heads=4, feed_forward_dim=64, activation="tanh")
+        block.build(x.shape)
+        yield "random", f"seed {seed}", block, x
     for location in options.runs:
         encoder = getattr(load(location, trust_code=options.trust_code).network, "encoder", None)
         blocks = encoder.stack.blocks if isinstance(encoder, Encoder) else []
@@ -139,10 +140,6 @@ def stepped(block: Block, x: np.ndarray, scheme: tuple[Mix, ...], solver: str) -
     return copy
 
 
-def _operator(residual: Residual) -> Flow:
-    return lambda x: np.asarray(residual.sublayer(residual.layer_norm(x)))
-
-
 def flow(operator: Flow, x: np.ndarray, time: float) -> np.ndarray:
     """Solves x' = operator(x) from 0 to `time` by the Runge-Kutta method of order 4.
 
@@ -159,50 +156,48 @@ def flow(operator: Flow, x: np.ndarray, time: float) -> np.ndarray:
     return x
 
 
-def _operators_of(block: Block, x: np.ndarray) -> dict[str, Flow]:
+def flows_of(block: Block, x: np.ndarray) -> dict[str, Flow]:
+    """Returns the operators of a block as functions in float64, by name."""
+
+    def operator(residual: Residual) -> Flow:
+        return lambda x: np.asarray(residual.sublayer(residual.layer_norm(x)))
+
     euler_block = stepped(block, x, SPLITTINGS["Lie-Trotter"], "euler")
-    return {name: _operator(residual) for name, residual in euler_block.sublayers}
+    return {name: operator(residual) for name, residual in euler_block.sublayers}
 
 
-def solutions(block: Block, x: np.ndarray) -> list[np.ndarray]:
-    """Solves x' = F(x) + G(x) from x `(B, L, D)` at time 0 to each step size in `STEPS`."""
-    operators = _operators_of(block, x).values()
-    return [flow(lambda y: sum(f(y) for f in operators), x, step) for step in STEPS]
+def _total(flows: Mapping[str, Flow], x: np.ndarray) -> np.ndarray:
+    """Computes F(x) + G(x)."""
+    return sum(operator(x) for operator in flows.values())
 
 
-def local_errors(
-    block: Block, x: np.ndarray, splitting: str, sub_step: str, exact: list[np.ndarray]
-) -> list[float]:
-    """Computes the error of a splitting scheme after one step, for each step size in `STEPS`.
+def one_step(
+    block: Block,
+    flows: Mapping[str, Flow],
+    x: np.ndarray,
+    splitting: str,
+    sub_step: str,
+    step: float,
+) -> np.ndarray:
+    """Returns the end of one step of a splitting scheme from `x` `(B, L, D)`.
 
-    The error is the L2 distance between the output of the scheme and the exact solution, which
-    `solutions` computes. The scheme is a key of `SPLITTINGS`, and `sub_step` is one of `SUB_STEPS`.
+    The scheme is a key of `SPLITTINGS`, `sub_step` is one of `SUB_STEPS`, and `flows` are the
+    operators of `block`.
     """
-    operators = _operators_of(block, x)
-    errors = []
-    for step, solution in zip(STEPS, exact, strict=True):
-        mixes = tuple(
-            dataclasses.replace(mix, step_size=mix.step_size * step)
-            for mix in SPLITTINGS[splitting]
-        )
-        if sub_step == EXACT:
-            state = x
-            for branches in steps_of(mixes):
-                ends = [flow(operators[mix.operator], state, mix.step_size) for mix in branches]
-                state = state + sum(end - state for end in ends)
-        else:
-            state = np.asarray(stepped(block, x, mixes, sub_step)(x))
-        errors.append(float(np.linalg.norm(state - solution)))
-    return errors
-
-
-def order(errors: list[float]) -> float:
-    """Estimates p for an error proportional to step^p, from the two smallest step sizes."""
-    return float(np.log2(errors[-2] / errors[-1]))
+    mixes = tuple(
+        dataclasses.replace(mix, step_size=mix.step_size * step) for mix in SPLITTINGS[splitting]
+    )
+    if sub_step != EXACT:
+        return np.asarray(stepped(block, x, mixes, sub_step)(x))
+    for branches in steps_of(mixes):
+        ends = [flow(flows[mix.operator], x, mix.step_size) for mix in branches]
+        x = x + sum(end - x for end in ends)
+    return x
 
 
 def _report(rows: list[dict]) -> list[str]:
     """Returns the Markdown lines of the report, with a table for each origin of operators."""
+    shown_steps = str(STEPS[-2]), str(STEPS[0])
     lines = [
         f"Order of the local error, estimated from the step sizes {STEPS[-2]} and {STEPS[-1]}. "
         f"The numbers in parentheses are ratios of local errors at the step sizes {STEPS[-2]} and "
@@ -212,23 +207,18 @@ def _report(rows: list[dict]) -> list[str]:
         "",
     ]
     for name, operator_rows in studies.grouped(rows, "operators").items():
-        baseline = [
-            row["errors"]
-            for row in operator_rows
-            if (row["splitting"], row["sub_step"]) == ("Lie-Trotter", "euler")
-        ]
-        cells = []
-        for splitting, splitting_rows in studies.grouped(operator_rows, "splitting").items():
-            cells.append([splitting])
-            for members in studies.grouped(splitting_rows, "sub_step").values():
-                pairs = [*zip((row["errors"] for row in members), baseline, strict=True)]
-                ratios = (
-                    statistics.mean(own[step] / first[step] for own, first in pairs)
-                    for step in (str(STEPS[-2]), str(STEPS[0]))
-                )
-                shown = "{} ({:.2g} and {:.2g})"
-                cells[-1].append(shown.format(studies.mean_of(members, "order", 2), *ratios))
-        lines += [f"{name}:", "", *studies.table(("splitting", *SUB_STEPS), cells), ""]
+        groups = studies.grouped(operator_rows, "splitting", "sub_step")
+        baseline = groups["Lie-Trotter", "euler"]
+        cells = {splitting: [splitting] for splitting in SPLITTINGS}
+        for (splitting, _), members in groups.items():
+            pairs = [*zip(members, baseline, strict=True)]
+            ratios = (
+                statistics.mean(own["errors"][step] / first["errors"][step] for own, first in pairs)
+                for step in shown_steps
+            )
+            shown = "{} ({:.2g} and {:.2g})".format(studies.mean_of(members, "order", 2), *ratios)
+            cells[splitting].append(shown)
+        lines += [f"{name}:", "", *studies.table(("splitting", *SUB_STEPS), cells.values()), ""]
     return lines
 
 
@@ -238,15 +228,12 @@ def _panels(rows: list[dict]) -> dict:
     There is a panel for each origin of operators with each of the sub-steps exact, Euler and Heun.
     """
     shown = [row for row in rows if row["sub_step"] in (EXACT, "euler", "heun")]
-    panels = {}
-    for name, operator_rows in studies.grouped(shown, "operators").items():
-        for sub_step, sub_step_rows in studies.grouped(operator_rows, "sub_step").items():
-            panels[f"{name}, sub-steps: {sub_step}"] = {
-                splitting: {
-                    step: [row["errors"][str(step)] for row in splitting_rows] for step in STEPS
-                }
-                for splitting, splitting_rows in studies.grouped(sub_step_rows, "splitting").items()
-            }
+    panels: dict[str, dict] = {}
+    for (name, sub_step, splitting), members in studies.grouped(
+        shown, "operators", "sub_step", "splitting"
+    ).items():
+        curve = {step: [row["errors"][str(step)] for row in members] for step in STEPS}
+        panels.setdefault(f"{name}, sub-steps: {sub_step}", {})[splitting] = curve
     return panels
 
 
@@ -261,9 +248,7 @@ main = cli.single_program(
         nargs="+",
         default=[],
     ),
-    cli.count(
-        "--seeds N", "random seeds of the random operators (default: 1 2 3)", minimum=0, nargs="+"
-    ),
+    cli.seeds([1, 2, 3], "random seeds of the random operators"),
     cli.path_argument(
         "--results DIR",
         "folder for the report, the JSON file and the figure (default: %(default)s)",

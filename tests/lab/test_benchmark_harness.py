@@ -75,8 +75,8 @@ def test_a_gpt2_says_the_same_in_ctranslate2_and_in_xla(tmp_path):
         assert found.shape == (2, 4) and (kind == "int8" or (found == expected).all())
     generator = TextGenerator(read.network, read.vocabulary, 64)
     for found in (
-        decoding.completed(generator, rows.tolist(), greedy),
-        decoding.compiled(generator, rows, greedy)(),
+        decoding.completed(generator, greedy, rows),
+        decoding.compiled(generator, greedy)(rows),
     ):
         np.testing.assert_array_equal(found, expected)
 

@@ -52,7 +52,7 @@ def test_our_step_learns_and_keras_peers_have_as_many_parameters():
         assert later < first - 0.01
 
     config = keras_encoders.bert_config(setting)
-    check_learns(ours := keras_encoders.training_step(setting, config, jit=False))
+    check_learns(ours := keras_encoders.training_step(setting, config))
     models = keras_encoders.keras_hub_model, keras_encoders.model_garden_model
     for library, make in zip((keras, tf_keras), models, strict=True):
         plain, xla = keras_encoders.peer_contenders(setting, "peer", library, make).values()
@@ -94,7 +94,7 @@ def test_losses_equal_pytorchs_on_the_same_weights():
     state = {name: value.detach().numpy() for name, value in model.state_dict().items()}
     state = {name.replace("in_proj_", "in_proj."): value for name, value in state.items()}
     assign_weights(network, Arrays(state), SDPA_ENCODER)
-    ours = keras_encoders.training_step(TINY, network.config, jit=False, network=network)
+    ours = keras_encoders.training_step(TINY, network.config, network)
     theirs = torch_encoders.training_step(TINY, model, model)
     assert ours.parameters == theirs.parameters
     for _ in range(3):  # before the first update, and after AdamW's updates

@@ -43,7 +43,7 @@ def test_strang_splitting_needs_sub_steps_of_second_order(
 def test_what_cannot_be_read_or_written_is_said_before_minutes_are_spent(
     tmp_path, refused, monkeypatch
 ):
-    monkeypatch.setattr(ode, "solutions", lambda *given: pytest.fail("it computes"))
+    monkeypatch.setattr(ode, "flows_of", lambda *given: pytest.fail("it computes"))
     (tmp_path / "file").touch()
     words = f"--results {tmp_path}/file/out cannot be made ("
     refused(ode.main, ["--seeds", "1", "--results", tmp_path / "file/out"], words, tmp_path)
@@ -57,5 +57,3 @@ def test_what_cannot_be_read_or_written_is_said_before_minutes_are_spent(
     ]
     for place, words in cases:
         refused(ode.main, ["--runs", good, place, "--results", tmp_path / "out"], words, tmp_path)
-    words = "--seeds is for random operators, --runs"
-    refused(ode.main, ["--runs", good, "--seeds", "1"], words, tmp_path)

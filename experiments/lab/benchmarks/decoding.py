@@ -33,80 +33,44 @@ from macaron_tf.engines.lite_writer import PRECISIONS
 from macaron_tf.errors import UserError
 from macaron_tf.models import catalog
 
-# Function from a batch size to the expected tokens `(B, N)`, and to a dict that maps the name of an
-# implementation to a function that decodes a batch. All tokens are ids of Hugging Face.
-Batches = Callable[[int], tuple[np.ndarray, dict[str, Callable[[], np.ndarray]]]]
+# A function that draws a batch of sources or prompts `(B, S)`, a function from the batch to the
+# expected tokens `(B, N)`, and a dict that maps the name of an implementation to a function that
+# decodes the batch. All tokens are ids of Hugging Face.
+Decoders = tuple[
+    Callable[[np.random.Generator, tuple[int, int]], np.ndarray],
+    Callable[[np.ndarray], np.ndarray],
+    dict[str, Callable[[np.ndarray], np.ndarray]],
+]
 REFERENCE = "Hugging Face generate"
 SIZES = {
     "translator": ("tiny", "small", "base", "big"),
     "gpt2": ("tiny", "mini", "base", "medium"),
 }
 
-command = Benchmark(
-    "decoding",
-    __doc__,
-    "new tokens",
-    argument(
-        "--model",
-        "translator (beam search) or gpt2 (greedy decoding after prompts)",
-        default="translator",
-        choices=SIZES,
-    ),
-    argument(
-        "--size",
-        "size of the model: tiny, small, base or big for translator, tiny, mini, base or medium "
-        "for gpt2",
-        default="small",
-        choices=("tiny", "mini", "small", "base", "medium", "big"),
-    ),
-    count("--vocab-size", "number of subword tokens of the translator", 10_000),
-    # `TextGenerator` splits more than 32 prompts into several batches.
-    count("--batch-sizes", "batch sizes to time, in texts", [1, 32], below=33, nargs="+"),
-    count("--beam-size", "width of the translator's beam search", 4),
-    count("--source-length", "number of tokens in a source sentence or prompt", 24, minimum=2),
-    count("--new-tokens", "number of tokens to generate for each text", 32, minimum=2),
-    switch("--macaron", "also time a Macaron translator of the same size (default: none)"),
-    several(
-        "--lite",
-        PRECISIONS,
-        f"weight types of LiteRT to time as well: {' or '.join(PRECISIONS)} (default: no LiteRT)",
-        [],
-    ),
-    several(
-        "--ctranslate2",
-        peers.COMPUTE_TYPES,
-        f"weight types of CTranslate2 to time as well: {' or '.join(peers.COMPUTE_TYPES)} "
-        "(default: no CTranslate2)",
-        [],
-    ),
-    warm_up=1,
-)
 
-
-@command.measures("{model} {size}: {new_tokens} tokens after {source_length}")
-def main(options: argparse.Namespace) -> Tables:
+def measure(options: argparse.Namespace) -> Tables:
     """Runs the benchmark: times all implementations at each batch size."""
     if options.size not in SIZES[options.model]:
         raise UserError(f"--size {options.size} must be one of {', '.join(SIZES[options.model])}")
     peers.set_up(options.threads, inter_op_threads=1)
-    batches = (translations if options.model == "translator" else continuations)(options)
+    make = translations if options.model == "translator" else continuations
+    draw, expect, functions = make(options)
     for batch_size in options.batch_sizes:
-        expected, functions = batches(batch_size)
+        rows = draw(np.random.default_rng(batch_size), (batch_size, options.source_length))
+        expected = expect(rows)
         for name, function in functions.items():
             # Tokens may differ where two tokens are almost equally likely.
-            agreement = (function()[:, : expected.shape[1]] == expected).mean()
-            print(
-                f"batch {batch_size}: {name}: {agreement:.0%} of the tokens equal Hugging Face's "
-                "tokens",
-                flush=True,
-            )
+            agreement = (function(rows)[:, : expected.shape[1]] == expected).mean()
+            equal = f"{agreement:.0%} of the tokens equal Hugging Face's tokens"
+            print(f"batch {batch_size}: {name}: {equal}", flush=True)
         contenders = {
-            name: lambda function=function: function().size for name, function in functions.items()
+            name: lambda function=function, rows=rows: function(rows).size
+            for name, function in functions.items()
         }
         yield f"batch {batch_size}", timed(contenders, options)
 
 
-def translations(options: argparse.Namespace) -> Batches:
+def translations(options: argparse.Namespace) -> Decoders:
     """Makes translators with equal weights in all libraries, which decode by beam search."""
     sizes = {"vocab_size": options.vocab_size}
     peer = peers.MarianPeer(catalog.config(f"transformer_{options.size}", **sizes))
@@ -128,17 +92,17 @@ def translations(options: argparse.Namespace) -> Batches:
             peer, options.threads, weight_type, count, options.beam_size
         )
 
-    def batch(batch_size: int):
-        rng = np.random.default_rng(batch_size)
-        shape = (batch_size, options.source_length)
+    def draw(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
         source = rng.integers(4, options.vocab_size, shape, dtype=np.int32)
         source[:, -1] = 3
+        return source
+
+    def expect(source: np.ndarray) -> np.ndarray:
         # In the comparison of outputs, which is not timed, `generate` must not write PAD or BOS.
         # The last token is EOS. CTranslate2 returns another token in its place.
-        expected = peer.generate(source, count, suppress_tokens=[0, 2], **beam)[:, :-1]
-        return expected, {name: functools.partial(f, source) for name, f in searches.items()}
+        return peer.generate(source, count, suppress_tokens=[0, 2], **beam)[:, :-1]
 
-    return batch
+    return draw, expect, searches
 
 
 def _search(options: argparse.Namespace, model, jit_compile: bool) -> Callable:
@@ -156,7 +120,7 @@ def _search(options: argparse.Namespace, model, jit_compile: bool) -> Callable:
     return lambda source: search(source).numpy()
 
 
-def continuations(options: argparse.Namespace) -> Batches:
+def continuations(options: argparse.Namespace) -> Decoders:
     """Makes GPT-2s with equal weights in all libraries, which continue prompts greedily."""
     config = catalog.config(f"gpt2_{options.size}")
     length, count = options.source_length + options.new_tokens, options.new_tokens
@@ -173,12 +137,6 @@ def continuations(options: argparse.Namespace) -> Batches:
         can_prefill=False,
     )
     greedy = GenerationConfig(temperature=0.0, max_tokens=count, min_tokens=count)
-    ctranslate2_peers = {
-        f"CTranslate2, {weight_type}": peers.ctranslate2_generator(
-            peer, options.threads, weight_type, count
-        )
-        for weight_type in options.ctranslate2
-    }
     generators = {
         name: TextGenerator(model, pretrained.vocabulary, config.max_length)
         for name, model in (("ours", pretrained.network), ("token by token", without_prefill))
@@ -186,58 +144,92 @@ def continuations(options: argparse.Namespace) -> Batches:
     for weight_type in options.lite:
         decoder = convert_decoder(pretrained.network, weight_type, options.threads)
         generators[f"ours, LiteRT {weight_type}"] = generators["ours"].with_model(decoder)
+    reference = functools.partial(peer.generate, count=count, pad_token_id=config.vocab_size - 1)
+    functions = {REFERENCE: reference}
+    for weight_type in options.ctranslate2:
+        functions[f"CTranslate2, {weight_type}"] = peers.ctranslate2_generator(
+            peer, options.threads, weight_type, count
+        )
+    for name, generator in generators.items():
+        functions[name] = functools.partial(completed, generator, greedy)
+    functions["ours, XLA"] = compiled(generators["ours"], greedy)
 
-    def batch(batch_size: int):
-        rng = np.random.default_rng(batch_size)
+    def draw(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
         # The last id is the end of a text, with which a text also begins.
-        prompts = rng.integers(config.vocab_size - 1, size=(batch_size, options.source_length))
+        prompts = rng.integers(config.vocab_size - 1, size=shape)
         prompts[:, 0] = pretrained.special.begin
-        lists = prompts.tolist()
-        functions = {
-            REFERENCE: lambda: peer.generate(prompts, count, pad_token_id=config.vocab_size - 1)
-        }
-        for name, generate in ctranslate2_peers.items():
-            functions[name] = functools.partial(generate, prompts)
-        for name, generator in generators.items():
-            functions[name] = lambda generator=generator: completed(generator, lists, greedy)
-        functions["ours, XLA"] = compiled(generators["ours"], prompts, greedy)
-        return functions[REFERENCE](), functions
+        return prompts
 
-    return batch
+    return draw, reference, functions
 
 
-def completed(
-    generator: TextGenerator, rows: list[list[int]], config: GenerationConfig
-) -> np.ndarray:
+def completed(generator: TextGenerator, config: GenerationConfig, rows: np.ndarray) -> np.ndarray:
     """Continues each prompt greedily by N tokens, and returns their ids `(B, N)`."""
-    return np.array([continuation.ids for [continuation] in generator.continue_rows(rows, config)])
+    continuations = generator.continue_rows(rows.tolist(), config)
+    return np.array([continuation.ids for [continuation] in continuations])
 
 
 def compiled(
-    generator: TextGenerator, rows: np.ndarray, config: GenerationConfig
-) -> Callable[[], np.ndarray]:
+    generator: TextGenerator, config: GenerationConfig
+) -> Callable[[np.ndarray], np.ndarray]:
     """Returns a function that decodes greedily after prompts in a loop that XLA compiles.
 
-    The function returns the ids `(B, N)` of N new tokens after each prompt in `rows (B, P)`.
+    The function maps prompts `(B, P)` to the ids `(B, N)` of N new tokens after each prompt.
     """
-    (batch_size, length), count = rows.shape, config.max_tokens
-    lengths, limits = tf.fill([batch_size], length), tf.fill([batch_size], count)
-    prompts = Prompts(
-        tf.constant(rows, tf.int32), lengths, limits, tf.zeros([batch_size, 1], tf.int32)
-    )
-    step, rules = generator.model.decode_step, generator.rules(config, config.min_tokens)
+    count, step = config.max_tokens, generator.model.decode_step
+    rules = generator.rules(config, config.min_tokens)
 
     @tf.function(autograph=False)
     def begin(prompts):
-        prompts, context, cache = generator.begin(prompts, length + count)
+        length = prompts.ids.shape[1] + count
+        prompts, context, cache = generator.begin(prompts, length)
         return context, first_state(prompts, context, cache, generator.prefill_fn)
 
     @tf.function(autograph=False, jit_compile=True)
     def loop(context, state, prompts):
         return continue_sampling(step, context, state, prompts, rules, count)[0]
 
-    return lambda: loop(*begin(prompts), prompts)[:, 0].numpy()
+    def decode(rows: np.ndarray) -> np.ndarray:
+        batch_size, length = rows.shape
+        lengths, limits = tf.fill([batch_size], length), tf.fill([batch_size], count)
+        seeds = tf.zeros([batch_size, 1], tf.int32)
+        prompts = Prompts(tf.constant(rows, tf.int32), lengths, limits, seeds)
+        return loop(*begin(prompts), prompts)[:, 0].numpy()
 
+    return decode
+
+
+command = Benchmark(
+    "decoding",
+    __doc__,
+    measure,
+    "new tokens",
+    "{model} {size}: {new_tokens} tokens after {source_length}",
+    argument(
+        "--model",
+        "translator (beam search) or gpt2 (greedy decoding after prompts)",
+        default="translator",
+        choices=SIZES,
+    ),
+    argument(
+        "--size",
+        "size of the model: tiny, small, base or big for translator, tiny, mini, base or medium "
+        "for gpt2",
+        default="small",
+        choices=("tiny", "mini", "small", "base", "medium", "big"),
+    ),
+    count("--vocab-size", "number of subword tokens of the translator", 10_000),
+    # `TextGenerator` splits more than 32 prompts into several batches.
+    count("--batch-sizes", "batch sizes to time, in texts", [1, 32], below=33, nargs="+"),
+    count("--beam-size", "width of the translator's beam search", 4),
+    count("--source-length", "number of tokens in a source sentence or prompt", 24, minimum=2),
+    count("--new-tokens", "number of tokens to generate for each text", 32, minimum=2),
+    switch("--macaron", "also time a Macaron translator of the same size (default: none)"),
+    several("--lite", PRECISIONS, "weight types of LiteRT to time as well", []),
+    several("--ctranslate2", peers.COMPUTE_TYPES, "weight types of it to time as well", []),
+    warm_up=1,
+)
+main = command.main
 
 if __name__ == "__main__":
     raise SystemExit(main())

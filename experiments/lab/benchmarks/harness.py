@@ -42,18 +42,20 @@ PACKAGES = (
 
 
 def several(name: str, choices: Iterable[str], text: str, default: list[str] | None = None) -> Part:
-    """Makes a flag that accepts one or more of `choices`."""
+    """Makes a flag that accepts one or more of `choices`, by default all of them."""
     options = {"nargs": "+", "metavar": "NAME", "choices": tuple(choices)}
     default = list(choices) if default is None else default
-    return argument(name, text, default=default, **options)
+    return argument(name, f"{text}: {', '.join(choices)}", default=default, **options)
 
 
 class Benchmark(Parser):
-    """Argument parser of a benchmark.
+    """A benchmark command: its arguments, and the function that measures.
 
     Args:
         description: docstring of the benchmark module, which `--help` prints.
+        measure: function from the parsed options to `Tables`.
         unit: unit of work in which speed is measured, such as "tokens".
+        title: title of the report, a format string with option names as fields.
         warm_up: default number of untimed runs before the timed rounds.
         threads: default number of threads of every compared implementation; `None` means that each
             implementation uses one thread and the flag `--threads` does not exist.
@@ -63,25 +65,23 @@ class Benchmark(Parser):
         self,
         name: str,
         description: str,
+        measure: Callable[[argparse.Namespace], Tables],
         unit: str,
+        title: str,
         *parts: Part,
         rounds: int = 5,
         warm_up: int = 2,
         threads: int | None = 2,
     ):
         super().__init__(
-            prog=f"python -m experiments.lab.benchmarks.{name}",
-            description=description,
+            prog=f"python -m experiments.lab.benchmarks.{name}", description=description
         )
-        self.unit = unit
+        self._measure, self._unit, self._title = measure, unit, title
+        self.main = exit_on_user_error(self._main)
         self.set_defaults(threads=1)
         together(
             count("--rounds", "number of timed rounds", rounds),
-            count(
-                "--warm-up",
-                "number of untimed runs of each contender before the timed rounds",
-                warm_up,
-            ),
+            count("--warm-up", "number of untimed runs of each contender before them", warm_up),
             count("--seed", "random seed of the weights and inputs", 1, minimum=0),
             local_path_argument(
                 "--out DIR", "folder for README.md and results.json (default: print the tables)"
@@ -92,33 +92,15 @@ class Benchmark(Parser):
             count("--threads", "number of CPU threads of each contender", threads)(self)
         for action in self._actions:
             if action.default not in (None, False, [], argparse.SUPPRESS):
-                shown = "%(default)s"
-                if isinstance(action.default, list | tuple):
-                    shown = " ".join(map(str, action.default))
+                default = action.default
+                shown = " ".join(map(str, default)) if isinstance(default, list) else default
                 action.help += f" (default: {shown})"
 
-    def measures(self, title: str) -> Callable[[Callable[..., Tables]], Callable[..., int]]:
-        """Returns a decorator that turns a measuring function into a command.
-
-        The decorated function gets the parsed options and returns `Tables`. The command parses its
-        arguments, calls the function, prints the tables, writes the report to the folder of `--out`
-        if this flag is set, and returns the exit status. `title` is a format string with option
-        names as fields.
-        """
-
-        def wrap(measure: Callable[[argparse.Namespace], Tables]) -> Callable[..., int]:
-            @exit_on_user_error
-            def main(arguments: list[str] | None = None) -> None:
-                options = self.parse_args(arguments)
-                facts, shown = (
-                    machine(options.threads),
-                    title.format(**vars(options)),
-                )
-                publish(options.out, shown, facts, measure(options), self.unit)
-
-            return main
-
-        return wrap
+    def _main(self, arguments: list[str] | None = None) -> None:
+        """Parses the arguments, measures, prints the tables, and writes the report to `--out`."""
+        options = self.parse_args(arguments)
+        facts, title = machine(options.threads), self._title.format(**vars(options))
+        publish(options.out, title, facts, self._measure(options), self._unit)
 
 
 def say(line: str) -> None:

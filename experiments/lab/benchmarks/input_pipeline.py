@@ -45,19 +45,6 @@ REFERENCE = "Hugging Face tokenizers, NumPy"
 FROM_TEXT = "ours, from text"
 FROM_SHARDS = "ours, from prepared shards"
 
-command = Benchmark(
-    "input_pipeline",
-    __doc__,
-    "tokens",
-    count("--megabytes", "size of the text, in millions of characters", 4.0, minimum=1.0),
-    count("--lengths", "row lengths to time, in tokens", [128], minimum=8, nargs="+"),
-    count("--batch-size", "number of rows in a batch", 256),
-    count("--passes", "number of passes over the shards in each round", 10),
-    rounds=7,
-    warm_up=1,
-    threads=None,
-)
-
 
 def batched(blocks: Iterable[np.ndarray], batch_size: int) -> Iterator[np.ndarray]:
     """Yields the rows of blocks `(N, L)` as batches `(B, L)`; the last batch may be smaller."""
@@ -231,10 +218,7 @@ def _stay_on_one_core() -> None:
     harness.set_threads(1)
 
 
-@command.measures(
-    "Input pipeline of masked language modeling on one core: {megabytes:g} MB of text"
-)
-def main(options: argparse.Namespace) -> Tables:
+def measure(options: argparse.Namespace) -> Tables:
     """Runs the benchmark: checks and times the implementations at each row length."""
     _stay_on_one_core()
     texts = read_texts(options.megabytes)
@@ -248,6 +232,22 @@ def main(options: argparse.Namespace) -> Tables:
             rows = harness.timed(work.contenders(options.passes), options)
         yield f"{options.batch_size} x {length} tokens, {about}", rows
 
+
+command = Benchmark(
+    "input_pipeline",
+    __doc__,
+    measure,
+    "tokens",
+    "Input pipeline of masked language modeling on one core: {megabytes:g} MB of text",
+    count("--megabytes", "size of the text, in millions of characters", 4.0, minimum=1.0),
+    count("--lengths", "row lengths to time, in tokens", [128], minimum=8, nargs="+"),
+    count("--batch-size", "number of rows in a batch", 256),
+    count("--passes", "number of passes over the shards in each round", 10),
+    rounds=7,
+    warm_up=1,
+    threads=None,
+)
+main = command.main
 
 if __name__ == "__main__":
     raise SystemExit(main())

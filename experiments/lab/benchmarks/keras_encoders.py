@@ -6,6 +6,7 @@ GELU, tied embeddings, logits only at masked positions, and AdamW. The inputs ha
 attention mask. The models of KerasHub and Model Garden have no segment embeddings (2 D weights).
 """
 
+import dataclasses
 import functools
 import itertools
 import types
@@ -63,11 +64,7 @@ def block_configs(setting: StepSetting) -> dict[str, EncoderConfig]:
 
 
 def training_step(
-    setting: StepSetting,
-    config: EncoderConfig,
-    jit: bool = False,
-    implementation: str = "auto",
-    network: PretrainingEncoder | None = None,
+    setting: StepSetting, config: EncoderConfig, network: PretrainingEncoder | None = None
 ) -> Contender:
     """Makes a `Contender` that repeats AdamW updates of this library's encoder on one batch."""
     keras.utils.set_random_seed(setting.seed)
@@ -77,7 +74,7 @@ def training_step(
         network = PretrainingEncoder(config, dtype=policy)
         network.build()
     objective = MaskedLanguageObjective(skip_padding=False)
-    model = build_fit_model(network, objective, training, jit)
+    model = build_fit_model(network, objective, training, setting.jit)
     model.prepare()
     batch = random_batch(setting)
     batch["masked_weights"] = np.ones(batch["masked_labels"].shape, np.float32)
@@ -89,7 +86,7 @@ def training_step(
         batches = iter(tf.data.Dataset.from_tensors(batch).repeat())
 
     def run_steps(steps: int) -> float:
-        with implementation_scope(implementation):  # matters only when the first run traces
+        with implementation_scope(setting.implementation):  # matters only when the first run traces
             for _ in range(steps):
                 values = model.update(batches)
         sums = dict(zip(model.names["train"], np.asarray(values)[0], strict=False))
@@ -110,7 +107,11 @@ def contenders(**options) -> dict[str, Contender]:
     """
     setting = StepSetting(**options)
     names = {"ours, JAX": False} if on_jax() else {"ours": False, "ours, XLA": True}
-    return {name: training_step(setting, bert_config(setting), jit) for name, jit in names.items()}
+    config = bert_config(setting)
+    return {
+        name: training_step(dataclasses.replace(setting, jit=jit), config)
+        for name, jit in names.items()
+    }
 
 
 def block_contenders(**options) -> dict[str, Contender]:
@@ -120,14 +121,12 @@ def block_contenders(**options) -> dict[str, Contender]:
     configuration without native kernels.
     """
     setting = StepSetting(**options)
-    implementation, configs = setting.implementation, block_configs(setting)
-    steps = {
-        name: training_step(setting, config, setting.jit, implementation)
-        for name, config in configs.items()
-    }
-    if implementation == "auto" and not setting.jit and not on_jax():
+    configs = block_configs(setting)
+    steps = {name: training_step(setting, config) for name, config in configs.items()}
+    if setting.implementation == "auto" and not setting.jit and not on_jax():
         name, config = next(iter(configs.items()))
-        steps[f"{name}, no native ops"] = training_step(setting, config, False, "loop")
+        stock = dataclasses.replace(setting, implementation="loop")
+        steps[f"{name}, no native ops"] = training_step(stock, config)
     return steps
 
 

@@ -2,7 +2,6 @@
 
     python -m experiments.lab.benchmarks.serving                       # short: 1 minute
     python -m experiments.lab.benchmarks.serving --size base --bfloat16 --out DIR
-    python -m experiments.lab.benchmarks.serving --served served/sst2 --clients 8 --out DIR
 
 All implementations under comparison have the same BERT classifier with the same random weights.
 They classify lines of varied length. The implementations are:
@@ -13,27 +12,18 @@ They classify lines of varied length. The implementations are:
 
 Before the timing, the benchmark checks that the answers agree. The SavedModel signature is
 called in this process, by one client and by several clients.
-
-With `--served`, the benchmark times only a folder of exported versions: in this process, and over
-HTTP in `macaron serve` with default settings, by one client and then by `--clients` clients.
 """
 
 import argparse
-import contextlib
 import dataclasses
 import functools
-import http.client
 import itertools
-import json
 import os
 import pathlib
-import re
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -42,8 +32,7 @@ import tensorflow as tf
 
 from experiments.lab.benchmarks import peers
 from experiments.lab.benchmarks.harness import Benchmark, Tables, made_up_texts, timed
-from macaron_tf.cli.arguments import argument, count, path_argument, switch
-from macaron_tf.engines.exported import ExportedModel, find_version
+from macaron_tf.cli.arguments import argument, count, switch
 from macaron_tf.engines.networks import EXACT
 from macaron_tf.errors import UserError
 from macaron_tf.model import Pretrained, load
@@ -56,42 +45,6 @@ MAX_WORDS, MAX_LENGTH = 60, 128  # maximum numbers of words in a line and of ids
 ONNX_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 # Function from lines of text to an array with an answer in each row.
 Answer = Callable[[Sequence[str]], np.ndarray]
-
-command = Benchmark(
-    "serving",
-    __doc__,
-    "rows",
-    argument(
-        "--size",
-        "size of the classifier",
-        default="mini",
-        choices=("tiny", "mini", "base", "large"),
-    ),
-    count("--layers", "number of layers of the classifier (default: the number for --size)"),
-    count("--batch-sizes", "request sizes to time, in lines", [1, 32], nargs="+"),
-    count(
-        "--rows",
-        "number of lines that each contender processes in a round, rounded up to whole requests",
-        32,
-    ),
-    count(
-        "--clients",
-        "number of clients that send requests with one line at the same time; 0 skips the test "
-        "with several clients",
-        4,
-        minimum=0,
-    ),
-    switch(
-        "--bfloat16",
-        "also time Hugging Face and SavedModel in bfloat16, and ONNX Runtime, OpenVINO and LiteRT "
-        "in int8",
-    ),
-    path_argument(
-        "--served OUT",
-        "folder of an exported model; the benchmark then times only this model, in this process "
-        "and in `macaron serve` (default: time models with random weights)",
-    ),
-)
 
 
 def made_up_lines(count: int, max_words: int, seed: int) -> list[str]:
@@ -314,64 +267,41 @@ def requests_of(batch: int, options: argparse.Namespace) -> list[list[str]]:
     return [lines[i * batch : (i + 1) * batch] for i in range(count)]
 
 
-@contextlib.contextmanager
-def served(folder: str) -> Iterator[dict[str, Answer]]:
-    """Opens an exported model in this process and in `macaron serve`, and yields both."""
-    model = ExportedModel(find_version(folder))
-    outputs = model.signature_defs["serving_default"].outputs.keys()
-    [output] = {"probabilities", "vector", "score"} & outputs
-
-    def in_process(lines: Sequence[str]) -> np.ndarray:
-        texts = np.array([line.encode() for line in lines], object)
-        return model.run("serving_default", {"text": texts})[output]
-
-    class Local(threading.local):  # a connection for each thread
-        def __init__(self):
-            self.connection = http.client.HTTPConnection("127.0.0.1", int(match[1]), timeout=60)
-
-    def over_http(lines: Sequence[str]) -> np.ndarray:
-        body = json.dumps({"inputs": {"text": list(lines)}})
-        local.connection.request("POST", "/v1/models/model:predict", body)
-        return np.array(json.load(local.connection.getresponse())["outputs"][output])
-
-    arguments = ["-m", "macaron_tf", "serve", folder, "--name", "model", "--port", "0"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen([sys.executable, *arguments], text=True, **pipes) as process:
-        try:
-            match = re.search(r"http://127.0.0.1:(\d+)", process.stdout.readline())
-            if not match:
-                raise UserError(
-                    f"the server did not start: run `python {' '.join(arguments)}` to see the error"
-                )
-            local = Local()
-            yield {"in this process": in_process, "over HTTP": over_http}
-        finally:
-            process.terminate()
-
-
-@command.measures("Serving: text to answers")
-def main(options: argparse.Namespace) -> Tables:
-    """Runs the command: times an exported model, or models with random weights."""
+def measure(options: argparse.Namespace) -> Tables:
+    """Runs the benchmark: times all implementations at each batch size and with several clients."""
     # By default, idle threads of PyTorch spin, which made PyTorch ten times slower under other
     # load. To restore the default, set OMP_WAIT_POLICY=active in the environment.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    with contextlib.ExitStack() as stack:
-        if options.served:
-            answers, about = stack.enter_context(served(options.served)), "served"
-        else:
-            peers.set_up(options.threads)
-            folder = stack.enter_context(tempfile.TemporaryDirectory())
-            answers = classifiers(options, pathlib.Path(folder))
-            layers = f", {options.layers} layers" if options.layers else ""
-            about = f"classifier {options.size}{layers}"
-        for batch in options.batch_sizes:
+    peers.set_up(options.threads)
+    layers = f", {options.layers} layers" if options.layers else ""
+    with tempfile.TemporaryDirectory() as folder:
+        answers = classifiers(options, pathlib.Path(folder))
+        settings = [(f"batch {batch}", batch, 1) for batch in options.batch_sizes]
+        if options.clients:
+            settings.append((f"batch 1, {options.clients} clients", 1, options.clients))
+        for name, batch, clients in settings:
             requests = requests_of(batch, options)
             check_agreement(answers, requests)
-            yield f"{about}, batch {batch}", with_latencies(answers, requests, options)
-        if options.clients:
-            rows = with_latencies(answers, requests_of(1, options), options, options.clients)
-            yield f"{about}, batch 1, {options.clients} clients", rows
+            rows = with_latencies(answers, requests, options, clients)
+            yield f"classifier {options.size}{layers}, {name}", rows
 
+
+command = Benchmark(
+    "serving",
+    __doc__,
+    measure,
+    "rows",
+    "Serving: text to answers",
+    argument(
+        "--size", "size of the model", default="mini", choices=("tiny", "mini", "base", "large")
+    ),
+    count("--layers", "number of layers of the classifier (default: the number for --size)"),
+    count("--batch-sizes", "request sizes to time, in lines", [1, 32], nargs="+"),
+    count("--rows", "number of lines in a round, rounded up to whole requests", 32),
+    count("--clients", "number of clients that send requests at the same time", 4, minimum=0),
+    switch("--bfloat16", "also time Hugging Face and SavedModel in bfloat16, others in int8"),
+)
+main = command.main
 
 if __name__ == "__main__":
     raise SystemExit(main())

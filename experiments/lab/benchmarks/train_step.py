@@ -54,46 +54,8 @@ KEEP_MEMORY = {
 # some.
 JAX_VARIABLES = {"KERAS_BACKEND": "jax", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
-command = Benchmark(
-    "train_step",
-    __doc__,
-    "tokens",
-    argument(
-        "--against",
-        "what to compare. blocks: blocks of this library; peers: this library and other libraries",
-        default="blocks",
-        choices=AGAINST,
-    ),
-    argument("--engine", "Keras backend of this library", default="tensorflow", choices=ENGINES),
-    harness.several(
-        "--settings",
-        SETTINGS,
-        "sizes of the encoder and the batch: small (4 layers, width 256, 32 x 128 tokens), base (2 "
-        "layers, width 768, 4 x 512 tokens) or, for a GPU, bert_base (12 layers, width 768, 32 x "
-        "512 tokens)",
-        ["small"],
-    ),
-    argument(
-        "--dtype-policy",
-        "Keras dtype policy of all contenders",
-        default="float32",
-        choices=("float32", "mixed_bfloat16"),
-    ),
-    count("--dropout", "rate of all dropout layers", 0.1, minimum=0.0, below=1),
-    switch("--jit", "compile the step with XLA, for --against blocks"),
-    argument(
-        "--implementation",
-        "implementation of the kernels for --against blocks; 'loop' needs no C++ compiler",
-        default="auto",
-        choices=("auto", *NAMES),
-    ),
-    harness.several("--peers", PEERS, "other libraries to time with --against peers"),
-    count("--steps", "number of updates of each contender in each round", 3),
-    rounds=7,
-)
 
-
-def measure(setting: StepSetting, options: argparse.Namespace) -> list[dict]:
+def timed(setting: StepSetting, options: argparse.Namespace) -> list[dict]:
     """Times all implementations in a setting, and returns the output of `harness.compare`.
 
     The reference is the fastest implementation of another library, or this library's first block.
@@ -144,8 +106,7 @@ def fastest(rows: list[dict], our_names: Collection[str]) -> str:
     return min(others, key=lambda row: np.median(row["seconds"]))["name"]
 
 
-@command.measures("Training step of an encoder, against {against}")
-def main(options: argparse.Namespace) -> Tables:
+def measure(options: argparse.Namespace) -> Tables:
     """Runs the benchmark: times the implementations in each setting."""
     if options.engine == "jax" and options.jit:
         raise UserError("--jit is not supported with --engine jax: leave --jit out")
@@ -159,8 +120,47 @@ def main(options: argparse.Namespace) -> Tables:
             + (", XLA" if setting.jit else "")
             + (f", {setting.implementation}" if setting.implementation != "auto" else "")
         )
-        yield about, measure(setting, options)
+        yield about, timed(setting, options)
 
+
+command = Benchmark(
+    "train_step",
+    __doc__,
+    measure,
+    "tokens",
+    "Training step of an encoder, against {against}",
+    argument(
+        "--against",
+        "what to compare. blocks: blocks of this library; peers: this library and other libraries",
+        default="blocks",
+        choices=AGAINST,
+    ),
+    argument("--engine", "Keras backend of this library", default="tensorflow", choices=ENGINES),
+    harness.several(
+        "--settings",
+        SETTINGS,
+        "sizes of the encoder and the batch, bert_base for a GPU",
+        ["small"],
+    ),
+    argument(
+        "--dtype-policy",
+        "Keras dtype policy of all contenders",
+        default="float32",
+        choices=("float32", "mixed_bfloat16"),
+    ),
+    count("--dropout", "rate of all dropout layers", 0.1, minimum=0.0, below=1),
+    switch("--jit", "compile the step with XLA, for --against blocks"),
+    argument(
+        "--implementation",
+        "implementation of the kernels for --against blocks; 'loop' needs no C++ compiler",
+        default="auto",
+        choices=("auto", *NAMES),
+    ),
+    harness.several("--peers", PEERS, "other libraries to time with --against peers"),
+    count("--steps", "number of updates of each contender in each round", 3),
+    rounds=7,
+)
+main = command.main
 
 if __name__ == "__main__":
     raise SystemExit(main())
