@@ -8,6 +8,7 @@ import numpy as np
 
 from macaron_tf.data.sources.readers import documents
 from macaron_tf.errors import UserError
+from macaron_tf.evaluation.similarity import cosines
 from macaron_tf.models import Elmo
 from macaron_tf.runs.elmo import embed
 from macaron_tf.runs.run import Run
@@ -89,9 +90,7 @@ def _cosines(vectors: np.ndarray, query: np.ndarray) -> np.ndarray:
     The mean of the N vectors is subtracted from the N vectors and from the query first.
     """
     mean = vectors.mean(axis=0)
-    vectors, query = vectors - mean, query - mean
-    lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(query)
-    return vectors @ query / np.maximum(lengths, 1e-12)
+    return cosines(vectors - mean, query - mean)
 
 
 def _marked_sentence(words: list[str], position: int) -> str:

@@ -165,13 +165,14 @@ def values(rows: Iterable[dict], metric: str) -> list[float]:
     return [row[metric] for row in rows if row.get(metric) is not None]
 
 
-def curves(rows: Iterable[dict], key: str, x: str, y: str, curve: str | None = None) -> dict:
+def curves(rows: Iterable[dict], key: str, x: str, y: str) -> dict:
     """Returns the curves of a figure, with the values of several seeds at each point.
 
+    A row has the list of its points in the field "curve".
+
     Args:
+        key: field of a row with the name of its curve.
         x, y: fields of a point, such as "step" and "loss".
-        curve: field of a record with the list of points; `None` means the validations of the run
-            whose folder is in the field "run".
 
     Returns:
         A nested dict, whose keys are the name of a curve and an x value. The innermost values are
@@ -179,11 +180,9 @@ def curves(rows: Iterable[dict], key: str, x: str, y: str, curve: str | None = N
     """
     result = {}
     for name, group in grouped(rows, key).items():
-        lines = (row[curve] if curve else validations(row["run"]) for row in group)
-        points = grouped(itertools.chain.from_iterable(lines), x)
-        result[name] = {
-            x_value: values(members, y) for x_value, members in points.items() if values(members, y)
-        }
+        points = grouped(itertools.chain.from_iterable(row["curve"] for row in group), x)
+        found = {x_value: values(members, y) for x_value, members in points.items()}
+        result[name] = {x_value: ys for x_value, ys in found.items() if ys}
     return result
 
 
@@ -224,17 +223,16 @@ def write(
     options: argparse.Namespace,
     title: str,
     lines: Sequence[str],
-    figure: bool = True,
     **fields,
 ) -> None:
     """Writes a report to `out`/`name`.md and `out`/`name`.json, and prints the Markdown text.
 
-    `figure` tells whether the report shows `out`/`name`.png. `fields` are added to the JSON file.
+    The report shows the figure `out`/`name`.png. `fields` are added to the JSON file.
     """
     record = {"command": options.line, **versions(), **fields}
     write_record(out / f"{name}.json", record)
-    text = [f"# {title}", "", f"`{options.line}` by {describe_versions(record)}.", "", *lines, ""]
-    text += [f"![{title}]({name}.png)", ""] if figure else []
+    text = [f"# {title}", "", f"`{options.line}` by {describe_versions(record)}.", "", *lines]
+    text += ["", f"![{title}]({name}.png)", ""]
     write_atomic(out / f"{name}.md", "\n".join(text).encode())
     print("\n".join(text))
 

@@ -8,6 +8,7 @@ restart. After Ctrl-C or SIGTERM, the server finishes the requests in flight, fo
 --grace-seconds, and exits.
 """
 
+import functools
 import gc
 import logging
 import os
@@ -28,22 +29,19 @@ def parse_arguments(arguments: list[str] | None = None) -> ServerConfig:
         "base_path OUT", "folder of an exported model, with a subfolder for each version"
     )(parser)
     parser.add_argument("--name", help="name of the model in URLs (default: the name of OUT)")
+    hints = hints_of(ServerConfig)
     for setting in describe(ServerConfig)[2:]:
+        flag = f"--{setting.name.replace('_', '-')}"
         parser.add_argument(
-            f"--{setting.name.replace('_', '-')}",
+            flag,
             metavar=setting.name.rpartition("_")[2].upper(),
+            type=functools.partial(parse, flag, hint=hints[setting.name]),
             default=setting.default.strip("'"),
             help=f"{setting.text.rstrip('.')} (default: %(default)s)",
         )
     values = vars(parser.parse_args(arguments))
-    path, name = values.pop("base_path"), values.pop("name")
-    hints = hints_of(ServerConfig)
-    settings = {
-        key: parse(f"--{key.replace('_', '-')}", text, hints[key]) for key, text in values.items()
-    }
-    if name is None:
-        name = os.path.basename(os.path.abspath(path))
-    return ServerConfig(path, name, **settings)
+    name = values.pop("name") or os.path.basename(os.path.abspath(values["base_path"]))
+    return ServerConfig(name=name, **values)
 
 
 def run(config: ServerConfig, stop: threading.Event) -> bool:

@@ -34,11 +34,10 @@ Group = int | str | None
 Verdicts = dict[tuple[str, Group], Verdict]
 
 
-@dataclasses.dataclass(frozen=True)
 class Study:
     """The results of a comparison.
 
-    Attributes:
+    Args:
         arms: arms of all groups, which are the widths or tasks (see `Arm.group`). The first arm of
             each group is the baseline.
         rows: results of all runs, as one dict for every arm and seed. A dict has the arm's fields,
@@ -46,35 +45,27 @@ class Study:
         timings: timings of all arms from `--equal time` (see `equalize_time`), or an empty list.
         tunings: scores of all arms at the learning rates of `--rates` (see `tune_rates`), or an
             empty list.
+
+    Attributes:
+        first, others: names of the baseline and of the other arms.
+        groups, tasks: all groups; `tasks` is empty unless they are tasks.
+        label, style: heading, and decimals and factor, of the column with the deciding score.
     """
 
-    trainer: Trainer
-    arms: list[Arm]
-    rows: list[dict]
-    timings: list[dict]
-    tunings: list[dict]
-
-    @property
-    def first(self) -> str:
-        return self.arms[0].name
-
-    @property
-    def others(self) -> list[str]:
-        names = dict.fromkeys(arm.name for arm in self.arms)
-        return [name for name in names if name != self.first]
-
-    @property
-    def groups(self) -> list[Group]:
-        return list(dict.fromkeys(arm.group for arm in self.arms))
-
-    @property
-    def tasks(self) -> list[Group]:
-        return self.groups if self.arms[0].task else []
-
-    @property
-    def label(self) -> str:
-        """Heading of the table column with the deciding score."""
-        return self.trainer.columns[self.trainer.score][0]
+    def __init__(
+        self,
+        trainer: Trainer,
+        arms: list[Arm],
+        rows: list[dict],
+        timings: list[dict],
+        tunings: list[dict],
+    ):
+        self.trainer, self.arms, self.rows = trainer, arms, rows
+        self.timings, self.tunings = timings, tunings
+        self.first, *self.others = dict.fromkeys(arm.name for arm in arms)
+        self.groups: list[Group] = list(dict.fromkeys(arm.group for arm in arms))
+        self.tasks = self.groups if arms[0].task else []
+        self.label, *self.style = trainer.columns[trainer.score]
 
     @functools.cached_property
     def levels(self) -> dict[Group, Level | None]:
@@ -115,11 +106,11 @@ class Study:
 
     def number(self, score: float, sign: str = "") -> str:
         """Formats a score, or with the sign "+" a difference of scores."""
-        _, digits, factor = self.trainer.columns[self.trainer.score]
+        digits, factor = self.style
         return f"{factor * score:{sign}.{digits}f}"
 
     def mean(self, scores: Sequence[float]) -> str:
-        return studies.cell(scores, *self.trainer.columns[self.trainer.score][1:])
+        return studies.cell(scores, *self.style)
 
 
 def write(study: Study) -> None:
@@ -193,7 +184,6 @@ def _task_table(study: Study) -> list[str]:
     The tasks `cola` and `multirc` have a second column with the metric that the SwishRNN paper
     reports.
     """
-    _, *style = study.trainer.columns[study.trainer.score]
     columns = {task: (task, study.trainer.score) for task in study.tasks}
     extra = {task: _PAPER_METRICS[task] for task in study.tasks if task in _PAPER_METRICS}
     columns |= {f"{task} {metric}": (task, metric) for task, metric in extra.items()}
@@ -204,7 +194,7 @@ def _task_table(study: Study) -> list[str]:
         {
             "arm": name,
             **{
-                heading: studies.mean_of(study.rows_of(name, task), metric, *style)
+                heading: studies.mean_of(study.rows_of(name, task), metric, *study.style)
                 for heading, (task, metric) in columns.items()
             },
             AVERAGE: f"**{study.mean(study.scores(name, AVERAGE))}**",
@@ -438,15 +428,14 @@ def _about_versions(study: Study) -> list[str]:
 def _about_chance(study: Study) -> list[str]:
     """Returns paragraphs that define the chance levels and name the arms at these levels."""
     trainer, lines = study.trainer, []
-    factor = trainer.columns[trainer.score][2]
     advice = "raise training.max_steps" if trainer.from_random_weights else "train for longer"
     for groups in [[task] for task in study.tasks] or [study.groups]:
         if not (level := study.levels[groups[0]]):
             continue
         text = (
             f"Chance level{f' of {groups[0]}' if study.tasks else ''}, {study.number(level[0])}: "
-            f"{level[1]}. An arm that is not better by more than {factor * trainer.margin:g} is at "
-            "chance level."
+            f"{level[1]}. An arm that is not better by more than "
+            f"{study.style[1] * trainer.margin:g} is at chance level."
         )
         if names := list(itertools.chain.from_iterable(map(study.at_chance, groups))):
             text += f" **{', '.join(names)}: at chance level, {advice}.**"
@@ -460,7 +449,7 @@ def _draw(study: Study, path: pathlib.Path) -> None:
     for group, (metric, text) in itertools.product(study.groups, trainer.curves.items()):
         heading = group if study.tasks else f"width {group}"
         title = text if group is None else f"{heading}: {text}"
-        panels[title] = studies.curves(study.rows_of(None, group), "arm", "step", metric, "curve")
+        panels[title] = studies.curves(study.rows_of(None, group), "arm", "step", metric)
         if metric == trainer.score_curve and (level := study.levels[group]):
             levels[title] = level[0], "chance level"
     studies.mean_curves(panels, path, "updates", "validation", levels=levels)

@@ -176,7 +176,7 @@ def _panels(
         named = [{"curve": [run], "name": f"{prefix}{run[name]}"} for run in task_runs]
         lines = {line: [levels[task][line]] for line in _BASELINES}
         points = sorted({run[x] for run in runs})
-        panels[task] = studies.curves(named, "name", x, "score", "curve")
+        panels[task] = studies.curves(named, "name", x, "score")
         panels[task] |= {line: dict.fromkeys(points, level) for line, level in lines.items()}
     return panels
 

@@ -121,12 +121,12 @@ def check(name: str, topology: str, settings: list[str], mesh: str | None) -> li
         problems.append(" ".join(str(error).split())[:300] or type(error).__name__)
     else:
         stats = executable.get_compiled_memory_stats()
-        text = executable.hlo_modules()[0].to_string()
+        [module] = executable.hlo_modules()
         total = stats.argument_size_in_bytes + stats.output_size_in_bytes
         total += stats.temp_size_in_bytes + stats.generated_code_size_in_bytes
         total -= stats.alias_size_in_bytes
-        received = (collectives(text) or {"": 0}) if mesh else {"": gradients}
-        estimate = cycles(text)
+        received = (collectives(module.to_string()) or {"": 0}) if mesh else {"": gradients}
+        estimate = cycles(module)
         seconds = estimate.total / clock
         rate = layout.rows * layout.length / axes.get("model", 1) / seconds
         cells = [
@@ -419,130 +419,108 @@ class Cycles(NamedTuple):
     unknown: int
 
 
-class _Instruction(NamedTuple):
-    name: str
-    opcode: str
-    operands: str
-    attributes: str
+def cycles(module) -> Cycles:
+    """Sums the cycle estimates in an optimized HLO module.
 
-    def names(self) -> list[str]:
-        """Returns the names of the operands."""
-        return re.findall(r"%([\w.\-]+)", self.operands)
-
-    def called(self) -> list[str]:
-        """Returns the names of the computations that the instruction calls: condition, body."""
-        keys = r"condition|body|to_apply|calls|\w+_computations?"
-        found = re.findall(rf"\b(?:{keys})=(\{{[^}}]*\}}|%?[\w.\-]+)", self.attributes)
-        return re.findall(r"[\w.\-]+", " ".join(found))
-
-    def index(self) -> int | None:
-        """Returns the tuple index that a `get-tuple-element` reads; `None` for other opcodes."""
-        found = re.search(r"\bindex=(\d+)", self.attributes)
-        return int(found[1]) if found and self.opcode == "get-tuple-element" else None
-
-
-_UNKNOWN = _Instruction("", "", "", "")
-_Computation = dict[str, _Instruction]  # the last instruction is the root
-_Module = dict[str, _Computation]
-_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = .*?\s([a-z][a-z0-9\-]*)\(([^)]*)\)?(.*)$")
-
-
-def cycles(text: str) -> Cycles:
-    """Sums the cycle estimates in the text of an optimized HLO module.
-
-    The compiler writes `estimated_cycles` next to each instruction. The estimate of a fusion
-    includes the instructions in the fusion. The text lists the body of a loop once, so its cycles
-    are multiplied by the number of iterations. Of a conditional, the most expensive branch counts:
-    the optimizer step is in a branch, because an update with a NaN gradient is skipped.
+    The compiler writes `estimated_cycles` into each instruction. The estimate of a fusion includes
+    the instructions in the fusion. The cycles of a loop's body are multiplied by the number of
+    iterations. Of a conditional, the most expensive branch counts: the optimizer step is in a
+    branch, because an update with a NaN gradient is skipped.
     """
-    module: _Module = {}
-    entry = None
-    for line in text.splitlines():
-        if header := re.match(r"^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$", line):
-            current = module.setdefault(header[2], {})
-            entry = header[2] if header[1] else entry
-        elif module and (match := _INSTRUCTION.match(line)):
-            current[match[1]] = _Instruction(*match.groups())
-    return _sum(module, entry)
+    from tensorflow.compiler.xla.service.hlo_pb2 import HloModuleProto
+
+    found = HloModuleProto.FromString(module.as_serialized_hlo_module_proto())
+    return _Program(found.computations).cycles_of(found.entry_computation_id)
 
 
-def _sum(module: _Module, name: str) -> Cycles:
-    found = [Cycles(0, 0, 0)]
-    for instruction in module.get(name, {}).values():
-        note = re.search(r'"estimated_cycles":"(\d+)"', instruction.attributes)
-        if instruction.opcode in ("while", "conditional", "call", "async-start"):
-            parts = [_sum(module, called) for called in instruction.called()]
-            if instruction.opcode == "conditional":
-                parts = [max(parts)]
-            elif instruction.opcode == "while":
-                trips = _trips(module, module[name], instruction)
-                loop = sum(part.total for part in parts) * (1 if trips is None else trips)
-                parts = [Cycles(loop, loop, sum(p.unknown for p in parts) + (trips is None))]
-            found += parts
-        elif note and int(note[1]) < 2**60:  # the largest integer is an unknown estimate
-            found.append(Cycles(int(note[1]), 0, 0))
-    return Cycles(*map(sum, zip(*found, strict=True)))
+def _index(instruction) -> int | None:
+    """Returns the tuple index that a `get-tuple-element` reads; `None` for other opcodes."""
+    return instruction.tuple_index if instruction.opcode == "get-tuple-element" else None
 
 
-def _final(computation: _Computation, name: str) -> _Instruction:
-    """Returns an instruction or, if this is a copy or a bitcast, the copied value."""
-    instruction = computation.get(name, _UNKNOWN)
-    while instruction.opcode in ("copy", "bitcast"):
-        instruction = computation.get(instruction.names()[0], _UNKNOWN)
-    return instruction
+class _Program:
+    """Instructions of an HLO module by their ids and the ids of their computations."""
 
+    def __init__(self, computations):
+        self.roots = {each.id: each.root_id for each in computations}
+        self.instructions = {
+            each.id: {instruction.id: instruction for instruction in each.instructions}
+            for each in computations
+        }
 
-def _integer(module: _Module, computation: _Computation, name: str) -> int | None:
-    """Returns the value of a constant or of a finished loop's counter; `None` if it is unknown.
+    def cycles_of(self, computation: int) -> Cycles:
+        found = [Cycles(0, 0, 0)]
+        for instruction in self.instructions[computation].values():
+            note = re.search(rb'"estimated_cycles":"(\d+)"', instruction.backend_config)
+            if instruction.opcode in ("while", "conditional", "call", "async-start"):
+                parts = [self.cycles_of(called) for called in instruction.called_computation_ids]
+                if instruction.opcode == "conditional":
+                    parts = [max(parts)]
+                elif instruction.opcode == "while":
+                    trips = self.trips(computation, instruction)
+                    loop = sum(part.total for part in parts) * (1 if trips is None else trips)
+                    parts = [Cycles(loop, loop, sum(p.unknown for p in parts) + (trips is None))]
+                found += parts
+            elif note and int(note[1]) < 2**60:  # the largest integer is an unknown estimate
+                found.append(Cycles(int(note[1]), 0, 0))
+        return Cycles(*map(sum, zip(*found, strict=True)))
 
-    In a backward pass, the bound of a loop is the final counter of the forward loop.
-    """
-    instruction = _final(computation, name)
-    if instruction.opcode == "constant" and re.fullmatch(r"-?\d+", instruction.operands):
-        return int(instruction.operands)
-    loop = computation.get((instruction.names() or [""])[0], _UNKNOWN)
-    if instruction.index() is None or loop.opcode != "while":
-        return None
-    start, step = _counter(module, computation, loop, instruction.index())
-    trips = _trips(module, computation, loop) if step else 0
-    return None if None in (start, step, trips) else start + step * trips
+    def value(self, computation: int, instruction: int):
+        """Returns an instruction or, if this is a copy or a bitcast, the copied value."""
+        found = self.instructions[computation][instruction]
+        while found.opcode in ("copy", "bitcast"):
+            found = self.instructions[computation][found.operand_ids[0]]
+        return found
 
+    def integer(self, computation: int, instruction: int) -> int | None:
+        """Returns the value of a constant or of a finished loop's counter; `None` if it is unknown.
 
-def _counter(
-    module: _Module, parent: _Computation, loop: _Instruction, index: int | None
-) -> tuple[int | None, int | None]:
-    """Returns the start of the integer at `index` in a loop's state, and its step.
+        In a backward pass, the bound of a loop is the final counter of the forward loop.
+        """
+        found = self.value(computation, instruction)
+        if found.opcode == "constant":
+            numbers = [*found.literal.s32s, *found.literal.u32s, *found.literal.s64s]
+            return numbers[0] if len(numbers) == 1 else None
+        if (index := _index(found)) is None:
+            return None
+        loop = self.instructions[computation][found.operand_ids[0]]
+        if loop.opcode != "while":
+            return None
+        start, step = self.counter(computation, loop, index)
+        trips = self.trips(computation, loop) if step else 0
+        return None if None in (start, step, trips) else start + step * trips
 
-    `None` means that a number is unknown.
-    """
-    state = _final(parent, loop.names()[0])
-    if index is None or state.opcode != "tuple":
-        return None, None
-    start = _integer(module, parent, state.names()[index])
-    body = module[loop.called()[1]]
-    new = _final(body, list(body.values())[-1].names()[index])
-    if new.index() == index:
-        return start, 0
-    parts = [_final(body, name) for name in new.names()] if new.opcode == "add" else []
-    steps = [_integer(module, body, part.name) for part in parts if part.index() != index]
-    return start, steps[0] if len(steps) == 1 else None
+    def counter(self, parent: int, loop, index: int | None) -> tuple[int | None, int | None]:
+        """Returns the start of the integer at `index` in a loop's state, and its step.
 
+        `None` means that a number is unknown.
+        """
+        state = self.value(parent, loop.operand_ids[0])
+        if index is None or state.opcode != "tuple":
+            return None, None
+        start, body = self.integer(parent, state.operand_ids[index]), loop.called_computation_ids[0]
+        new = self.value(body, self.value(body, self.roots[body]).operand_ids[index])
+        if _index(new) == index:
+            return start, 0
+        parts = [self.value(body, each) for each in new.operand_ids] if new.opcode == "add" else []
+        steps = [part for part in parts if _index(part) != index]
+        return start, self.integer(body, steps[0].id) if len(steps) == 1 else None
 
-def _trips(module: _Module, parent: _Computation, loop: _Instruction) -> int | None:
-    """Returns the iteration count of a loop in `parent`, or `None` if it is unknown.
+    def trips(self, parent: int, loop) -> int | None:
+        """Returns the iteration count of a loop in `parent`, or `None` if it is unknown.
 
-    The compiler writes a loop's condition as `counter < bound`.
-    """
-    condition = module[loop.called()[0]]
-    compare = list(condition.values())[-1]
-    if compare.opcode != "compare" or "direction=LT" not in compare.attributes:
-        return None
-    counter, bound = [_final(condition, name) for name in compare.names()]
-    limit = _integer(module, condition, bound.name)
-    if limit is None:
-        limit, _ = _counter(module, parent, loop, bound.index())
-    start, step = _counter(module, parent, loop, counter.index())
-    return -(-(limit - start) // step) if None not in (limit, start) and step else None
+        The compiler writes a loop's condition as `counter < bound`.
+        """
+        condition = loop.called_computation_ids[1]
+        compare = self.value(condition, self.roots[condition])
+        if compare.comparison_direction != "LT":
+            return None
+        counter, bound = [self.value(condition, each) for each in compare.operand_ids]
+        limit = self.integer(condition, bound.id)
+        if limit is None:
+            limit, _ = self.counter(parent, loop, _index(bound))
+        start, step = self.counter(parent, loop, _index(counter))
+        return -(-(limit - start) // step) if None not in (limit, start) and step else None
 
 
 main = cli.single_program(

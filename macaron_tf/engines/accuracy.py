@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import numpy as np
-
 from macaron_tf.data.batches import ExampleBatches
 from macaron_tf.data.sources.names import Source
 from macaron_tf.data.sources.tfds import Tfds
@@ -36,34 +34,27 @@ class Accuracy:
         self._task, self._source = task, source
         find_sources(source)  # the user wrote the name
         self._examples = task.read(splits[0], Tfds(), source)
-        encoded = task.encoded(task.vocabulary, self._examples, task.limits)
-        self._encoded, self._data = encoded, ExampleBatches(encoded, _BATCH_SIZE)
-        self._network_outputs: np.ndarray | None = None  # outputs of the network itself
+        self._encoded = task.encoded(task.vocabulary, self._examples, task.limits)
+        self._data = ExampleBatches(self._encoded, _BATCH_SIZE)
 
     def facts(self) -> dict[str, Any]:
         """Returns the fields `source` and `examples` (the count) for the record of an export."""
         return {"source": self._source, "examples": len(self._examples)}
 
-    def network_metrics(self) -> dict[str, float]:
-        """Computes the metrics of the network with its current weights and dtype policy."""
-        outputs = SetOutputs(self._task, _BATCH_SIZE)
-        self._network_outputs = outputs.logits(self._data)
-        return self._compute_metrics(self._network_outputs)
+    def metrics(self, engine: OpenedNetwork | None = None) -> dict[str, float]:
+        """Computes the metrics of an exported network, or of the network itself.
 
-    def engine_metrics(self, engine: OpenedNetwork) -> dict[str, float]:
-        """Computes the metrics of an exported network.
-
-        The caller must call `network_metrics` first. For rows that are too long for a LiteRT file,
-        this method uses the outputs that `network_metrics` computed.
+        The network is scored with its current weights and dtype policy, and first. For rows that
+        are too long for a LiteRT file, the exported network has the outputs of the network.
         """
-        logits = self._network_outputs.copy()
-        for indices, batch in SetOutputs(self._task, _BATCH_SIZE).batches(self._data):
-            selected = (indices >= 0) & engine.fits(batch)
-            if selected.any():
-                outputs = engine.compute({name: ids[selected] for name, ids in batch.items()})
-                logits[(indices[selected], *map(slice, outputs.shape[1:]))] = outputs
-        return self._compute_metrics(logits)
-
-    def _compute_metrics(self, logits: np.ndarray) -> dict[str, float]:
-        task, examples = self._task, self._examples
-        return task.measure(task.outputs(logits, self._encoded, examples), examples)
+        task, outputs = self._task, SetOutputs(self._task, _BATCH_SIZE)
+        if engine is None:
+            logits = self._network_outputs = outputs.logits(self._data)
+        else:
+            logits = self._network_outputs.copy()
+            for indices, batch in outputs.batches(self._data):
+                selected = (indices >= 0) & engine.fits(batch)
+                if selected.any():
+                    found = engine.compute({name: ids[selected] for name, ids in batch.items()})
+                    logits[(indices[selected], *map(slice, found.shape[1:]))] = found
+        return task.measure(task.outputs(logits, self._encoded, self._examples), self._examples)

@@ -15,7 +15,7 @@ import tensorflow as tf
 from macaron_tf.decoding.sampling import Prompts, State
 from macaron_tf.engines.accuracy import Accuracy
 from macaron_tf.engines.exported import LiteTexts
-from macaron_tf.engines.graph import SmallEngine, TaskGraph, under_policy
+from macaron_tf.engines.graph import TaskGraph, under_policy
 from macaron_tf.engines.lite import DECODER, NETWORK, LiteModel, LiteNetwork
 from macaron_tf.engines.lite_decoding import LiteDecoder
 from macaron_tf.engines.networks import OnnxNetwork, OpenedNetwork, OpenVinoNetwork
@@ -84,6 +84,7 @@ class Certificate:
         # `check` times the first text that the task accepts, so `LINE` comes first.
         self._examples = [(LINE,) * len(columns), *zip(*columns, strict=True)]
         self._references: list[tuple[tuple[str, ...], dict, np.ndarray, dict]] = []
+        self._quantized = False
         if not isinstance(task, OnePass):
             return
         self._quantized = any(layer.quantization_mode for layer in task.network._flatten_layers())
@@ -92,12 +93,10 @@ class Certificate:
                 with _skip_rejected():
                     rows, kept = task.prepare(*(tf.constant([text]) for text in texts))
                     computed = task.compute(rows)
-                    answers = task.conclude(computed, kept)
-                    self._references.append(
-                        (texts, _to_arrays(rows), computed.numpy(), _to_arrays(answers))
-                    )
+                    answers = _to_arrays(task.conclude(computed, kept))
+                    self._references.append((texts, _to_arrays(rows), computed.numpy(), answers))
             if accuracy:
-                self._expected = accuracy.network_metrics()
+                self._expected = accuracy.metrics()
 
     def _in_float32(self) -> contextlib.AbstractContextManager[None]:
         return under_policy(self.task.network, "float32", "the network")
@@ -130,18 +129,18 @@ class Certificate:
         """
         facts: dict[str, Any] = {}
         with contextlib.closing(SessionModel(folder)) as model:
-            row, accepted = self._saved_model_row(graph, folder, model)
-            rows, engine = [row], None
+            self._answers = [*self._accepted(graph)]
+            rows = [self._saved_model_row(folder, model)]
+            engine: LiteTexts | LiteModel | None = None
             if isinstance(lite, LiteDecoder):
                 engine = LiteTexts(self.task.with_decoder(lite))
-                rows.append(self._decoder_row(lite, engine, accepted, folder / EXTRA / DECODER))
+                rows.append(self._decoder_row(lite, engine, folder / EXTRA / DECODER))
             elif lite:
                 engine, target = LiteModel(lite, model), f"LiteRT {lite.precision}"
                 files = [folder / EXTRA / NETWORK]
                 rows.append(self._network_row(target, lite.precision, lambda: lite, files))
-            if lite and engine:
-                request = functools.partial(self._request, *accepted[:1])
-                measured = break_even(model, lite, engine, request) if accepted else []
+            if engine:
+                measured = break_even(model, engine, self._request) if self._answers else []
                 facts["lite"] = {"measured": measured}
         for name, target, precision, open_network in NETWORKS:
             if name in formats:
@@ -152,56 +151,45 @@ class Certificate:
             facts["check"] = {**self._accuracy.facts(), "metrics": self._expected}
         return {"certificate": rows, **facts}
 
-    def _request(self, texts: Sequence[str], count: int) -> dict[str, np.ndarray]:
-        """Returns the inputs of a `serving_default` request with `count` copies of one example.
-
-        `texts` has the example's text for each string input.
-        """
-        strings = dict(zip(self.task.texts, texts, strict=True))
-        specs = {
-            key: tf.TensorSpec([count], dtype)
-            for key, dtype in self.task.functions()[_SIGNATURE][1].items()
-        }
-        return {key: typical(key, spec, strings.get(key, "")) for key, spec in specs.items()}
-
-    def _saved_model_row(
-        self, graph: TaskGraph, folder: pathlib.Path, model: SessionModel
-    ) -> tuple[dict[str, Any], list[tuple[str, ...]]]:
-        """Compares, times and scores the SavedModel. Also returns the examples that it accepts."""
-        precision = "bfloat16" if self.task.network.compute_dtype == "bfloat16" else "fp32"
-        pairs, accepted = [], []
-        for texts, answers in self._answers(graph):
-            pairs += _float_pairs(model.run(_SIGNATURE, self._request(texts, 1)), answers)
-            accepted.append(texts)
-        if isinstance(self.task, OnePass) and self._quantized:
-            precision = "int8"
-        files = [folder / "saved_model.pb", *(folder / "variables").iterdir()]
-        run = functools.partial(model.run, _SIGNATURE)
-        request = functools.partial(self._request, *accepted[:1])
-        row = _row("SavedModel, from text to answer", files, precision, pairs, run, request)
-        if self._accuracy:
-            row["metrics"] = self._expected
-            if precision == "bfloat16":  # only bfloat16 changes the scores of the constructor
-                row["metrics"] = self._accuracy.network_metrics()
-        return row, accepted
-
-    def _answers(self, graph: TaskGraph) -> Iterator[tuple[tuple[str, ...], dict]]:
+    def _accepted(self, graph: TaskGraph) -> Iterator[tuple[tuple[str, ...], dict]]:
         """Yields the examples that the task accepts, with the answers before the export."""
         if isinstance(self.task, OnePass):
             yield from ((texts, answers) for texts, _, _, answers in self._references)
             return
         for texts in self._examples:
             with _skip_rejected():
-                inputs = self._request(texts, 1).items()
+                inputs = self._request(1, texts).items()
                 tensors = {name: tf.constant(array) for name, array in inputs}
                 yield texts, _to_arrays(graph.signatures[_SIGNATURE](**tensors))
 
+    def _request(self, count: int, texts: Sequence[str] = ()) -> dict[str, np.ndarray]:
+        """Returns the inputs of a `serving_default` request with `count` copies of one example.
+
+        `texts` has the example's text for each string input. By default, the example is the first
+        that the task accepts.
+        """
+        strings = dict(zip(self.task.texts, texts or self._answers[0][0], strict=True))
+        inputs = self.task.functions()[_SIGNATURE][1].items()
+        specs = {name: tf.TensorSpec([count], dtype) for name, dtype in inputs}
+        return {name: typical(name, spec, strings.get(name, "")) for name, spec in specs.items()}
+
+    def _saved_model_row(self, folder: pathlib.Path, model: SessionModel) -> dict[str, Any]:
+        in_bfloat16 = self.task.network.compute_dtype == "bfloat16"
+        precision = "bfloat16" if in_bfloat16 else "int8" if self._quantized else "fp32"
+        run, pairs = functools.partial(model.run, _SIGNATURE), []
+        for texts, expected in self._answers:
+            found = run(self._request(1, texts))
+            pairs += [(found[n], value) for n, value in expected.items() if value.dtype.kind == "f"]
+        files = [folder / "saved_model.pb", *(folder / "variables").iterdir()]
+        row = _row("SavedModel, from text to answer", files, precision, pairs, run, self._request)
+        if self._accuracy:  # only bfloat16 changes the scores of the constructor
+            row["metrics"] = self._accuracy.metrics() if in_bfloat16 else self._expected
+        return row
+
     def _decoder_row(
-        self, lite: LiteDecoder, engine: LiteTexts, accepted: Sequence, file: pathlib.Path
+        self, lite: LiteDecoder, engine: LiteTexts, file: pathlib.Path
     ) -> dict[str, Any]:
         """Compares next-token logits of LiteRT and the network during greedy generation.
-
-        The first of the `accepted` examples is timed.
 
         Returns:
             A dict with the keys that `check` documents, and three additional keys. `texts` is the
@@ -212,33 +200,30 @@ class Certificate:
         target, task = f"LiteRT {lite.precision}, from text to answer", self.task.with_decoder(lite)
         # `reduce_retracing` generalizes shapes after a few traces.
         step = tf.function(self.task.decoder.decode_step, autograph=False, reduce_retracing=True)
-        pairs, num_compared, num_parted, log_prob = [], 0, 0, 0.0
+        compared = []
         for texts in self._examples:
             with self._in_float32(), _skip_rejected(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # Keras warns about a softmax over a single token
                 searches = [each.begin(tf.constant(texts)) for each in (task, self.task)]
                 steps = [*_steps(searches, (lite.decode_step, step), lite.config.longest)]
-                pairs += steps
-                num_compared += bool(steps)
-                num_parted += any(ours.argmax() != theirs.argmax() for ours, theirs in steps)
-                for logits in steps:
-                    preferred = logits[1].argmax()  # the network's token
-                    from_lite, from_network = tf.nn.log_softmax(logits).numpy()[:, preferred]
-                    log_prob = max(log_prob, float(abs(from_lite - from_network)))
-        request = functools.partial(self._request, *accepted[:1])
-        row = _row(target, [file], lite.precision, pairs, engine.serve, request)
-        differences = {"texts": num_compared, "parted": num_parted, "log_prob": _round(log_prob)}
-        return {**row, **differences} if pairs else row
+                compared += [steps] if steps else []
+        pairs = [pair for steps in compared for pair in steps]
+        row = _row(target, [file], lite.precision, pairs, engine.serve, self._request)
+        if pairs:
+            row["texts"] = len(compared)
+            row["parted"] = sum(any(a.argmax() != b.argmax() for a, b in s) for s in compared)
+            # (N, 2, V): log-probabilities of LiteRT and of the network at N steps
+            log_probs = tf.nn.log_softmax(pairs).numpy()
+            preferred = log_probs[:, 1:].argmax(-1)[..., None]  # the network's tokens (N, 1, 1)
+            both = np.take_along_axis(log_probs, preferred, axis=-1)  # (N, 2, 1)
+            row["log_prob"] = _round(float(np.abs(both[:, 0] - both[:, 1]).max()))
+        return row
 
     def _network_row(
-        self,
-        target: str,
-        precision: str,
-        open_network: Callable[[], OpenedNetwork],
-        files: Iterable,
+        self, target: str, precision: str, opened: Callable[[], OpenedNetwork], files: Iterable
     ) -> dict[str, Any]:
         try:
-            network = open_network()
+            network = opened()
         except UserError as error:
             if isinstance(error.__cause__, ImportError):
                 return {**_file_row(target, files), "not_checked": str(error)}
@@ -258,7 +243,7 @@ class Certificate:
 
         row = _row(target, files, precision, pairs, network.compute, rows_of)
         if self._accuracy and pairs:
-            row["metrics"] = self._accuracy.engine_metrics(network)
+            row["metrics"] = self._accuracy.metrics(network)
         return row
 
 
@@ -309,11 +294,6 @@ def _steps(
 
 def _to_arrays(tensors: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
     return {name: tensor.numpy() for name, tensor in tensors.items()}
-
-
-def _float_pairs(outputs: Mapping, expected: Mapping) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Returns pairs of the found and the expected value, one for each floating-point output."""
-    return [(outputs[n], value) for n, value in expected.items() if value.dtype.kind == "f"]
 
 
 def _file_row(target: str, files: Iterable[pathlib.Path]) -> dict[str, Any]:
@@ -391,15 +371,14 @@ def _timed(*functions: Callable[[], Any]) -> np.ndarray:
 
 def break_even(
     model: SessionModel,
-    lite: LiteNetwork | LiteDecoder,
-    engine: SmallEngine,
+    engine: LiteModel | LiteTexts,
     make_request: Callable[[int], dict[str, np.ndarray]],
 ) -> list[dict[str, float]]:
     """Times requests of increasing size in LiteRT and in the graph, until LiteRT is no faster.
 
-    This function sets `lite.max_rows` to the size of the largest request for which LiteRT was
-    faster than the graph, or to 0 if LiteRT was never faster. Each time is the minimum of up to
-    five interleaved runs, because other programs can only slow a run down.
+    This function sets `max_rows` of the LiteRT file to the size of the largest request for which
+    LiteRT was faster than the graph, or to 0 if LiteRT was never faster. Each time is the minimum
+    of up to five interleaved runs, because other programs can only slow a run down.
 
     Args:
         make_request: function that returns the inputs of a request with the given number of rows.
@@ -407,9 +386,10 @@ def break_even(
     Returns:
         List with a dict for each timed size in `ROWS`. The keys are `rows`, `lite` and `graph`; the
         last two are times in milliseconds per request. If LiteRT does not accept a request, the
-        list is empty, and `lite.max_rows` stays unchanged.
+        list is empty, and `max_rows` stays unchanged.
     """
-    measured = []
+    measured: list[dict[str, float]] = []
+    lite = engine.lite
     default, lite.max_rows = lite.max_rows, ROWS[-1]
     for rows in ROWS:
         inputs = make_request(rows)
@@ -423,8 +403,13 @@ def break_even(
         measured.append({"rows": rows, "lite": _round(fastest[0]), "graph": _round(fastest[1])})
         if fastest[0] >= fastest[1]:
             break
-    lite.max_rows = max((row["rows"] for row in measured if row["lite"] < row["graph"]), default=0)
+    lite.max_rows = _faster_rows(measured)
     return measured
+
+
+def _faster_rows(measured: Iterable[Mapping[str, Any]]) -> int:
+    """Returns the size of the largest request for which LiteRT was faster, or 0."""
+    return max((row["rows"] for row in measured if row["lite"] < row["graph"]), default=0)
 
 
 def _round(value: float) -> float:
@@ -439,11 +424,10 @@ def certificate_text(record: Mapping[str, Any]) -> str:
     parts = [certificate_table(record["certificate"])]
     measured, check = record.get("lite", {}).get("measured"), record.get("check")
     if measured:
-        limit = max((row["rows"] for row in measured if row["lite"] < row["graph"]), default=0)
         times = (f"{row['rows']}: {row['lite']:g} and {row['graph']:g} ms" for row in measured[-2:])
         parts.append(
-            f"LiteRT answers requests of up to {limit} rows, and the graph larger ones (rows: time "
-            f"in LiteRT and in the graph; {', '.join(times)}).\n"
+            f"LiteRT answers requests of up to {_faster_rows(measured)} rows, and the graph larger "
+            f"ones (rows: time in LiteRT and in the graph; {', '.join(times)}).\n"
         )
     if check:
         parts.append(

@@ -42,19 +42,18 @@ class ExportedModel:
     def __init__(self, path: str | os.PathLike):
         self._model = SessionModel(path)
         self.signature_defs = self._model.signature_defs
-        self.small_engine: LiteModel | LiteTexts | None = None
         self.texts: LiteTexts | None = None
         self.warning: UserError | None = None
+        engine: LiteModel | LiteTexts | None = None
         extra = pathlib.Path(path, EXTRA)
         try:
             if (extra / NETWORK).is_file():
-                network = LiteNetwork(extra)
-                self.small_engine = LiteModel(network, self._model) if network.max_rows else None
+                engine = LiteModel(LiteNetwork(extra), self._model)
             elif (extra / DECODER).is_file():
-                self.texts = LiteTexts.from_folder(extra)
-                self.small_engine = self.texts if self.texts.max_rows else None
+                engine = self.texts = LiteTexts.from_folder(extra)
         except UserError as error:
             self.warning = error
+        self.small_engine = engine if engine and engine.lite.max_rows else None
 
     def run(self, signature: str, inputs: Arrays) -> dict[str, np.ndarray]:
         """Runs a signature, and returns a dict mapping output name to array.
@@ -76,14 +75,9 @@ class LiteTexts:
     def __init__(self, task: "Decoding"):
         from macaron_tf.engines.graph import checked
 
-        self._task, self._decoder, self._inputs = task, task.decoder, tuple(task.inputs)
+        self._task, self.lite = task, task.decoder
         specs = [tf.TensorSpec((None,), dtype, name) for name, dtype in task.inputs.items()]
         self._graph = tf.function(checked(task, task.serve), input_signature=specs, autograph=False)
-
-    @property
-    def max_rows(self) -> int:
-        """Maximum number of texts in a request that `answer` accepts."""
-        return self._decoder.max_rows
 
     @classmethod
     def from_folder(cls, folder: pathlib.Path) -> Self:
@@ -104,13 +98,13 @@ class LiteTexts:
 
         Requests from several threads run one after the other.
         """
-        with self._decoder.alone():
-            outputs = self._graph(*(tf.constant(inputs[name]) for name in self._inputs))
+        with self.lite.alone():
+            outputs = self._graph(*(tf.constant(inputs[name]) for name in self._task.inputs))
         return {name: value.numpy() for name, value in outputs.items()}
 
     def stream(self, inputs: Arrays) -> Iterator[str]:
         """Yields the answer to a request with one text in parts, during the decoding."""
-        values = {name: inputs[name].item() for name in self._inputs}
+        values = {name: inputs[name].item() for name in self._task.inputs}
         text = values.pop("text").decode(errors="replace")
         if "max_tokens" in values:  # as in the graph
             values["max_tokens"] = min(values["max_tokens"], MAX_TOKENS)
@@ -118,8 +112,8 @@ class LiteTexts:
 
     def answer(self, inputs: Arrays) -> dict[str, np.ndarray] | None:
         """Computes the outputs of `serve` for 1 to `max_rows` texts, or else returns `None`."""
-        count = len(inputs[self._inputs[0]])
-        return self.serve(inputs) if 0 < count <= self.max_rows else None
+        count = len(inputs["text"])
+        return self.serve(inputs) if 0 < count <= self.lite.max_rows else None
 
 
 def find_versions(folder: str | os.PathLike) -> dict[int, pathlib.Path]:

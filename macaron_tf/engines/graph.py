@@ -2,8 +2,8 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -19,17 +19,10 @@ from macaron_tf.layers.packing import packing_scope
 from macaron_tf.tasks.base import TaskKind, require
 from macaron_tf.text.normalization import byte_limit, cut_texts
 
+if TYPE_CHECKING:
+    from macaron_tf.engines.lite import LiteModel
+
 _BATCH_SIZE = 32  # maximum number of texts in a batch
-
-
-class SmallEngine(Protocol):
-    """Interface of an inference engine for small requests, such as `LiteModel`."""
-
-    def answer(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
-        """Computes the outputs of `TaskKind.serve` for the inputs of a request.
-
-        Returns `None` if this engine does not accept the request. The caller then runs the graph.
-        """
 
 
 class TaskGraph:
@@ -40,10 +33,10 @@ class TaskGraph:
     turns into HTTP status 400.
 
     Args:
-        small_engine: engine for small requests; `None` means that the graphs answer all requests.
+        small_engine: LiteRT engine for small requests; `None` means that the graphs answer all.
     """
 
-    def __init__(self, task: TaskKind, small_engine: SmallEngine | None = None):
+    def __init__(self, task: TaskKind, small_engine: "LiteModel | None" = None):
         self.task, self._small_engine = task, small_engine
         self._scope = keras.StatelessScope()  # holds values used in place of the network's weights
 

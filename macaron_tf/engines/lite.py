@@ -107,13 +107,6 @@ class LiteNetwork(LiteFile):
         """Shape of the network's output for a batch, with `None` for an unknown dimension."""
         return [None, *(size if size >= 0 else None for size in self._output[1:])]
 
-    def takes(self, rows: Mapping[str, np.ndarray]) -> bool:
-        """Returns whether LiteRT should compute a request.
-
-        It takes 1 to `max_rows` rows that are all short enough (see `fits`).
-        """
-        return 0 < len(rows["token_ids"]) <= self.max_rows and self.fits(rows).all()
-
     def fits(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns booleans `(B,)`: whether each row is at most as long as the last of `lengths`."""
         return self._row_lengths(rows) <= self.lengths[-1]
@@ -165,19 +158,19 @@ class LiteModel:
     """
 
     def __init__(
-        self, network: LiteNetwork, model: SessionModel, outputs: Sequence[str] | None = None
+        self, lite: LiteNetwork, model: SessionModel, outputs: Sequence[str] | None = None
     ):
-        self.network, self._model = network, model
+        self.lite, self._model = lite, model
         self._outputs = outputs or sorted(model.signature_defs[STEPS[1]].outputs)
 
     def answer(self, inputs: Arrays) -> dict[str, np.ndarray] | None:
-        """Computes `OnePass.serve` if `network.takes` the rows, and otherwise returns `None`."""
+        """Computes `OnePass.serve` for 1 to `max_rows` rows that fit, or else returns `None`."""
         prepare, conclude = STEPS
-        prepared = self._model.run(prepare, inputs)
-        if not self.network.takes(prepared):
+        rows, lite = self._model.run(prepare, inputs), self.lite
+        if not (0 < len(rows["token_ids"]) <= lite.max_rows and lite.fits(rows).all()):
             return None
-        kept = {name: value for name, value in prepared.items() if name not in self.network.inputs}
-        answers = self._model.run(conclude, {"computed": self.network.compute(prepared), **kept})
+        kept = {name: value for name, value in rows.items() if name not in lite.inputs}
+        answers = self._model.run(conclude, {"computed": lite.compute(rows), **kept})
         return {name: answers[name] for name in self._outputs}
 
 

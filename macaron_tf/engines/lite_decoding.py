@@ -72,16 +72,16 @@ def write_decoder(
             "with_lite (--lite)"
         )
     with under_policy(network, "float32", "LiteRT: the network"), implementation_scope("loop"):
-        traced = _Functions(network)
-        contents = lite_file(dict(sorted(traced.functions())), network, precision)
+        functions, caches, sizes = _functions(network)
+        contents = lite_file(dict(sorted(functions.items())), network, precision)
     (folder / DECODER).write_bytes(contents)
     config = network.config
     special = config.special if isinstance(network, EncoderDecoder) else Special()
     record = {
         "kind": precision,
         "rows": ROWS[precision],
-        "caches": traced.caches,
-        "sizes": traced.sizes,
+        "caches": caches,
+        "sizes": sizes,
         "vocab_size": config.vocab_size,
         "longest": config.longest,
         "special": dataclasses.asdict(special),
@@ -103,84 +103,68 @@ def _decoder(network: LanguageModel | EncoderDecoder) -> Stack:
     return network.decoder if isinstance(network, EncoderDecoder) else network.encoder.stack
 
 
-class _Functions:
-    """Functions that decode with a network, for any cache length.
+def _functions(
+    network: LanguageModel | EncoderDecoder,
+) -> tuple[dict[str, tf.types.experimental.ConcreteFunction], list[list[int]], list[int]]:
+    """Traces the functions that decode with a network, for any cache length.
 
     Encoding and decoding steps take any number of texts, and prefill takes one.
 
-    Attributes:
-        caches: shape of each state tensor for one text, with -1 for the cache length.
-        sizes: lengths of the prompt chunks that the prefill functions read, at most the network's
-            maximum length. The list is empty for an encoder-decoder, and for a language model with
-            a recurrence: prefill passes no padding mask, so padding would change its state.
+    Returns:
+        A dict of the functions; the shape of each state tensor for one text, with -1 for the cache
+        length; and the lengths of the prompt chunks that the prefill functions read, at most the
+        network's maximum length. There are no lengths for an encoder-decoder, and for a language
+        model with a recurrence: prefill passes no padding mask, so padding would change its state.
     """
+    small, large = (_decoder(network).init_cache(1, 1, capacity) for capacity in (2, 3))
+    caches = [
+        [-1 if m != n else m for m, n in zip(a.shape, b.shape, strict=True)][1:]
+        for a, b in zip(*map(tf.nest.flatten, (small, large)), strict=True)
+    ]
 
-    def __init__(self, network: LanguageModel | EncoderDecoder):
-        self.network = network
-        self._is_encoder_decoder = isinstance(network, EncoderDecoder)
-        small, large = (_decoder(network).init_cache(1, 1, capacity) for capacity in (2, 3))
-        self._structure = small
-        self.caches = [
-            [-1 if m != n else m for m, n in zip(a.shape, b.shape, strict=True)][1:]
-            for a, b in zip(*map(tf.nest.flatten, (small, large)), strict=True)
-        ]
-        max_length = network.config.longest
-        chunks = _CHUNKS
-        if self._is_encoder_decoder or any(-1 not in shape for shape in self.caches):
-            chunks = ()
-        self.sizes = [size for size in chunks if max_length is None or size <= max_length]
+    def state(rows: int | None) -> dict[str, tf.TensorSpec]:
+        shapes = ([rows, *(n if n > 0 else None for n in shape)] for shape in caches)
+        specs = _numbered("cache", map(tf.TensorSpec, shapes))
+        return {"index": _int32(), "held": tf.TensorSpec((None,), tf.bool), **specs}
 
-    def functions(self) -> Iterator[tuple[str, tf.types.experimental.ConcreteFunction]]:
-        """Traces the functions, and yields pairs of a name and a concrete function."""
-        token = {"tokens": _int32(None, 1), **self._state(None)}
-        if not self._is_encoder_decoder:
-            yield _DECODE, _trace(self._decode, token)
-            for size in self.sizes:
-                specs = {"tokens": _int32(1, size), **self._state(1)}
-                yield f"prefill_{size}", _trace(self._prefill, specs)
-            return
-        memory = _numbered(
-            "memory",
-            (
-                tf.TensorSpec((None, part.shape[1], None, part.shape[3]))
-                for part in tf.nest.flatten(self._dummy_memory())
-            ),
-        )
-        mask = {"memory_mask": tf.TensorSpec((None, None), tf.bool)}
-        yield _DECODE, _trace(self._decode, {**token, **memory, **mask})
-        yield _ENCODE, _trace(self._encode, {"source": _int32(None, None)})
+    def cache(tensors: Mapping[str, tf.Tensor]) -> dict[str, Any]:
+        return {"fixed": tf.nest.pack_sequence_as(small, _in_order(tensors, "cache_"))}
 
-    def _dummy_memory(self) -> Any:
-        """Returns attention keys and values of two dummy tokens, for the structure and shapes."""
-        width = self.network.config.hidden_dim
-        return self.network.decoder.project_memory(tf.zeros((1, 2, width)))
-
-    def _state(self, rows: int | None) -> dict[str, tf.TensorSpec]:
-        shapes = ([rows, *(n if n > 0 else None for n in shape)] for shape in self.caches)
-        caches = _numbered("cache", map(tf.TensorSpec, shapes))
-        return {"index": _int32(), "held": tf.TensorSpec((None,), tf.bool), **caches}
-
-    def _decode(self, tokens, index, held, **tensors):
+    def decode(tokens, index, held, **tensors):
         context: dict[str, Any] = {"cache_mask": held}
-        if self._is_encoder_decoder:
-            parts = _in_order(tensors, "memory_0")
-            keys = tf.nest.pack_sequence_as(self._dummy_memory(), parts)
+        if isinstance(network, EncoderDecoder):
+            keys = tf.nest.pack_sequence_as(memory, _in_order(tensors, "memory_0"))
             rows = {"memory_keys": keys, "memory_mask": tensors["memory_mask"]}
             context |= {"rows": rows, "kernel": None, "backward": False}
-        logits, state = self.network.decode_step(tokens, index, context, self._cache(tensors))
-        return {"logits": logits[:, 0], **_numbered("new", tf.nest.flatten(state))}
+        logits, new = network.decode_step(tokens, index, context, cache(tensors))
+        return {"logits": logits[:, 0], **_numbered("new", tf.nest.flatten(new))}
 
-    def _prefill(self, tokens, index, held, **tensors):
-        context = {"cache_mask": held}
-        state = self.network.prefill(tokens, index, context, self._cache(tensors))
-        return _numbered("new", tf.nest.flatten(state))
+    def prefill(tokens, index, held, **tensors):
+        new = network.prefill(tokens, index, {"cache_mask": held}, cache(tensors))
+        return _numbered("new", tf.nest.flatten(new))
 
-    def _encode(self, source):
-        memory = self.network.encode(source, training=False)
-        return _numbered("memory", tf.nest.flatten(self.network.decoder.project_memory(memory)))
+    def encode(source):
+        keys = network.decoder.project_memory(network.encode(source, training=False))
+        return _numbered("memory", tf.nest.flatten(keys))
 
-    def _cache(self, tensors: dict[str, tf.Tensor]) -> dict[str, Any]:
-        return {"fixed": tf.nest.pack_sequence_as(self._structure, _in_order(tensors, "cache_"))}
+    token = {"tokens": _int32(None, 1), **state(None)}
+    if isinstance(network, EncoderDecoder):
+        # Attention keys and values of two dummy tokens, for the structure and the shapes.
+        memory = network.decoder.project_memory(tf.zeros((1, 2, network.config.hidden_dim)))
+        parts = (
+            tf.TensorSpec((None, part.shape[1], None, part.shape[3]))
+            for part in tf.nest.flatten(memory)
+        )
+        token |= {**_numbered("memory", parts), "memory_mask": tf.TensorSpec((None, None), tf.bool)}
+        encoder = _trace(encode, {"source": _int32(None, None)})
+        return {_DECODE: _trace(decode, token), _ENCODE: encoder}, caches, []
+    longest = network.config.longest
+    chunks = _CHUNKS if all(-1 in shape for shape in caches) else ()
+    sizes = [size for size in chunks if longest is None or size <= longest]
+    functions = {_DECODE: _trace(decode, token)}
+    for size in sizes:
+        functions[f"prefill_{size}"] = _trace(prefill, {"tokens": _int32(1, size), **state(1)})
+    return functions, caches, sizes
 
 
 def _int32(*shape: int | None) -> tf.TensorSpec:

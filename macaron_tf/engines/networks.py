@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 import keras
@@ -84,6 +84,16 @@ class OpenedNetwork(Protocol):
         return np.ones(len(rows["token_ids"]), bool)
 
 
+@contextlib.contextmanager
+def _opening(path: pathlib.Path, runtime: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # the runtimes' exceptions have no common base class
+        raise UserError(
+            f"{path} cannot be opened by {runtime} ({error!s:.200}): export the model again"
+        ) from error
+
+
 class OnnxNetwork(OpenedNetwork):
     """Network that `write_network` wrote, opened in ONNX Runtime on the CPUs of this machine."""
 
@@ -93,12 +103,10 @@ class OnnxNetwork(OpenedNetwork):
 
         path, options = folder / FORMATS["onnx"], onnxruntime.SessionOptions()
         options.log_severity_level = 3  # errors
-        try:
+        with _opening(path, "ONNX Runtime"):
             self._session = onnxruntime.InferenceSession(
                 str(path), options, providers=["CPUExecutionProvider"]
             )
-        except Exception as error:  # ONNX Runtime's exceptions have no common base class
-            raise _unreadable(path, "ONNX Runtime", error) from error
 
     def compute(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
         inputs = {entry.name: rows[entry.name] for entry in self._session.get_inputs()}
@@ -116,17 +124,9 @@ class OpenVinoNetwork(OpenedNetwork):
             import openvino
 
         path = folder / FORMATS["openvino"]
-        try:
+        with _opening(path, "OpenVINO"):
             self._model = openvino.Core().compile_model(str(path), "CPU", dict(settings))
-        except RuntimeError as error:
-            raise _unreadable(path, "OpenVINO", error) from error
 
     def compute(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
         names = (entry.node.friendly_name for entry in self._model.inputs)
         return self._model([rows[name] for name in names])[OUTPUT]
-
-
-def _unreadable(path: pathlib.Path, runtime: str, error: Exception) -> UserError:
-    return UserError(
-        f"{path} cannot be opened by {runtime} ({error!s:.200}): export the model again"
-    )

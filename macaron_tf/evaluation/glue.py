@@ -16,7 +16,7 @@ from etils import epath
 
 from macaron_tf.data.tasks.definitions import SubmissionFile, Task
 from macaron_tf.errors import UserError, needed
-from macaron_tf.evaluation.language import Metric
+from macaron_tf.evaluation.language import Metric, overlap_f1
 from macaron_tf.io import paths as storage
 
 
@@ -97,8 +97,8 @@ def f1(predictions: np.ndarray, labels: np.ndarray, positive: int = 1) -> float:
     On MultiRC, the result is the paper's F1a, because each example is a single answer.
     """
     is_predicted, is_true = predictions == positive, labels == positive
-    count = np.sum(is_predicted) + np.sum(is_true)
-    return float(2 * np.sum(is_predicted & is_true) / count) if count else 0.0
+    common = np.sum(is_predicted & is_true)
+    return float(overlap_f1(common, np.sum(is_predicted), np.sum(is_true)))
 
 
 def macro_f1(predictions: np.ndarray, labels: np.ndarray) -> float:

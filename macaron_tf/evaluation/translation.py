@@ -346,9 +346,6 @@ def paired_bootstrap(
 
     References: Koehn 2004, "Statistical Significance Tests".
     """
-    for name, value, minimum in (("resamples", resamples, 1), ("seed", seed, 0)):
-        if value < minimum:
-            raise UserError(f"{name}={value} must be a whole number of at least {minimum}")
     check_parallel(system_a, references)
     check_parallel(system_b, references)
     metric = (metric or TranslationMetric()).for_references(references)

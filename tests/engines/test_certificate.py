@@ -123,10 +123,10 @@ def timed(monkeypatch, *pairs) -> tuple[list[dict], LiteNetwork]:
         clock[0] += milliseconds / 1000
         return {}
 
-    small = types.SimpleNamespace(answer=lambda rows: spend(costs[rows][0]))
+    small = types.SimpleNamespace(answer=lambda rows: spend(costs[rows][0]), lite=lite)
     model = types.SimpleNamespace(run=lambda _, rows: spend(costs[rows][1]))
     monkeypatch.setattr(certificate.time, "perf_counter", lambda: clock[0])
-    return break_even(model, lite, small, lambda rows: rows), lite
+    return break_even(model, small, lambda rows: rows), lite
 
 
 @pytest.mark.parametrize(
