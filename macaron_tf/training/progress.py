@@ -1,6 +1,7 @@
-"""Progress reporters: a bar or lines on stdout, `metrics.jsonl`, and TensorBoard event files."""
+"""Progress of a run: a bar or lines on stdout, `metrics.jsonl`, and TensorBoard event files."""
 
 import contextlib
+import importlib.util
 import json
 import math
 import os
@@ -24,62 +25,33 @@ VALIDATION = "validation"
 Numbers = Mapping[str, float]
 
 
-class Reporter:
-    """Base class of progress reporters. Its methods do nothing, and subclasses override them."""
+class RunLog:
+    """Log of a run in `metrics.jsonl` and `timing.jsonl`, and as curves for TensorBoard.
 
-    def start(self, step: int, validated_at: int) -> None:
-        """Handles the start or the resumption of a run. Both steps are 0 for a new run."""
-
-    def tick(self, step: int) -> None:
-        """Handles the end of one or more updates, after which `step` updates have been made.
-
-        Training waits for this method, which must be fast.
-        """
-
-    def train(self, step: int, metrics: Numbers, timing: Numbers) -> None:
-        """Reports the training metrics of the updates since the last report.
-
-        Args:
-            metrics: dict mapping metric name to value. A second run with the same settings reports
-                the same values.
-            timing: dict with `"seconds"` (run time, including earlier sessions),
-                `"tokens_per_second"` and, on Linux, `"memory_mib"` (peak main memory of this
-                process in MiB). These values differ from run to run.
-        """
-
-    def validation(self, step: int, metrics: Numbers, samples: list[str], is_best: bool) -> None:
-        """Reports the metrics of a validation.
-
-        Args:
-            samples: sample outputs of the model as text.
-            is_best: whether this validation has the best score so far.
-        """
-
-    def sync(self) -> None:
-        """Writes all earlier reports to disk. `train` calls this method before each checkpoint."""
-
-    def finish(self) -> None:
-        """Closes files and displays when the run ends, with or without an error."""
-
-
-class JsonLines(Reporter):
-    """Reporter that writes `metrics.jsonl` and `timing.jsonl`, one JSON object per line.
-
-    Each object has the fields `step` and `kind` (`"train"` or `"validation"`). NaN and infinity are
-    written as null. Values that depend on the machine's speed go to `timing.jsonl`. A resumed run
-    therefore writes the same `metrics.jsonl`, byte for byte, as an uninterrupted run.
+    A line is a JSON object with the fields `step` and `kind` (`"train"` or `"validation"`). NaN and
+    infinity are written as null. Values that depend on the machine's speed go to `timing.jsonl`. A
+    resumed run therefore writes the same `metrics.jsonl`, byte for byte, as an uninterrupted run.
 
     On a local disk, each line can be read as soon as it is written. In a bucket, lines appear with
     the next checkpoint, because each upload transfers the whole file.
+
+    The folders `tensorboard/train` and `tensorboard/validation` have event files with the same
+    values, if the package tensorboard is installed. A resumed run writes new event files. If both
+    sessions report the same step, the metrics are equal, so their curves coincide.
+
+    Args:
+        step: number of updates so far. Later lines of an earlier session are dropped.
+        validated_at: step of the last validation. Later validations are dropped.
     """
 
-    def __init__(self, run_dir: str | os.PathLike):
+    def __init__(self, run_dir: str | os.PathLike, step: int = 0, validated_at: int = 0):
         self._folder = storage.as_path(run_dir)
         self._is_remote = storage.is_remote(run_dir)
-        self._files: dict = {}
         self._open = contextlib.ExitStack()
-
-    def start(self, step: int, validated_at: int) -> None:
+        self._files: dict = {}
+        self._curves: dict[str, tf.summary.SummaryWriter] = {}
+        # The command `train` needs the package; `fit` in Python goes without curves.
+        self._has_curves = importlib.util.find_spec("tensorboard") is not None
         for name in ("metrics", "timing"):
             path = self._folder / f"{name}.jsonl"
             lines = [
@@ -88,34 +60,63 @@ class JsonLines(Reporter):
                 if line["step"] <= (validated_at if line["kind"] == VALIDATION else step)
             ]
             storage.write_atomic(path, "".join(lines).encode())
+            self._open.enter_context(_writing(path))  # for errors of closing
             with _writing(path):
                 self._files[name] = self._open.enter_context(path.open("a"))
 
-    def train(self, step: int, metrics: Numbers, timing: Numbers) -> None:
-        self._append("metrics", step, TRAIN, metrics)
-        self._append("timing", step, TRAIN, timing)
+    def write(
+        self,
+        kind: str,
+        step: int,
+        metrics: Numbers,
+        timing: Numbers | None = None,
+        samples: Sequence[str] = (),
+    ) -> None:
+        """Writes the metrics of a validation, or of the updates since the last training line.
 
-    def validation(self, step: int, metrics: Numbers, samples: list[str], is_best: bool) -> None:
-        self._append("metrics", step, VALIDATION, metrics)
+        Args:
+            metrics: dict mapping metric name to value. A second run with the same settings reports
+                the same values.
+            timing: values that differ from run to run, such as tokens per second.
+            samples: sample outputs of the model as text.
+        """
+        for name, values in (("metrics", metrics), ("timing", timing)):
+            if values is not None:
+                line = {"step": step, "kind": kind, **dict(sorted(values.items()))}
+                with _writing(self._folder / f"{name}.jsonl"):
+                    self._files[name].write(json.dumps(finite(line)) + "\n")
+                    if not self._is_remote:
+                        self._files[name].flush()
+        if not self._has_curves:
+            return
+        folder = self._folder / "tensorboard" / kind
+        with _writing(folder):
+            if kind not in self._curves:
+                self._curves[kind] = tf.summary.create_file_writer(str(folder))
+                self._open.enter_context(_writing(folder))
+                self._open.callback(self._curves[kind].close)
+            with self._curves[kind].as_default(step):
+                for name, value in {**metrics, **(timing or {})}.items():
+                    # tf.summary rejects a Python float beyond float32's range (a perplexity).
+                    tf.summary.scalar(name, np.float64(value))
+                if samples:
+                    tf.summary.text("samples", samples)
+            if kind == VALIDATION:
+                self._curves[kind].flush()
 
     def sync(self) -> None:
-        for file in self._files.values():
-            with _writing(file.name):
+        """Writes all lines and curves to disk, before a checkpoint."""
+        for name, file in self._files.items():
+            with _writing(self._folder / f"{name}.jsonl"):
                 file.flush()
                 if not self._is_remote:
                     os.fsync(file.fileno())
+        for kind, curves in self._curves.items():
+            with _writing(self._folder / "tensorboard" / kind):
+                curves.flush()
 
-    def finish(self) -> None:
-        with _writing(self._folder / "metrics.jsonl"):
-            self._open.close()
-
-    def _append(self, log: str, step: int, kind: str, values: Numbers) -> None:
-        file = self._files[log]
-        line = {"step": step, "kind": kind, **dict(sorted(values.items()))}
-        with _writing(file.name):
-            file.write(json.dumps(finite(line)) + "\n")
-            if not self._is_remote:
-                file.flush()
+    def close(self) -> None:
+        self._open.close()
 
 
 def finite(value: Any) -> Any:
@@ -151,21 +152,24 @@ def _writing(path: str | os.PathLike) -> contextlib.AbstractContextManager[None]
     return storage.clear_errors(f"cannot write {path}", mend)
 
 
-class TrainingBar(Reporter):
-    """Reporter that shows step, loss, perplexity, tokens per second, elapsed and remaining time.
+class TrainingBar:
+    """Display of step, loss, perplexity, tokens per second, elapsed and remaining time.
 
-    If the objective has no perplexity, the perplexity is left out. On a terminal, the reporter
-    shows a progress bar. To any other stream, it writes a line for each training report. In both
-    cases, it writes a line for each validation.
+    If the objective has no perplexity, the perplexity is left out. A terminal shows a progress bar.
+    Any other stream gets a line for each training report. Both get a line for each validation.
 
     Args:
         max_minutes: time limit of the run in minutes; `None` means no limit.
+        step: number of updates so far.
         stream: output stream; `None` means stdout.
     """
 
-    def __init__(self, max_steps: int, max_minutes: float | None = None, stream=None):
-        self._max_steps = max_steps
+    def __init__(
+        self, max_steps: int, max_minutes: float | None = None, step: int = 0, stream=None
+    ):
+        self._max_steps, self._first_step, self._began = max_steps, step, time.monotonic()
         self._max_seconds = max_minutes * 60 if max_minutes else float("inf")
+        self._text = " "  # shown between the first update and the first report
         self._console = rich.console.Console(
             file=stream, highlight=False, markup=False, emoji=False
         )
@@ -179,15 +183,10 @@ class TrainingBar(Reporter):
             refresh_per_second=2,
             disable=not self._console.is_terminal,
         )
-
-    def start(self, step: int, validated_at: int) -> None:
-        self._first_step = step
-        self._began = time.monotonic()
         if step:
-            self._print(f"resuming after step {step:,}")
-        self._text = " "  # shown between the first update and the first report
+            self._console.print(f"resuming after step {step:,}", soft_wrap=True)
         waiting = "compiling the first update"
-        self._task = self._bar.add_task(waiting, total=self._max_steps, completed=step)
+        self._task = self._bar.add_task(waiting, total=max_steps, completed=step)
         self._display = contextlib.ExitStack()
         if not self._bar.disable:
             self._display.enter_context(self._bar)
@@ -197,70 +196,25 @@ class TrainingBar(Reporter):
         self._bar.update(self._task, completed=step, description=self._text)
 
     def train(self, step: int, metrics: Numbers, timing: Numbers) -> None:
+        seconds_a_step = (time.monotonic() - self._began) / max(step - self._first_step, 1)
+        seconds_left = (self._max_steps - step) * seconds_a_step
+        seconds_left = max(min(seconds_left, self._max_seconds - timing["seconds"]), 0.0)
         # Classification and regression have no perplexity.
         perplexity = f"ppl {short(metrics['perplexity'])}  " if "perplexity" in metrics else ""
         speed = f"{short(timing['tokens_per_second'])} tok/s"
-        times = f"{clock(timing['seconds'])}, {clock(self._seconds_left(step, timing))} left"
+        times = f"{clock(timing['seconds'])}, {clock(seconds_left)} left"
         text = f"loss {metrics['loss']:.3f}  {perplexity}{speed}  {times}"
         if metrics.get("skipped"):
             text += f"  updates skipped: {metrics['skipped']:.0f}"
         self._text = text
         self._bar.update(self._task, description=text)
         if self._bar.disable:
-            self._print(f"step {step:,}/{self._max_steps:,}  {text}")
+            self._console.print(f"step {step:,}/{self._max_steps:,}  {text}", soft_wrap=True)
 
-    def validation(self, step: int, metrics: Numbers, samples: list[str], is_best: bool) -> None:
+    def validation(self, step: int, metrics: Numbers, is_best: bool) -> None:
         scores = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-        self._print(f"step {step:,}  validation  {scores}{'  (best)' if is_best else ''}")
-
-    def finish(self) -> None:
-        self._display.close()
-
-    def _print(self, text: str) -> None:
+        text = f"step {step:,}  validation  {scores}{'  (best)' if is_best else ''}"
         self._console.print(text, soft_wrap=True)
 
-    def _seconds_left(self, step: int, timing: Numbers) -> float:
-        seconds_a_step = (time.monotonic() - self._began) / max(step - self._first_step, 1)
-        seconds_left = (self._max_steps - step) * seconds_a_step
-        return max(min(seconds_left, self._max_seconds - timing["seconds"]), 0.0)
-
-
-class TensorBoard(Reporter):
-    """Reporter that writes event files to `tensorboard/train` and `tensorboard/validation`.
-
-    A resumed run writes new event files next to the existing files. If the interrupted and the
-    resumed session report the same step, the metrics are equal, so their curves coincide. Speed,
-    time and memory may differ.
-    """
-
-    def __init__(self, run_dir: str | os.PathLike):
-        self._path = storage.as_path(run_dir) / "tensorboard"
-        self._writers: dict[str, tf.summary.SummaryWriter] = {}
-
-    def train(self, step: int, metrics: Numbers, timing: Numbers) -> None:
-        self._write(TRAIN, step, {**metrics, **timing})
-
-    def validation(self, step: int, metrics: Numbers, samples: list[str], is_best: bool) -> None:
-        self._write(VALIDATION, step, metrics, samples)
-        self.sync()
-
-    def sync(self) -> None:
-        with _writing(self._path):
-            for writer in self._writers.values():
-                writer.flush()
-
-    def finish(self) -> None:
-        with _writing(self._path):
-            for writer in self._writers.values():
-                writer.close()
-
-    def _write(self, kind: str, step: int, values: Numbers, samples: Sequence[str] = ()) -> None:
-        with _writing(self._path):
-            if kind not in self._writers:
-                self._writers[kind] = tf.summary.create_file_writer(str(self._path / kind))
-            with self._writers[kind].as_default(step):
-                for name, value in values.items():
-                    # tf.summary rejects a Python float beyond float32's range (a perplexity).
-                    tf.summary.scalar(name, np.float64(value))
-                if samples:
-                    tf.summary.text("samples", samples)
+    def close(self) -> None:
+        self._display.close()

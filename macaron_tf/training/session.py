@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import importlib.util
 import math
 import os
 import pathlib
@@ -15,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from macaron_tf.distribution import Workers, spread_seeds
@@ -25,7 +23,7 @@ from macaron_tf.io.files import only_writer
 from macaron_tf.io.progress import Progress
 from macaron_tf.io.signals import RepeatedSignals
 from macaron_tf.training.checkpoints import CheckpointDirectory, is_checkpoint
-from macaron_tf.training.progress import JsonLines, Reporter, TensorBoard, TrainingBar
+from macaron_tf.training.progress import TRAIN, VALIDATION, RunLog, TrainingBar
 from macaron_tf.training.state import (
     RunState,
     gather_memory,
@@ -121,7 +119,6 @@ class TrainingSession(keras.callbacks.Callback):
 
     Args:
         model: compiled model, after `TrainedModel.prepare`. `model.config` has the run's settings.
-        reporters: progress reporters. Only the chief process has reporters.
         interruptions: signal handler. A signal ends a running validation, and the resumed run
             repeats the validation. With several workers, the validation is completed first.
 
@@ -130,7 +127,12 @@ class TrainingSession(keras.callbacks.Callback):
             of earlier sessions.
         interrupted: whether any worker has received a signal to stop, as of the last `decide`.
         saved_at: step of the last checkpoint that this session read or wrote.
+        log, bar: displays of the progress, which only the chief process has.
     """
+
+    log: RunLog | None = None
+    bar: TrainingBar | None = None
+    compiling: Progress
 
     def __init__(
         self,
@@ -138,7 +140,6 @@ class TrainingSession(keras.callbacks.Callback):
         run_dir: str | os.PathLike,
         vocabulary_hash: str,
         validate: Validate | None,
-        reporters: Sequence[Reporter],
         workers: Workers,
         interruptions: Interruptions,
     ):
@@ -147,18 +148,15 @@ class TrainingSession(keras.callbacks.Callback):
         self.config = model.config
         self.vocabulary_hash = vocabulary_hash
         self.validate = validate
-        self.reporters = reporters
         self.workers = workers
         self.interruptions = interruptions
-        self.callbacks: Sequence[keras.callbacks.Callback] = ()  # the user's callbacks
         self.checkpoints = CheckpointDirectory(run_dir)
         self.state = RunState()
         self.interrupted = False
         self.saved_at: int | None = None
         self._metrics: dict[str, float] = {}  # metrics of the last validation
         # The time of day may jump. The monotonic clock does not jump.
-        self._began = self._saved_time = time.monotonic()
-        self._away_seconds = 0.0  # seconds spent in validations and saves
+        self._began = self._saved_time = self._reported_time = time.monotonic()
 
     def restore(self) -> None:
         """Restores the newest undamaged checkpoint, if there is one."""
@@ -174,42 +172,37 @@ class TrainingSession(keras.callbacks.Callback):
         checkpoint = self.checkpoints.of_step(int(step))
         self.state = restore_checkpoint(checkpoint, self.model, self.vocabulary_hash, self.workers)
         spread_seeds(self.model.strategy, self.model.seed_states)
-        self.saved_at = self.model.step
-        if self.workers.chief:
-            # A process that was killed after saving the checkpoint may not have written best.json.
-            self._mark_best()
-
-    def _mark_best(self) -> None:
-        best, score = self.state.best_step, self.state.best_score
-        if best is not None and score is not None and is_checkpoint(self.checkpoints.of_step(best)):
-            self.checkpoints.mark_best(best, self.config.best_metric, score)
+        self.saved_at, best = self.model.step, self.state.best_step
+        # A process that was killed after saving the checkpoint may not have written best.json.
+        if self.workers.chief and best and is_checkpoint(self.checkpoints.of_step(best)):
+            self.checkpoints.mark_best(best, self.config.best_metric, self.state.best_score)
 
     def save(self) -> None:
         """Saves a checkpoint of this step, and deletes surplus checkpoints.
 
         Every worker must call this method, although only the chief writes files.
         """
-        step = self.saved_at = self.model.step
+        began, step = time.monotonic(), self.model.step
         memory = gather_memory(self.model, self.workers)
-        with self._untimed(), self.model.gathered():
-            if self.workers.chief:
-                self._write(step, memory)
-        self._saved_time = time.monotonic()
-
-    def _write(self, step: int, memory: dict[str, np.ndarray]) -> None:
-        state = dataclasses.replace(self.state, elapsed_seconds=self.elapsed_seconds())
-        for reporter in self.reporters:
-            reporter.sync()
-        manifest = {
-            "vocabulary": self.vocabulary_hash,
-            "metrics": self._metrics if self.state.validated_at == step else {},
-            "weights": weight_table(self.model.network),
-        }
-        write = functools.partial(write_checkpoint, model=self.model, state=state, memory=memory)
-        self.checkpoints.save(step, write, manifest)
-        if self.state.best_step == step:
-            self._mark_best()
-        self.checkpoints.rotate(self.config.keep_last)
+        with self.model.gathered():
+            if self.log:
+                self.log.sync()
+                seconds = self.elapsed_seconds()
+                state = dataclasses.replace(self.state, elapsed_seconds=seconds)
+                manifest = {
+                    "vocabulary": self.vocabulary_hash,
+                    "metrics": self._metrics if state.validated_at == step else {},
+                    "weights": weight_table(self.model.network),
+                }
+                parts = {"model": self.model, "state": state, "memory": memory}
+                write = functools.partial(write_checkpoint, **parts)
+                self.checkpoints.save(step, write, manifest)
+                if state.best_step == step:
+                    best = self.config.best_metric, state.best_score
+                    self.checkpoints.mark_best(step, *best)
+                self.checkpoints.rotate(self.config.keep_last)
+        self.saved_at, self._saved_time = step, time.monotonic()
+        self._reported_time += self._saved_time - began
 
     def elapsed_seconds(self) -> float:
         """Returns the wall-clock time of the run in seconds, including earlier sessions."""
@@ -243,13 +236,13 @@ class TrainingSession(keras.callbacks.Callback):
         return self.interrupted or stops, due
 
     def on_train_begin(self, logs=None):
-        self._last_report = (self.model.step, time.monotonic() - self._away_seconds)
+        self._reported_step, self._reported_time = self.model.step, time.monotonic()
 
     def on_train_batch_end(self, batch, logs=None):
         step = self.model.step
         self.compiling.end()
-        for reporter in self.reporters:
-            reporter.tick(step)
+        if self.bar:
+            self.bar.tick(step)
         if step % self.config.log_every == 0 or step == self.config.max_steps:
             self._report(step)
         stops, due = self.decide()
@@ -259,66 +252,53 @@ class TrainingSession(keras.callbacks.Callback):
             self.save()
 
     def on_epoch_end(self, epoch=None, logs=None):
-        """Validates, and then saves a checkpoint if necessary.
+        """Saves a checkpoint if one is due, if the run stops, or if the score is the best so far.
 
-        A checkpoint is saved if a checkpoint is due, if the run stops, or if the score is the best
-        so far. Because the validation comes first, the checkpoint contains the score.
+        `fit` has validated before, so that the checkpoint contains the score.
         """
-        self.validate_round()
         stops, due = self.decide()
         if stops:
             self.model.stop_training = True
         if stops or due or self.state.best_step == self.model.step:
             self.save()
 
-    def on_train_end(self, logs=None):
-        if self.saved_at != self.model.step:  # another callback stopped the run
-            self.save()
-
     def _report(self, step: int) -> None:
         metrics = metrics_from_sums(self.model.window.totals())
         self.model.window.reset()
-        last_step, last_time = self._last_report
-        self._last_report = (step, time.monotonic() - self._away_seconds)
-        seconds = self._last_report[1] - last_time
+        # Without the seconds spent in validations and saves.
+        seconds = time.monotonic() - self._reported_time
         # Multiply tokens per update by updates, because after a resume the window includes updates
         # of an earlier session. Prefer input tokens, because MLM predicts only 15% of the tokens.
-        tokens = metrics.get("input_tokens", metrics["tokens"]) * (step - last_step)
+        updates = step - self._reported_step
+        tokens = metrics.get("input_tokens", metrics["tokens"]) * updates
+        self._reported_step, self._reported_time = step, time.monotonic()
         speed = tokens / max(seconds, 1e-9)
         timing = {"seconds": self.elapsed_seconds(), "tokens_per_second": speed}
         # Not `getrusage`, which includes memory of the parent process.
         status = pathlib.Path("/proc/self/status")
         if status.exists() and (peak := re.search(r"VmHWM:\s*(\d+) kB", status.read_text())):
             timing["memory_mib"] = int(peak[1]) / 2**10
-        for reporter in self.reporters:
-            reporter.train(step, metrics, timing)
+        if self.log and self.bar:
+            self.log.write(TRAIN, step, metrics, timing)
+            self.bar.train(step, metrics, timing)
 
     def validate_round(self) -> dict[str, float]:
-        """Validates, unless this step is already validated or a signal is stopping the run.
-
-        Returns the metrics of this step, or {} if this session has no validation of this step.
-        """
-        several, step = self.workers.several, self.model.step
-
-        def is_stopping() -> bool:
-            return self.interrupted or (not several and self.interruptions.received is not None)
-
-        if self.validate is not None and self.state.validated_at != step and not is_stopping():
-            result: dict = {}
-            for callback in self.callbacks:
-                callback.on_test_begin()
-            breaking = contextlib.nullcontext() if several else self.interruptions.breaking()
-            # `breaking` is innermost, because a signal must not interrupt the swap of the weights.
-            with Progress("validating"), self._untimed(), self.model.ema_weights(), breaking:
-                result = dict(self.validate(self.model, step))
-            if not is_stopping():
-                self._record_validation(step, result)
-        return self._metrics if self.state.validated_at == step else {}
-
-    def _record_validation(self, step: int, result: dict) -> None:
-        samples = result.pop("samples", [])
-        metrics = {name: float(value) for name, value in result.items()}
-        config, state = self.config, self.state
+        """Validates, and returns the metrics, or {} if a signal is stopping the run."""
+        step, config, state = self.model.step, self.config, self.state
+        # A signal must not stop the validation of only one of several workers.
+        interruptions = Interruptions() if self.workers.several else self.interruptions
+        if self.interrupted or interruptions.received:
+            return {}
+        began = time.monotonic()
+        result: dict = {}
+        # `breaking` is innermost, because a signal must not interrupt the swap of the weights.
+        with Progress("validating"), self.model.ema_weights(), interruptions.breaking():
+            result = dict(self.validate(self.model, step))
+        self._reported_time += time.monotonic() - began
+        if interruptions.received:
+            return {}
+        samples = list(result.pop("samples", []))
+        self._metrics = metrics = {name: float(value) for name, value in result.items()}
         if config.best_metric not in metrics:
             raise UserError(f"best_metric={config.best_metric!r} is none of {', '.join(metrics)}")
         score, loss = metrics[config.best_metric], metrics.get("loss", math.inf)
@@ -331,20 +311,10 @@ class TrainingSession(keras.callbacks.Callback):
             state.best_score, state.best_loss, state.best_step = score, loss, step
         state.rounds_without_improvement = 0 if improves else state.rounds_without_improvement + 1
         state.validated_at = step
-        self._metrics = metrics
-        for reporter in self.reporters:
-            reporter.validation(step, metrics, list(samples), is_best)
-        for callback in self.callbacks:
-            callback.on_test_end(metrics)
-
-    @contextlib.contextmanager
-    def _untimed(self) -> Iterator[None]:
-        """Excludes the time within the `with` block from the reported tokens per second."""
-        began = time.monotonic()
-        try:
-            yield
-        finally:
-            self._away_seconds += time.monotonic() - began
+        if self.log and self.bar:
+            self.log.write(VALIDATION, step, metrics, samples=samples)
+            self.bar.validation(step, metrics, is_best)
+        return metrics
 
 
 @dataclasses.dataclass(frozen=True)
@@ -416,29 +386,40 @@ def train(
     workers = Workers(model.strategy)
     lock = only_writer(run_dir, "training") if workers.chief else contextlib.nullcontext()
     with lock, workers.watched(), Interruptions() as interruptions:
-        reporters = []
-        if workers.chief:
-            progress = TrainingBar(config.max_steps, config.max_minutes)
-            # The command `train` needs the package; `fit` in Python goes without curves.
-            has_curves = importlib.util.find_spec("tensorboard") is not None
-            curves = [TensorBoard(run_dir)] if has_curves else []
-            reporters = [JsonLines(run_dir), *curves, progress]
-        session = TrainingSession(
-            model, run_dir, vocabulary_hash, validate, reporters, workers, interruptions
-        )
+        session = TrainingSession(model, run_dir, vocabulary_hash, validate, workers, interruptions)
         session.restore()
         if on_start and workers.chief:
             on_start()
+        step, validated_at = model.step, session.state.validated_at
         with contextlib.ExitStack() as exit_stack:
-            for reporter in reporters:
-                exit_stack.callback(reporter.finish)
-                reporter.start(model.step, session.state.validated_at)
-            step, validated_at = model.step, session.state.validated_at
+            if workers.chief:
+                session.log = RunLog(run_dir, step, validated_at)
+                exit_stack.callback(session.log.close)
+                session.bar = TrainingBar(config.max_steps, config.max_minutes, step)
+                exit_stack.callback(session.bar.close)
             at_end = step % config.validate_every == 0 or session.reason_to_stop()
             if validate is not None and step and at_end and validated_at != step:
-                session.on_epoch_end()  # the earlier session stopped before this validation
+                session.validate_round()  # the earlier session stopped before this validation
+                session.on_epoch_end()
             if not session.decide()[0]:
-                _fit(session, train_dataset_fn, callbacks)
+                save_every = config.save_every_steps or config.max_steps
+                stops = config.log_every, config.validate_every, save_every, config.max_steps
+                session.compiling = Progress("compiling the first update")
+                with session.compiling:
+                    # A resumed run continues in the middle of its epoch.
+                    model.fit(
+                        train_dataset_fn(step * config.accumulation_steps),
+                        initial_epoch=step // config.validate_every,
+                        first_step=step % config.validate_every,
+                        epochs=-(-config.max_steps // config.validate_every),
+                        steps_per_epoch=config.validate_every,
+                        callbacks=[*callbacks, session],
+                        validate=validate and session.validate_round,
+                        verbose=0,
+                        stops=stops,
+                    )
+                if session.saved_at != model.step:  # another callback stopped the run
+                    session.save()
         workers.totals([0.0])  # a barrier that waits until the chief has written
         if session.interrupted or interruptions.received is not None:
             saved = f"step {model.step} is saved in {run_dir}" if model.step else "nothing is saved"
@@ -455,27 +436,4 @@ def train(
             elapsed_seconds=session.elapsed_seconds(),
             checkpoint=session.checkpoints.of_step(session.saved_at or model.step),
             best_checkpoint=session.checkpoints.of_step(best["step"]) if best else None,
-        )
-
-
-def _fit(session: TrainingSession, train_dataset_fn, callbacks) -> None:
-    """Makes the remaining updates. A resumed run continues in the middle of its epoch."""
-    session.callbacks = callbacks
-    model, config, step = session.model, session.config, session.model.step
-
-    def validate(epoch, logs):
-        # Keras passes the same dict to all callbacks in order, so later callbacks read `val_loss`.
-        logs.update({f"val_{name}": value for name, value in session.validate_round().items()})
-
-    save_every = config.save_every_steps or config.max_steps
-    with Progress("compiling the first update") as session.compiling:
-        model.fit(
-            train_dataset_fn(step * config.accumulation_steps),
-            initial_epoch=step // config.validate_every,
-            first_step=step % config.validate_every,
-            epochs=-(-config.max_steps // config.validate_every),
-            steps_per_epoch=config.validate_every,
-            callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=validate), *callbacks, session],
-            verbose=0,
-            stops=(config.log_every, config.validate_every, save_every, config.max_steps),
         )

@@ -1,7 +1,7 @@
 """Base class of the TensorFlow and JAX training models."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -140,6 +140,7 @@ class TrainedModel:
         callbacks: Sequence[keras.callbacks.Callback] = (),
         validation_data: tf.data.Dataset | None = None,
         verbose: int | str = "auto",
+        validate: Callable[[], Mapping[str, float]] | None = None,
         stops: Sequence[int] = (),
     ) -> keras.callbacks.History:
         """Trains on a dataset like `keras.Model.fit`, and returns the history of the metrics.
@@ -150,6 +151,8 @@ class TrainedModel:
             steps_per_epoch: number of updates per epoch, for which the data must suffice. `None`
                 means that an epoch is one pass over the data.
             first_step: number of updates of the first epoch that an earlier session has made.
+            validate: function that returns the metrics at the end of an epoch, in place of
+                `validation_data`; {} means that there was no validation.
             stops: intervals in updates. If there are any, the host reads metrics from the device
                 only at multiples of an interval and where `max_skipped_updates` may be reached, and
                 a call that makes several updates ends at the next multiple. Otherwise, the host
@@ -197,10 +200,10 @@ class TrainedModel:
                     self.synchronize()  # a callback may read the weights
                 callback_list.on_train_batch_end(index - 1, logs)
             logs = dict(logs)
-            if validation_data is not None:
+            if validate or validation_data is not None:
                 callback_list.on_test_begin()
-                found = self.evaluate(validation_data)
-                callback_list.on_test_end(found)
+                if found := validate() if validate else self.evaluate(validation_data):
+                    callback_list.on_test_end(found)
                 logs |= {f"val_{name}": value for name, value in found.items()}
             callback_list.on_epoch_end(epoch, logs)
             if self.stop_training:

@@ -8,7 +8,7 @@ import keras
 import pytest
 
 from macaron_tf.training.callbacks import Callbacks
-from macaron_tf.training.progress import JsonLines, TensorBoard, TrainingBar, read_lines
+from macaron_tf.training.progress import RunLog, TrainingBar, read_lines
 from macaron_tf.training.updates import Sums, metrics_from_sums
 from tests.harness import refuses
 from tests.toys.training import CONFIG, run
@@ -117,30 +117,23 @@ TIMING = {"seconds": 3725.0, "tokens_per_second": 12345.6}
 
 
 def test_lines_beyond_the_restored_step_are_dropped(tmp_path):
-    log = JsonLines(tmp_path)
-    log.start(0, 0)
+    log = RunLog(tmp_path)
     for step in (10, 20, 30):
-        log.train(step, {"loss": step / 10}, TIMING)
+        log.write("train", step, {"loss": step / 10}, TIMING)
         if step == 20:
-            log.validation(step, {"bleu": 1.0}, [], True)
-    log.finish()
+            log.write("validation", step, {"bleu": 1.0})
+    log.close()
     with open(tmp_path / "metrics.jsonl", "a") as file:
         file.write('{"step": 31, "ki')  # a kill in the middle of a line
-    log = JsonLines(tmp_path)
-    log.start(20, 10)
-    log.train(30, {"loss": float("nan")}, TIMING)
-    log.finish()
+    log = RunLog(tmp_path, 20, 10)
+    # TensorFlow refuses a perplexity beyond float32 as a Python float.
+    log.write("train", 30, {"loss": float("nan"), "perplexity": 1e300}, TIMING)
+    log.close()
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [10, 20, 30]
     assert json.loads(lines[-1])["loss"] is None
     assert [line["step"] for line in read_lines(tmp_path / "timing.jsonl")] == [10, 20, 30]
-
-
-def test_tensorboard_takes_a_perplexity_beyond_float32(tmp_path):
-    log = TensorBoard(tmp_path)
-    log.train(10, {"perplexity": 1e300}, TIMING)
-    log.finish()
-    assert len([*(tmp_path / "tensorboard" / "train").iterdir()]) == 1
+    assert len([*(tmp_path / "tensorboard" / "train").iterdir()]) == 2
 
 
 class Terminal(io.StringIO):
@@ -150,11 +143,10 @@ class Terminal(io.StringIO):
 
 def shown(stream: io.StringIO) -> str:
     progress = TrainingBar(2000, max_minutes=100, stream=stream)
-    progress.start(0, 0)
     progress.tick(1000)
     progress.train(1000, {"loss": 2.5, "perplexity": 12.18, "skipped": 1.0}, TIMING)
-    progress.validation(1000, {"bleu": 31.25}, ["a sample"], True)
-    progress.finish()
+    progress.validation(1000, {"bleu": 31.25}, True)
+    progress.close()
     return stream.getvalue()
 
 
@@ -169,10 +161,9 @@ def test_progress_is_a_bar_in_a_terminal_and_plain_lines_elsewhere():
 def test_a_line_of_progress_fits_80_columns():
     stream = io.StringIO()
     progress = TrainingBar(100_000, stream=stream)
-    progress.start(0, 0)
     metrics = {"loss": 9.0, "perplexity": 8103.1}
     progress.train(100_000, metrics, {"seconds": 99_999.0, "tokens_per_second": 123_456.0})
-    progress.finish()
+    progress.close()
     assert len(stream.getvalue().rstrip("\n")) <= 80
 
 

@@ -25,7 +25,7 @@ from macaron_tf.training.checkpoints import (
     last_checkpoints,
     weights_file,
 )
-from macaron_tf.training.progress import JsonLines, read_lines
+from macaron_tf.training.progress import RunLog, read_lines
 from macaron_tf.training.state import load_network, write_checkpoint
 from tests import ram_paths
 from tests.harness import file_limit, refuses
@@ -391,14 +391,13 @@ def test_a_disk_that_fills_up_costs_the_steps_since_the_last_checkpoint(tmp_path
 
 
 def test_a_line_that_cannot_be_written(tmp_path):
-    log = JsonLines(tmp_path)
-    log.start(0, 0)
-    log.train(1, {"loss": 1.0}, {"seconds": 1.0})
+    log = RunLog(tmp_path)
+    log.write("train", 1, {"loss": 1.0})
     size = (tmp_path / "metrics.jsonl").stat().st_size
     with file_limit(size + 10):
         said = r"cannot write .*metrics\.jsonl \(File too large\): check"
-        refuses(said, log.train, 2, {"loss": 1.0}, {"seconds": 1.0})
-        refuses("cannot write .*metrics", log.finish)  # unwritten lines are tried again
+        refuses(said, log.write, "train", 2, {"loss": 1.0})
+        refuses("cannot write .*metrics", log.close)  # unwritten lines are tried again
 
 
 @pytest.mark.slow
