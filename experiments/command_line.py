@@ -41,8 +41,16 @@ def _prepare(options: argparse.Namespace) -> None:
     engine, mesh = values.get("engine"), values.get("mesh")
     if engine or mesh:
         _choose_engine(options)
-    if "resume" in values:
-        _check_start(options)
+    if values.get("resume"):
+        if options.recipe or options.init:
+            raise UserError(
+                "--resume cannot be combined with RECIPE, RUN and --init: the run has saved its own"
+            )
+        options.run = options.resume
+    elif "resume" in values and options.run is None:
+        raise UserError(
+            "RECIPE and RUN are required: give both or, to continue a run, --resume RUN"
+        )
     if "checkpoint" in values and "run" in values:
         _split_checkpoint(options)
     if "download" in values:
@@ -80,7 +88,6 @@ def _prepare(options: argparse.Namespace) -> None:
     find_sources(values.get("source"))
 
 
-program = functools.partial(arguments.program, prepare=_prepare)
 single_program = functools.partial(arguments.single_program, prepare=_prepare)
 
 
@@ -118,21 +125,6 @@ def _split_checkpoint(options: argparse.Namespace) -> None:
         )
     if location.checkpoint:
         options.run, options.checkpoint = str(location.folder), location.checkpoint
-
-
-def _check_start(options: argparse.Namespace) -> None:
-    """Checks that `train` gets a recipe and a new folder, or a run to resume, but not both."""
-    if options.resume is None:
-        if options.run is None:
-            raise UserError(
-                "RECIPE and RUN are required: give both or, to continue a run, --resume RUN"
-            )
-    elif options.recipe or options.init:
-        raise UserError(
-            "--resume cannot be combined with RECIPE, RUN and --init: the run has saved its own"
-        )
-    else:
-        options.run = options.resume
 
 
 def source_forms(forms: dict[str, str]) -> str:

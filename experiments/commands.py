@@ -290,4 +290,9 @@ COMMANDS = {
         cli.count("--seed N", "random seed of the bootstrap samples (default: 1)", 1, minimum=0),
     ),
 }
-main = cli.program("macaron", COMMANDS)
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the command that the first argument names. Only its parser is made."""
+    name, *argv = arguments
+    return cli.single_program(f"macaron {name}", *COMMANDS[name], intermixed=False)(argv)

@@ -82,10 +82,11 @@ class Variants(OneOf):
             own = is_import_path(name)
             cls = find(name, self.base, trust_code) if own else self.choices.get(name)
             if cls and fields.keys() <= hints_of(cls).keys():
-                return cls.read(fields, trust_code)
+                return cls(**fields, trust_code=trust_code)
         raise _Mismatch
 
 
+@dataclasses.dataclass(frozen=True)
 class Settings:
     """Base class of frozen dataclasses that hold settings.
 
@@ -95,11 +96,17 @@ class Settings:
     tuple, and a dict to a settings class, if the annotation asks for that type. A str must not
     contain control characters except tabs. Finally, the constructor calls `check`.
 
+    Args:
+        trust_code: whether to import user code that the values name, such as a block (see
+            `plug_ins.find`). Values that were read from a file need `False`.
+
     Attributes:
         section: prefix of field names in error messages, such as `model` in `model.hidden_dim`.
     """
 
     section: ClassVar[str] = ""
+
+    trust_code: dataclasses.InitVar[bool] = dataclasses.field(default=True, kw_only=True)
 
     def __init_subclass__(cls, in_models: bool = True, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -109,22 +116,10 @@ class Settings:
             package = cls.__module__.partition(".")[0]
             keras.saving.register_keras_serializable(package=package)(cls)
 
-    def __post_init__(self):
-        # The user wrote the values, or `read` has checked the names in them.
-        for name, value in self.converted(vars(self), trust_code=True).items():
+    def __post_init__(self, trust_code: bool):
+        for name, value in self.converted(vars(self), trust_code).items():
             object.__setattr__(self, name, value)
         self.check()
-
-    @classmethod
-    def read(cls, values: Mapping[str, Any], trust_code: bool = False) -> typing.Self:
-        """Makes settings from values that were read from a file.
-
-        In contrast, the constructor is for values that the user wrote, and imports the user code
-        that they name. `trust_code` says whether to import user code that the values name, such as
-        a block (see `plug_ins.find`). A value that does not fit raises a `SettingError`, which is a
-        ValueError.
-        """
-        return cls(**{**values, **cls.converted(values, trust_code)})
 
     @classmethod
     def converted(cls, values: Mapping[str, Any], trust_code: bool) -> dict[str, Any]:
@@ -171,7 +166,7 @@ class Settings:
         deserialize = keras.saving.deserialize_keras_object
         values = {k: deserialize(v) if isinstance(v, dict | list) else v for k, v in config.items()}
         # Keras passes no argument, but keeps `safe_mode` for each call and each thread.
-        return cls.read(values, trust_code=in_safe_mode() is False)
+        return cls(**values, trust_code=in_safe_mode() is False)
 
 
 class _Mismatch(Exception):
@@ -215,8 +210,8 @@ def _convert(value, hint, trust_code: bool):
     elif isinstance(value, dict) and dataclasses.is_dataclass(hint):
         if value.keys() <= hints_of(hint).keys():
             with contextlib.suppress(TypeError):  # a field without a default is missing
-                is_plain = not issubclass(hint, Settings)
-                return hint(**value) if is_plain else hint.read(value, trust_code)
+                trust = {"trust_code": trust_code} if issubclass(hint, Settings) else {}
+                return hint(**value, **trust)
     elif hint is float:
         if type(value) in (int, float) and abs(value) < _GREATEST_FLOAT:
             return float(value)

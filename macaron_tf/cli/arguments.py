@@ -14,16 +14,13 @@ import re
 import shlex
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from macaron_tf.cli.program import exit_on_user_error
 from macaron_tf.errors import UserError, check_path
 
 # Adds arguments to a parser. Returns the arguments, or None if no caller needs the result.
 Part = Callable[[argparse.ArgumentParser], Sequence[argparse.Action] | None]
-# A command's help, whose first line is a summary, its function (as `module:function`), and its
-# arguments.
-Command = tuple[str, str, *tuple[Part, ...]]
 # Completes the parsed options.
 Prepare = Callable[[argparse.Namespace], None]
 
@@ -51,26 +48,6 @@ class Parser(argparse.ArgumentParser):
         return options
 
 
-def program(
-    name: str, commands: Mapping[str, Command], prepare: Prepare | None = None
-) -> Callable[..., int]:
-    """Builds the `main` function of a program whose first argument names one of `commands`.
-
-    Only the parser of that command is made. See `single_program` for `prepare`.
-
-    Args:
-        name: the program as the user types it, such as "macaron".
-    """
-
-    def main(arguments: list[str]) -> int:
-        command, *argv = arguments
-        text, run, *parts = commands[command]
-        options = {"prepare": prepare, "intermixed": False}
-        return single_program(f"{name} {command}", text, run, *parts, **options)(argv)
-
-    return main
-
-
 def single_program(
     name: str,
     text: str,
@@ -79,12 +56,16 @@ def single_program(
     prepare: Prepare | None = None,
     intermixed: bool = True,
 ) -> Callable[..., int]:
-    """Builds the `main` function of a program without sub-commands (see `Command`).
+    """Builds the `main` function of a command.
 
     `main(arguments=None)` returns the exit status (see `exit_on_user_error`). `None` means the
     arguments in `sys.argv`.
 
     Args:
+        name: the command as the user types it, such as "macaron export".
+        text: its help, whose first line is a summary.
+        run: its function of the parsed options, as `module:function`.
+        parts: its arguments.
         prepare: function of the parsed options, to call before the command's function.
         intermixed: whether flags may stand between positional arguments.
     """

@@ -53,9 +53,6 @@ class _LeanImports(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             self._loader, spec.loader = spec.loader, self
         return spec
 
-    def create_module(self, spec):
-        return None
-
     def exec_module(self, module):
         module.__spec__.loader = module.__loader__ = loader = self._loader
         hidden_modules = [name for name in self._OPTIONAL if name not in sys.modules]
@@ -114,7 +111,10 @@ def begin_command() -> None:
     """
     os.environ.setdefault(LOG_LEVEL, "3")
     lean_imports()
-    _open_closed_streams()
+    # The next opened file would take the place of a closed standard stream.
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  open until the process ends
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if SIGINT is ignored
         signal.signal(signal.SIGINT, _ctrl_c)
 
@@ -133,36 +133,31 @@ def exit_on_user_error(main: Callable[..., int | None]) -> Callable[..., int]:
 
     @functools.wraps(main)
     def wrapped(*args, **kwargs) -> int:
-        if args and args[0] is not None:
-            return _status(main, *args, **kwargs)
-        _ctrl_c.running = True
+        is_process = not args or args[0] is None
+        _ctrl_c.running |= is_process
         try:
-            return _status(_as_process, main, *args, **kwargs)
+            return (_as_process(main) if is_process else main(*args, **kwargs)) or 0
+        except UserError as error:
+            # Libraries may convert a KeyboardInterrupt within an import to another exception.
+            return _print_interrupted() if _ctrl_c.received else _print_error(error)
+        except KeyboardInterrupt:
+            return _print_interrupted()
+        except BrokenPipeError:
+            _discard_output()  # otherwise Python's flush at exit would raise the error again
+            return BROKEN_PIPE
+        except Exception as error:
+            if _ctrl_c.received:
+                return _print_interrupted()
+            describers = (sentence_of, missing_package, out_of_memory, store_sentence)
+            sentence = next(filter(None, (describe(error) for describe in describers)), None)
+            if sentence is None:
+                raise
+            return _print_error(sentence)
         finally:
-            _ctrl_c.running, _ctrl_c.ended = False, True  # from now on Ctrl-C prints nothing
+            if is_process:  # from now on Ctrl-C prints nothing
+                _ctrl_c.running, _ctrl_c.ended = False, True
 
     return wrapped
-
-
-def _status(main: Callable[..., int | None], *args, **kwargs) -> int:
-    try:
-        return main(*args, **kwargs) or 0
-    except UserError as error:
-        # Libraries may convert a KeyboardInterrupt within an import to another exception.
-        return _print_interrupted() if _ctrl_c.received else _print_error(error)
-    except KeyboardInterrupt:
-        return _print_interrupted()
-    except BrokenPipeError:
-        _discard_output()  # otherwise Python's flush at exit would raise the error again
-        return BROKEN_PIPE
-    except Exception as error:
-        if _ctrl_c.received:
-            return _print_interrupted()
-        describers = (sentence_of, missing_package, out_of_memory, store_sentence)
-        sentence = next(filter(None, (describe(error) for describe in describers)), None)
-        if sentence is None:
-            raise
-        return _print_error(sentence)
 
 
 def _print_error(sentence: object) -> int:
@@ -181,7 +176,7 @@ def _print_interrupted() -> int:
     return INTERRUPTED
 
 
-def _as_process(main: Callable[..., int | None], *args, **kwargs) -> int | None:
+def _as_process(main: Callable[..., int | None]) -> int | None:
     """Runs `main` with standard streams in UTF-8, after checking that the arguments are UTF-8."""
     for stream, errors in (
         (sys.stdin, "surrogateescape"),
@@ -195,7 +190,7 @@ def _as_process(main: Callable[..., int | None], *args, **kwargs) -> int | None:
             raise UserError(f"argument {number} is not UTF-8: encode {argument!a} in UTF-8")
     try:
         try:
-            return main(*args, **kwargs)
+            return main()
         finally:
             sys.stdout.flush()
     except OSError as error:
@@ -203,13 +198,6 @@ def _as_process(main: Callable[..., int | None], *args, **kwargs) -> int | None:
         if error.filename or isinstance(error, BrokenPipeError) or error.errno not in _IO_ERRORS:
             raise
         raise UserError(f"stdin or stdout failed ({error.strerror}): redirect it") from error
-
-
-def _open_closed_streams() -> None:
-    """Opens /dev/null for closed standard streams, which the next opened file would replace."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  open until the process ends
 
 
 def _discard_output() -> None:

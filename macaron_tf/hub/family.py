@@ -278,7 +278,7 @@ def build_model(
     """Builds a macaron_tf model from the fields of its configuration, and creates its weights."""
     config_class = EncoderDecoderConfig if model_class is EncoderDecoder else EncoderConfig
     try:
-        config = config_class.read(settings)
+        config = config_class(**settings, trust_code=False)
     except ValueError as error:
         why = (
             f"{model_class.__name__} of macaron_tf does not support the model's settings ({error})"

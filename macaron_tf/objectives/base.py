@@ -99,11 +99,11 @@ class PretrainingObjective(Objective):
     skip_padding: bool = True
     metric_names: ClassVar[tuple[str, ...]] = ("loss", "nll", "perplexity", "accuracy")
 
-    def __post_init__(self):
+    def __post_init__(self, trust_code: bool):
         if self.name == type(self).name and "name" not in vars(type(self)):  # a user's class
             location = f"{type(self).__module__}:{type(self).__qualname__}"
             object.__setattr__(self, "name", location)
-        super().__post_init__()
+        super().__post_init__(trust_code)
 
     @abc.abstractmethod
     def network(self, config: Settings, dtype: Any = None) -> Any:

@@ -115,8 +115,9 @@ class Recipe(Settings):
     model_options: tuple[tuple[str, typing.Any], ...] = ()
 
     @classmethod
-    def read(cls, values: Mapping[str, typing.Any], trust_code: bool = False) -> typing.Self:
-        recipe = super().read(values, trust_code)
+    def read(cls, values: Mapping[str, typing.Any], trust_code: bool) -> typing.Self:
+        """Makes a recipe from the values in a file."""
+        recipe = cls(**values, trust_code=trust_code)
         # The fields of the model are checked when `model_config` is called, as if the user had
         # written them.
         type(recipe.catalog_config()).converted(dict(recipe.model_options), trust_code)

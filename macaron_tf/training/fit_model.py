@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 import keras
 import tensorflow as tf
 
-from macaron_tf.distribution import distributed, spread_seeds
+from macaron_tf.distribution import distributed
 from macaron_tf.errors import UserError
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.keras_optimizers import check_optimizer
 from macaron_tf.training.optimizer import make_optimizer
-from macaron_tf.training.trained_model import TrainedModel, features, freeze
+from macaron_tf.training.trained_model import TrainedModel
 from macaron_tf.training.updates import FirstStage, Objective, Updates
 
 
@@ -86,23 +86,12 @@ class FitModel(TrainedModel, keras.Model):
             return function if run_eagerly else tf.function(function, **options, **jit_option)
 
         jit_option = {"jit_compile": self.jit_compile or None}
-        micro_step = graph(lambda batch: updates.micro_step(features(batch)), **jit_option)
-        test_step = graph(lambda batch: updates.test_step(features(batch)), **jit_option)
+        micro_step = graph(lambda batch: updates.on_share(updates.micro_step, batch), **jit_option)
+        test_step = graph(lambda batch: updates.on_share(updates.test_step, batch), **jit_option)
         # The graphs themselves read the batches. If a batch were an argument, each batch shape
         # would cause a new trace.
         self._update = graph(lambda batches, n: updates.update_many(micro_step, batches, n))
         self._test = graph(lambda batches: updates.test(test_step, batches.get_next()))
-
-    def prepare(self) -> None:
-        """Creates the missing variables of the optimizer and of the moving average."""
-        if not self.network.built:
-            raise ValueError("the network is not built: call the network once on a batch")
-        was_built, self.built = self.built, True
-        if len(self.trainable_variables) > len(self.network.trainable_variables):
-            raise ValueError("the objective has trainable weights: move the weights to the network")
-        super().prepare()
-        if not was_built:
-            spread_seeds(self.strategy, self.seed_states)
 
     def batches(self, dataset: tf.data.Dataset, per_worker: bool = False) -> Iterator:
         return iter(distributed(self.strategy, dataset, per_worker))
@@ -131,11 +120,21 @@ def build_fit_model(
     The model is a `FitModel`, or a `JaxModel` on Keras's JAX backend.
 
     Args:
-        config: training settings, including the optimizer.
+        config: training settings, including the optimizer and the weights to freeze.
         objective, first_stage: see `FitModel`.
         jit_compile: see `FitModel.compile`. JAX always compiles.
     """
-    freeze(network, config, first_stage)
+    for part in config.frozen:
+        matches = [weight for weight in network.weights if part in weight.path]
+        if not matches:
+            examples = ", ".join(weight.path for weight in network.weights[:5])
+            raise config.error(f"frozen={part!r} matches no weight, such as {examples}")
+        for weight in matches:
+            weight.trainable = False
+    if not network.trainable_variables:
+        raise config.error(f"frozen={config.frozen!r} freezes all weights: freeze fewer")
+    if first_stage and not any(map(first_stage.trains, network.trainable_variables)):
+        raise config.error(f"frozen={config.frozen!r} freezes all weights of the first stage")
     if keras.backend.backend() == "jax":
         from macaron_tf.training.jax_model import JaxModel  # needs JAX
 

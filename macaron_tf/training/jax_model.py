@@ -16,7 +16,7 @@ from macaron_tf.distribution.mesh import Batch, replicated_sharding, shard_batch
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.optimizer import make_optimizer
 from macaron_tf.training.trained_model import TrainedModel, features
-from macaron_tf.training.updates import Objective, add_results, pack, sums_of
+from macaron_tf.training.updates import Objective, add_results
 
 Arrays = list[jax.Array]
 
@@ -182,10 +182,9 @@ class JaxModel(TrainedModel):
             variables["trained"] + variables["others"], trained + others, strict=True
         )
         with keras.StatelessScope(state_mapping=state_mapping) as scope:
-            sums = sums_of(self.objective, self.network, batch, training=step == "train")
-        self.names[step], packed = pack(sums)
+            loss_sum, packed = self.sums(batch, step)
         new_others = [scope.get_current_value(variable) for variable in variables["others"]]
-        return sums["loss_sum"], packed, new_others
+        return loss_sum, packed, new_others
 
     def _apply_of(self, arrays: dict[str, Arrays], sums: jax.Array, gradients: Arrays):
         """Makes an optimizer step like `Updates.apply`, and also returns the new `arrays`."""

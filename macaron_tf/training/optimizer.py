@@ -44,39 +44,28 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
     def __call__(self, step):
         step = ops.cast(step, "float32")
-        if not self.warmup_steps:
-            return self._after_warmup(step)
-        slope = (self.peak - self.start) / self.warmup_steps
-        return ops.where(
-            step < self.warmup_steps,
-            self.start + slope * step,
-            # `where` evaluates both branches, so clamp the step to the decay's range.
-            self._after_warmup(ops.maximum(step, float(self.warmup_steps))),
-        )
-
-    def _after_warmup(self, step):
-        """Computes the learning rate after the warm-up, at a float `step >= warmup_steps`."""
+        # `where` evaluates both branches, so clamp the step to the decay's range.
+        late = ops.maximum(step, float(self.warmup_steps)) if self.warmup_steps else step
         if self.decay == "constant":
-            return self.peak * ops.ones_like(step)
-        if self.decay == "inverse_sqrt":
+            rate = self.peak * ops.ones_like(late)
+        elif self.decay == "inverse_sqrt":
             first = float(max(self.warmup_steps, 1))
-            return self.peak * first**0.5 * ops.rsqrt(ops.maximum(step, first))
-        decay_steps = float(max(self.total_steps - self.warmup_steps, 1))
-        height = self.peak - self.end
-        line = height * ops.maximum(self.total_steps - step, 0.0) / decay_steps
-        if self.decay == "cosine":
-            fraction = line / height  # falls from 1 to 0
-            line = height * 0.5 * (1.0 - ops.cos(math.pi * fraction))
-        return self.end + line
+            rate = self.peak * first**0.5 * ops.rsqrt(ops.maximum(late, first))
+        else:
+            decay_steps = float(max(self.total_steps - self.warmup_steps, 1))
+            height = self.peak - self.end
+            line = height * ops.maximum(self.total_steps - late, 0.0) / decay_steps
+            if self.decay == "cosine":
+                fraction = line / height  # falls from 1 to 0
+                line = height * 0.5 * (1.0 - ops.cos(math.pi * fraction))
+            rate = self.end + line
+        if not self.warmup_steps:
+            return rate
+        slope = (self.peak - self.start) / self.warmup_steps
+        return ops.where(step < self.warmup_steps, self.start + slope * step, rate)
 
     def get_config(self):
         return dict(vars(self))
-
-
-def make_schedule(config: TrainingConfig) -> WarmupSchedule:
-    ends = config.warmup_start, config.schedule_end
-    steps = config.max_steps, config.warmup_steps
-    return WarmupSchedule(config.schedule, config.learning_rate, *steps, *ends)
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf", name="Adam")
@@ -269,7 +258,15 @@ def make_optimizer(
             and `config.decay_vectors` is False. The optimizer then excludes biases, normalization
             weights and other vectors from weight decay, see `spec_of`.
     """
-    schedule, decay = make_schedule(config), config.weight_decay or None
+    schedule = WarmupSchedule(
+        config.schedule,
+        config.learning_rate,
+        config.max_steps,
+        config.warmup_steps,
+        config.warmup_start,
+        config.schedule_end,
+    )
+    decay = config.weight_decay or None
     name, arguments = parse_call(config.optimizer)
     if name == "adafactor":
         optimizer = Adafactor(schedule, relative_step=False, weight_decay=decay)

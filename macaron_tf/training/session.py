@@ -32,7 +32,7 @@ from macaron_tf.training.state import (
     write_checkpoint,
 )
 from macaron_tf.training.trained_model import TrainedModel
-from macaron_tf.training.updates import metrics_from_sums
+from macaron_tf.training.updates import Sums, metrics_from_sums
 
 Validate = Callable[[TrainedModel, int], Mapping[str, object]]
 
@@ -264,7 +264,7 @@ class TrainingSession(keras.callbacks.Callback):
 
     def _report(self, step: int) -> None:
         metrics = metrics_from_sums(self.model.window.totals())
-        self.model.window.reset()
+        self.model.window = Sums()
         # Without the seconds spent in validations and saves.
         seconds = time.monotonic() - self._reported_time
         # Multiply tokens per update by updates, because after a resume the window includes updates

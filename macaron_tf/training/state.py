@@ -20,6 +20,7 @@ from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import checkpoints
 from macaron_tf.training.lora import low_rank_layers
 from macaron_tf.training.trained_model import TrainedModel
+from macaron_tf.training.updates import Sums
 
 
 @dataclasses.dataclass
@@ -174,7 +175,7 @@ def restore_checkpoint(
                 copy.assign(share)
         host = parse_json(arrays["host"].tobytes(), step=int, window=dict, run=dict)
         model.step = host["step"]
-        model.window.load(host["window"])
+        model.window = Sums(host["window"])
         return RunState(**host["run"])
 
 

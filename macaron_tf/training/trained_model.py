@@ -7,7 +7,9 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras import ops
 
+from macaron_tf.distribution import spread_seeds
 from macaron_tf.errors import UserError
 from macaron_tf.io.progress import Progress
 from macaron_tf.training.config import TrainingConfig
@@ -18,11 +20,9 @@ from macaron_tf.training.updates import (
     SKIPPED_IN_A_ROW,
     UPDATE_STATISTICS,
     UPDATES,
-    FirstStage,
     Objective,
     Sums,
     metrics_from_sums,
-    sums_of,
 )
 
 
@@ -38,7 +38,7 @@ class TrainedModel:
 
     Attributes:
         step: number of updates so far, including skipped updates.
-        window: `Sums` of the updates since the last call of `window.reset`.
+        window: `Sums` of the updates since the last training line of the log.
         names: dict mapping `"train"` or `"test"` to the names of the step's packed sums. Tracing a
             step sets the names.
         memory: variables that carry state from one training batch to the next, such as the memory
@@ -58,6 +58,7 @@ class TrainedModel:
     optimizer: keras.optimizers.Optimizer
     history: keras.callbacks.History
     stop_training: bool
+    built = False  # whether `prepare` has run
     skipped_in_a_row: tf.Variable | keras.Variable
 
     def __init__(
@@ -94,9 +95,30 @@ class TrainedModel:
         """Yields the objective's K sums on each batch and the batch count 1, `(K + 1,)`."""
         raise NotImplementedError
 
+    def sums(self, batch, kind: str) -> tuple[Any, Any]:
+        """Returns the objective's `loss_sum` on a batch, and its K sums as a float32 vector `(K,)`.
+
+        `kind` is `"train"` or `"test"`. The names of the K sums become `names[kind]`.
+        """
+        batch = features(batch)
+        try:
+            sums = self.objective(self.network, batch, kind == "train")
+        except KeyError as error:
+            raise UserError(f"batches have {', '.join(batch)}, not the feature {error}") from error
+        self.names[kind] = tuple(sorted(sums))
+        packed = ops.stack([ops.cast(sums[name], "float32") for name in self.names[kind]])
+        return sums["loss_sum"], packed
+
     def prepare(self) -> None:
         """Creates the missing variables of the optimizer and of the moving average."""
+        if not self.network.built:
+            raise ValueError("the network is not built: call the network once on a batch")
+        if isinstance(self.objective, keras.layers.Layer) and self.objective.trainable_variables:
+            raise ValueError("the objective has trainable weights: move the weights to the network")
         weights = self.network.trainable_variables
+        if not self.built:
+            self.built = True
+            spread_seeds(self.strategy, self.seed_states)
         with self.strategy.scope():
             if not self.optimizer.built:
                 self.optimizer.build(weights)
@@ -117,18 +139,19 @@ class TrainedModel:
         The keys are numbered, such as `optimizer/00003`, because Keras's variable names depend on
         the layers that were built earlier in the process.
         """
-        return {
-            **{f"optimizer/{i:05d}": v for i, v in enumerate(self.optimizer.variables)},
-            **{f"random/{i:05d}": v for i, v in enumerate(self.seed_states)},
-            **{f"average/{i:05d}": v for i, v in enumerate(self.ema.shadows if self.ema else ())},
-            **{f"low_rank/{i:05d}": v for i, v in enumerate(self._low_rank_variables())},
-            "skipped_in_a_row": self.skipped_in_a_row,
+        parts: dict[str, Sequence[keras.Variable]] = {
+            "optimizer": self.optimizer.variables,
+            "random": self.seed_states,
+            "average": self.ema.shadows if self.ema else (),
+            # The matrices whose saved values include updates, and the updates' factors.
+            "low_rank": [
+                variable
+                for layer in low_rank_layers(self.network)
+                for variable in (layer._kernel, layer.lora_kernel_a, layer.lora_kernel_b)
+            ],
         }
-
-    def _low_rank_variables(self) -> Iterator[keras.Variable]:
-        """Yields the matrices whose saved values include updates, and the updates' factors."""
-        for layer in low_rank_layers(self.network):
-            yield from (layer._kernel, layer.lora_kernel_a, layer.lora_kernel_b)
+        numbered = {f"{name}/{i:05d}": v for name in parts for i, v in enumerate(parts[name])}
+        return {**numbered, "skipped_in_a_row": self.skipped_in_a_row}
 
     def fit(
         self,
@@ -177,7 +200,7 @@ class TrainedModel:
         )
         callback_list.on_train_begin()
         for epoch in range(initial_epoch, epochs):
-            self._epoch_sums.reset()
+            self._epoch_sums = Sums()
             callback_list.on_epoch_begin(epoch)
             if batches is None or steps_per_epoch is None:
                 batches = self.batches(x, self.per_worker_data)
@@ -237,7 +260,7 @@ class TrainedModel:
         if not self.network.built:
             with self.strategy.scope():
                 for batch in x.take(1):
-                    sums_of(self.objective, self.network, features(batch), training=False)
+                    self.sums(batch, "test")
 
     def synchronize(self) -> None:
         """Writes the current values to the Keras variables. Only `JaxModel` holds newer values."""
@@ -295,20 +318,3 @@ def features(data) -> dict[str, tf.Tensor]:
         raise UserError(f"a batch is of type {type(x).__name__}: map the dataset to dicts")
     extras = {"label": label, "weight": weight}
     return {**x, **{name: value for name, value in extras.items() if value is not None}}
-
-
-def freeze(
-    network: keras.Model, config: TrainingConfig, first_stage: FirstStage | None = None
-) -> None:
-    """Freezes each weight whose path contains an element of `config.frozen`."""
-    for part in config.frozen:
-        matches = [weight for weight in network.weights if part in weight.path]
-        if not matches:
-            examples = ", ".join(weight.path for weight in network.weights[:5])
-            raise config.error(f"frozen={part!r} matches no weight, such as {examples}")
-        for weight in matches:
-            weight.trainable = False
-    if not network.trainable_variables:
-        raise config.error(f"frozen={config.frozen!r} freezes all weights: freeze fewer")
-    if first_stage and not any(map(first_stage.trains, network.trainable_variables)):
-        raise config.error(f"frozen={config.frozen!r} freezes all weights of the first stage")

@@ -8,10 +8,8 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from keras import ops
 
 from macaron_tf.distribution import is_tpu
-from macaron_tf.errors import UserError
 
 # Names of the values that each update appends to the objective's sums.
 UPDATES = "updates"  # 1 if the optimizer made a step
@@ -25,19 +23,17 @@ UPDATE_STATISTICS = (GRADIENT_NORM, UPDATES, SKIPPED, SKIPPED_IN_A_ROW, LEARNING
 class Sums:
     """Running sums of named scalars. Each update adds its scalars as one packed vector.
 
+    The sums begin with `totals`, the result of an earlier call of the method `totals`.
+
     The vectors stay on the device until `totals` fetches the vectors of all updates, so `add` does
     not wait for the device. `totals` adds in float64 and in the order of the updates, so a repeated
     run has bit-identical sums.
     """
 
-    def __init__(self):
+    def __init__(self, totals: Mapping[str, float] = {}):
         self._names: tuple[str, ...] = ()
         self._pending: list = []
-        self._totals: dict[str, float] = {}
-
-    def reset(self) -> None:
-        self._pending = []
-        self._totals = {}
+        self._totals = {name: float(value) for name, value in totals.items()}
 
     def add(self, names: Sequence[str], vector) -> None:
         """Adds the values of one update, `(K,)`, or of N updates, `(N, K)`, with K = len(names)."""
@@ -60,11 +56,6 @@ class Sums:
                 self._totals[name] = value + (self._totals.get(name, 0.0) if is_sum else 0.0)
         self._pending = []
         return dict(self._totals)
-
-    def load(self, totals: Mapping[str, float]) -> None:
-        """Replaces the sums by the result of an earlier call of `totals`."""
-        self.reset()
-        self._totals = {name: float(value) for name, value in totals.items()}
 
 
 def metrics_from_sums(totals: Mapping[str, float]) -> dict[str, float]:
@@ -132,24 +123,6 @@ class FirstStage:
 Objective = Callable[..., dict[str, tf.Tensor]]
 
 
-def sums_of(objective: Objective, network, batch, training: bool) -> dict[str, tf.Tensor]:
-    """Returns the sums of an objective on a batch, with a UserError for a missing feature."""
-    try:
-        return objective(network, batch, training)
-    except KeyError as error:
-        raise UserError(f"batches have {', '.join(batch)}, not the feature {error}") from error
-
-
-def pack(sums: dict[str, tf.Tensor]) -> tuple[tuple[str, ...], tf.Tensor]:
-    """Packs K named scalars into a float32 vector `(K,)`.
-
-    Returns:
-        The K names in alphabetical order, and the vector in the same order.
-    """
-    names = tuple(sorted(sums))
-    return names, ops.stack([ops.cast(sums[name], "float32") for name in names])
-
-
 class Updates:
     """Computations that `FitModel` runs inside TensorFlow graphs.
 
@@ -167,13 +140,7 @@ class Updates:
     def test_step(self, batch) -> tf.Tensor:
         """Computes the objective's K sums, `(K,)`, on a batch with `training=False`."""
         self.traces["test"] += 1
-
-        def step(batch) -> tf.Tensor:
-            sums = sums_of(self.model.objective, self.model.network, batch, training=False)
-            self.model.names["test"], packed = pack(sums)
-            return packed
-
-        return self._run_on_share(step, batch)
+        return self.model.sums(batch, "test")[1]
 
     def micro_step(self, batch) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Computes the objective's K sums `(K,)` and the gradients of `loss_sum` on a micro-batch.
@@ -182,14 +149,10 @@ class Updates:
         with a warning.
         """
         self.traces["train"] += 1
-        return self._run_on_share(self._sums_and_gradients, batch)
-
-    def _sums_and_gradients(self, batch) -> tuple[tf.Tensor, list[tf.Tensor]]:
         variables = self.model.network.trainable_variables
         with tf.GradientTape() as tape:
-            sums = sums_of(self.model.objective, self.model.network, batch, training=True)
-        self.model.names["train"], packed = pack(sums)
-        gradients = tape.gradient(sums["loss_sum"], [variable.value for variable in variables])
+            loss_sum, packed = self.model.sums(batch, "train")
+        gradients = tape.gradient(loss_sum, [variable.value for variable in variables])
         unused = [v.path for g, v in zip(gradients, variables, strict=True) if g is None]
         if unused:
             warnings.warn(f"the loss does not depend on {', '.join(unused)}", stacklevel=2)
@@ -198,7 +161,7 @@ class Updates:
         # An embedding's gradient is sparse, but the sum over micro-batches needs a dense tensor.
         return packed, [tf.convert_to_tensor(gradient) for gradient, _ in pairs]
 
-    def _run_on_share(self, step: Callable, batch):
+    def on_share(self, step: Callable, batch):
         """Returns `step(batch)`, or zeros of the same shapes if `batch` has no rows.
 
         Layers may fail on an empty batch. For an empty share of a batch, the step therefore runs on
@@ -223,16 +186,6 @@ class Updates:
         results = step(tf.nest.map_structure(with_extra_row, batch))
         return tf.cond(
             empty, lambda: tf.nest.map_structure(tf.zeros_like, results), lambda: results
-        )
-
-    def update(self, micro_step: Callable, iterator) -> tf.Tensor:
-        """Makes one update from the next micro-batches, and returns its values (see `apply`)."""
-        if not is_tpu(self.strategy):
-            return self.apply(*self.accumulate(micro_step, iterator))
-        # A TPU runs the whole update as one program, whose batches have static shapes.
-        batches = [iterator.get_next() for _ in range(self.model.config.accumulation_steps)]
-        return self._first(
-            self._run(lambda *batches: self.update_of(micro_step, batches), *batches)
         )
 
     def update_of(self, micro_step: Callable, batches: Sequence) -> tf.Tensor:
@@ -276,7 +229,7 @@ class Updates:
             # the control edge from the first read, and a lowered loop does not wait for all of its
             # inputs. The loop's counter therefore depends on the sums, through `never`, which is
             # false because no number is both NaN and infinite.
-            first_sums = tf.stack([replica_sums[0] for replica_sums in self._local_results(sums)])
+            first_sums = tf.stack([part[0] for part in self._local_results(sums)])
             never = tf.reduce_any(tf.math.is_nan(first_sums) & tf.math.is_inf(first_sums))
             _, sums, gradients = tf.while_loop(
                 lambda index, *_: index < self.model.config.accumulation_steps,
@@ -301,7 +254,7 @@ class Updates:
         learning_rate = tf.cast(tf.convert_to_tensor(optimizer.learning_rate), tf.float32)
         # Decide outside of the replicas, because a collective operation must not run in tf.cond.
         # The values are equal on all replicas.
-        counted, norm = self._first(sums), self._first(norm)
+        counted, norm = self._local_results(sums)[0], self._local_results(norm)[0]
         weight = counted[self.model.names["train"].index("weight")]
         healthy = tf.math.is_finite(norm) & tf.reduce_all(tf.math.is_finite(counted))
         healthy &= weight > 0
@@ -311,8 +264,10 @@ class Updates:
             return tf.constant(0, tf.int64)
 
         def staged_step():
-            is_first_stage = self._first(self.first_stage.contains_step(optimizer.iterations))
-            return tf.cond(is_first_stage, lambda: step(is_first_stage=True), step)
+            is_first_stage = self.first_stage.contains_step(optimizer.iterations)
+            return tf.cond(
+                self._local_results(is_first_stage)[0], lambda: step(is_first_stage=True), step
+            )
 
         make_step = staged_step if self.first_stage else step
         in_a_row = tf.cond(healthy, make_step, lambda: self.model.skipped_in_a_row + 1)
@@ -332,7 +287,13 @@ class Updates:
         skipped_index = UPDATE_STATISTICS.index(SKIPPED_IN_A_ROW) - len(UPDATE_STATISTICS)
 
         def body(index, skipped, values):
-            update = self.update(micro_step, iterator)
+            if is_tpu(self.strategy):
+                # A TPU runs the whole update as one program, whose batches have static shapes.
+                batches = [iterator.get_next() for _ in range(self.model.config.accumulation_steps)]
+                update = self._run(lambda *parts: self.update_of(micro_step, parts), *batches)
+                update = self._local_results(update)[0]
+            else:
+                update = self.apply(*self.accumulate(micro_step, iterator))
             return index + 1, update[skipped_index], values.write(index, update)
 
         max_skipped = self.model.config.max_skipped_updates
@@ -347,8 +308,7 @@ class Updates:
     def test(self, test_step: Callable, batch) -> tf.Tensor:
         """Returns `(K + 1,)`: `test_step`'s K sums over the replicas, and the batch count 1."""
         sums = self._run(test_step, batch)
-        if not self._is_in_replica:
-            sums = self.strategy.reduce(tf.distribute.ReduceOp.SUM, sums, axis=None)
+        sums = self.strategy.reduce(tf.distribute.ReduceOp.SUM, sums, axis=None)
         return tf.concat([sums, [1.0]], axis=0)
 
     def _mean(self, sums, gradients) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
@@ -377,26 +337,17 @@ class Updates:
         if self.model.ema:
             self.model.ema.update(self.model.optimizer.iterations)
 
-    @property
-    def _is_in_replica(self) -> bool:
-        """Whether the code runs inside a replica. Always true without a distribution strategy."""
-        context = tf.distribute.get_replica_context()
-        return context is not None and context.strategy is self.strategy
-
     def _run(self, function: Callable, *arguments):
         """Calls `function` on every replica, or calls it once if the code runs inside a replica."""
-        if self._is_in_replica:
+        context = tf.distribute.get_replica_context()
+        if context is not None and context.strategy is self.strategy:  # always without a strategy
             return function(*arguments)
         # A lambda, because strategy.run would trace a tf.function as one graph for all replicas.
         return self.strategy.run(lambda *tensors: function(*tensors), args=arguments)
 
     def _local_results(self, value) -> Sequence[tf.Tensor]:
         """Returns the components of a per-replica value, one for each replica of this process."""
-        return (value,) if self._is_in_replica else self.strategy.experimental_local_results(value)
-
-    def _first(self, value) -> tf.Tensor:
-        """Returns the component of a per-replica value on the first replica of this process."""
-        return self._local_results(value)[0]
+        return self.strategy.experimental_local_results(value)
 
 
 def add_results(first, second):

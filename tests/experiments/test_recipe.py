@@ -8,6 +8,7 @@ import pathlib
 import re
 import sys
 
+import keras
 import pytest
 
 from experiments import command_line, registry
@@ -21,7 +22,7 @@ from macaron_tf.runs.run import Run, write_json
 from macaron_tf.runs.translation import TranslationRecipe
 from macaron_tf.training import checkpoints
 from macaron_tf.training.config import ENDING_SCHEDULES
-from macaron_tf.training.optimizer import WarmupSchedule, make_schedule
+from macaron_tf.training.optimizer import WarmupSchedule, make_optimizer
 from tests.harness import refuses
 from tests.toys.processes import python
 
@@ -98,9 +99,10 @@ def test_berts_two_phases_are_one_schedule():
     phases = [registry.load(f"bert_devlin_{length}") for length in (128, 512)]
     assert [phase.corpus.sequence_length for phase in phases] == [128, 512]
     whole = WarmupSchedule("linear", 1e-4, 1_000_000, 10_000, start=1e-7)
-    first, second = (make_schedule(phase.training) for phase in phases)
     for step in (0, 5_000, 10_000, 450_000, 899_999, 900_000, 950_000, 999_999):
-        found = second(step - 900_000) if step >= 900_000 else first(step)
+        optimizer = make_optimizer(phases[step >= 900_000].training, [keras.Variable(0.0)])
+        optimizer.iterations.assign(step - 900_000 * (step >= 900_000))
+        found = optimizer.learning_rate
         assert float(found) == pytest.approx(float(whole(step)), rel=1e-4)
     assert {update_rows(phase) for phase in phases} == {256}
 

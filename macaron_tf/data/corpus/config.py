@@ -114,11 +114,11 @@ class CorpusConfig(Settings):
     seed: Natural = 0
     sentence_splitter: Annotated[str, OneOf(SPLITTERS)] = "tensorflow_text"
 
-    def __post_init__(self):
+    def __post_init__(self, trust_code: bool):
         sources = self.sources
         sources = (sources,) if isinstance(sources, str | CorpusSource) else sources
         object.__setattr__(self, "sources", tuple(map(_parse_source, sources)))
-        super().__post_init__()
+        super().__post_init__(trust_code)
 
     def check(self) -> None:
         for name in ("weight", "language"):
