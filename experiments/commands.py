@@ -293,6 +293,6 @@ COMMANDS = {
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the command that the first argument names. Only its parser is made."""
+    """Runs the command that the first argument names, and makes only its parser."""
     name, *argv = arguments
     return cli.single_program(f"macaron {name}", *COMMANDS[name], intermixed=False)(argv)

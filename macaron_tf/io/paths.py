@@ -134,17 +134,47 @@ def read_bytes(path: str | os.PathLike) -> bytes:
 
 
 @contextlib.contextmanager
-def atomic_output_path(path: str | os.PathLike, mend: str = "choose another path") -> Iterator[str]:
+def atomic_output_path(
+    path: str | os.PathLike, mend: str = "choose another path", clears_block: bool = True
+) -> Iterator[str]:
     """Yields a temporary path for writing a file atomically.
 
     After the `with` block, the temporary file replaces the file at `path`. If the block raises an
     exception, the file at `path` stays unchanged. Both files are in the same folder, which is
     created if it is missing. If `path` is a link, the target of the link is replaced. If `path` is
     a device or a pipe, which cannot be replaced, `path` itself is yielded.
+
+    Args:
+        mend: correction to suggest, see `clear_errors`.
+        clears_block: whether file errors of the `with` block become a UserError, too.
     """
     clear = functools.partial(clear_errors, f"cannot write {path}", mend)
-    with _atomic_output_path(path, clear) as temporary_path, clear():
-        yield temporary_path
+    block = clear if clears_block else contextlib.nullcontext
+    remote, target = is_remote(path), os.fspath(path)
+    if not remote:
+        target = os.path.realpath(path)
+        if os.path.exists(target) and not (os.path.isfile(target) or os.path.isdir(target)):
+            with block():
+                yield target
+            return
+    folder, name = as_path(target).parent, as_path(target).name
+    temporary_path = os.fspath(folder / f".tmp-{name}-{os.getpid()}")
+    try:
+        with clear():
+            make_folders(folder)
+        with block():
+            yield temporary_path
+        with clear():
+            if not remote:
+                # Without this call, the rename may reach the disk before the content. A power
+                # failure in between would leave an empty file.
+                sync(temporary_path)
+            tf.io.gfile.rename(temporary_path, target, overwrite=True)
+            if not remote:
+                sync(folder)
+    finally:
+        with contextlib.suppress(tf.errors.OpError):
+            tf.io.gfile.remove(temporary_path)
 
 
 class OutputFile:
@@ -179,40 +209,10 @@ def open_atomic(path: str | os.PathLike) -> Iterator[OutputFile]:
     """
     clear = functools.partial(clear_errors, f"cannot write {path}", "choose another path")
     with (
-        _atomic_output_path(path, clear) as temporary_path,
+        atomic_output_path(path, clears_block=False) as temporary_path,
         contextlib.closing(OutputFile(temporary_path, clear)) as file,
     ):
         yield file
-
-
-@contextlib.contextmanager
-def _atomic_output_path(
-    path: str | os.PathLike, clear: Callable[[], contextlib.AbstractContextManager]
-) -> Iterator[str]:
-    """Implements `atomic_output_path` without converting errors of the `with` block."""
-    remote, target = is_remote(path), os.fspath(path)
-    if not remote:
-        target = os.path.realpath(path)
-        if os.path.exists(target) and not (os.path.isfile(target) or os.path.isdir(target)):
-            yield target
-            return
-    path = as_path(target)
-    temporary_path = os.fspath(path.with_name(f".tmp-{path.name}-{os.getpid()}"))
-    try:
-        with clear():
-            make_folders(path.parent)
-        yield temporary_path
-        with clear():
-            if not remote:
-                # Without this call, the rename may reach the disk before the content. A power
-                # failure in between would leave an empty file.
-                sync(temporary_path)
-            tf.io.gfile.rename(temporary_path, target, overwrite=True)
-            if not remote:
-                sync(path.parent)
-    finally:
-        with contextlib.suppress(tf.errors.OpError):
-            tf.io.gfile.remove(temporary_path)
 
 
 def write_atomic(path: str | os.PathLike, content: bytes) -> None:

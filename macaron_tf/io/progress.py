@@ -56,10 +56,7 @@ class Progress:
             self._thread.start()
         return self
 
-    def __exit__(self, *exception) -> None:
-        self.end()
-
-    def end(self) -> None:
+    def end(self, *exception) -> None:
         """Ends the display before the end of the `with` block. Further calls do nothing."""
         if Progress._outermost is self:
             Progress._outermost = None
@@ -67,6 +64,8 @@ class Progress:
             self._thread.join()
             if self._bar.live.is_started:
                 self._bar.stop()
+
+    __exit__ = end
 
     def advance(self, count: int = 1, text: str = "") -> None:
         """Adds finished units to the count. "" keeps the previous text beside the count."""

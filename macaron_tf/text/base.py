@@ -115,9 +115,11 @@ class Vocabulary(abc.ABC):
         """Builds a vocabulary from the results of its methods `contents` and `settings`."""
         tokens = ("added", "unnormalized")
         options = {name: value for name, value in settings.items() if name not in tokens}
-        for name, build in (("special", Special.of), ("normalization", NormalizationConfig.read)):
-            if name in options:
-                options[name] = build(options[name])
+        if "special" in options:
+            options["special"] = Special.of(options["special"])
+        if "normalization" in options:
+            normalization = options["normalization"]
+            options["normalization"] = NormalizationConfig(**normalization, trust_code=False)
         vocabulary = cls.from_contents(contents, options)
         if "added" in settings:
             vocabulary.added = settings["added"]

@@ -197,18 +197,36 @@ def save_whole(
     mend = "check the folder's permissions and the free space (other checkpoints are intact)"
     with storage.clear_errors(f"cannot write checkpoint {final}", mend):
         if storage.is_remote(final):
-            with tempfile.TemporaryDirectory(prefix="macaron_tf-") as temporary_path:
-                _write_files(storage.as_path(temporary_path), write, manifest)
+            with tempfile.TemporaryDirectory(prefix="macaron_tf-") as local:
+                _write_files(storage.as_path(local), write, manifest)
                 # The root of a bucket, gs://BUCKET, has no other folder beside it.
                 is_root = len(final.parts) <= 3
                 uploaded = final if is_root else final.with_name(f"{_REPLACED}{final.name}")
                 _remove(uploaded)
-                storage.upload(temporary_path, uploaded, last=MANIFEST)
+                storage.upload(local, uploaded, last=MANIFEST)
                 if not is_root:
                     _remove(final)
                     _rename_files(uploaded, final)
-        else:
-            _save_on_disk(final, write, manifest)
+            return
+        temporary_path = final.with_name(f"{_TEMPORARY}{final.name}")
+        replaced = final.with_name(f"{_REPLACED}{final.name}")
+        try:
+            final.parent.mkdir(parents=True, exist_ok=True)
+            _remove(temporary_path)
+            temporary_path.mkdir()
+            _write_files(temporary_path, write, manifest)
+            for entry in (*pathlib.Path(temporary_path).rglob("*"), temporary_path):
+                storage.sync(entry)
+            if final.exists():
+                _remove(replaced)
+                os.replace(final, replaced)
+            os.replace(temporary_path, final)
+            storage.sync(final.parent)
+            _remove(replaced)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                _remove(temporary_path)
+            raise
 
 
 def _rename_files(uploaded: epath.Path, final: epath.Path) -> None:
@@ -218,28 +236,6 @@ def _rename_files(uploaded: epath.Path, final: epath.Path) -> None:
     """
     storage.upload(uploaded, final, last=MANIFEST)
     _remove(uploaded)
-
-
-def _save_on_disk(final: epath.Path, write, manifest: Mapping[str, object]) -> None:
-    temporary_path = final.with_name(f"{_TEMPORARY}{final.name}")
-    replaced = final.with_name(f"{_REPLACED}{final.name}")
-    try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-        _remove(temporary_path)
-        temporary_path.mkdir()
-        _write_files(temporary_path, write, manifest)
-        for entry in (*pathlib.Path(temporary_path).rglob("*"), temporary_path):
-            storage.sync(entry)
-        if final.exists():
-            _remove(replaced)
-            os.replace(final, replaced)
-        os.replace(temporary_path, final)
-        storage.sync(final.parent)
-        _remove(replaced)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            _remove(temporary_path)
-        raise
 
 
 def _write_files(directory: epath.Path, write, manifest: Mapping[str, object]) -> None:

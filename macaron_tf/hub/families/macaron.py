@@ -80,7 +80,9 @@ def _settings(config: ForeignConfig) -> dict[str, Any]:
     values = {name: config.get(field) for name, field in _FIELDS.items()}
     settings = {name: value for name, value in values.items() if value is not None}
     layers = config.get("layers")
-    if layers and layers != _layers(EncoderConfig.read({"vocab_size": 8, **settings})):
+    if layers and layers != _layers(
+        EncoderConfig(**{"vocab_size": 8, **settings}, trust_code=False)
+    ):
         found = f"{config.where} has layers that do not follow from its other fields"
         raise UserError(f"{found}: correct the fields, for example block or scheme")
     return settings
