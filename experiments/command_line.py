@@ -19,7 +19,6 @@ from macaron_tf.cli.arguments import (
     settings,
     switch,
     together,
-    yes_or_no,
 )
 from macaron_tf.errors import UserError, check_packages, needed
 from macaron_tf.io.plug_ins import find_sources
@@ -33,7 +32,7 @@ def _prepare(options: argparse.Namespace) -> None:
     """Checks the arguments that several commands share, and sets derived attributes of `options`.
 
     The arguments `TFDS` set `options.tfds`, a `Tfds`. `DEVICES` set `options.devices`, a
-    `tf.distribute.Strategy`. `CALLBACKS` set `options.callbacks`, a `Callbacks` or `None`.
+    `tf.distribute.Strategy`.
     """
     values = vars(options)
     if extra := values.get("extra"):
@@ -79,12 +78,6 @@ def _prepare(options: argparse.Namespace) -> None:
                 # Without TF_CONFIG, JAX detects the cluster, such as a TPU slice or a SLURM job.
                 join_hosts(*(read_cluster() if os.environ.get("TF_CONFIG") else ()))
             use_mesh(mesh and parse_mesh(mesh))
-    if "callback" in values:
-        options.callbacks = None
-        if options.callback or options.profile:
-            from macaron_tf.training.callbacks import Callbacks
-
-            options.callbacks = Callbacks.parse(options.callback or (), options.profile)
     find_sources(values.get("source"))
 
 
@@ -206,10 +199,12 @@ VOCABULARY = path_argument(
 )
 RUN = path_argument("run", "folder of the training run")
 TRAINED = together(RUN, CHECKPOINT)
-LOWER_CASE = yes_or_no(
+LOWER_CASE = argument(
     "--lower-case",
     "whether a model of another library lower-cases text; required if its files do not say so, and "
     "not allowed otherwise",
+    action=argparse.BooleanOptionalAction,
+    default=None,
 )
 DEVICES = group(
     "devices",

@@ -71,9 +71,7 @@ def opened_input(path: str | None, flag: str = "--input") -> Iterator[BinaryIO]:
         yield file
 
 
-def opened_output(
-    path: str | None,
-) -> contextlib.AbstractContextManager[BinaryIO | storage.OutputFile]:
+def opened_output(path: str | None) -> contextlib.AbstractContextManager[BinaryIO]:
     """Opens the file `path` for writing, or stdout if `path` is `None`.
 
     The data go to a temporary file, which is renamed to `path` when the file is closed. An

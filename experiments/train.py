@@ -6,6 +6,7 @@ from experiments import registry
 from macaron_tf.errors import UserError
 from macaron_tf.runs.run import FLAGS, Inputs
 from macaron_tf.runs.trainer import Trainer
+from macaron_tf.training.callbacks import make_callbacks
 
 
 def run(options: argparse.Namespace) -> None:
@@ -14,9 +15,10 @@ def run(options: argparse.Namespace) -> None:
         raise UserError("the command has both --init and --set init=: leave one of them out")
     named = {name: vars(options)[name] for name in (*FLAGS, "devices", "tfds", "trust_code")}
     inputs = Inputs(**named, resumes=options.resume is not None)
+    callbacks = make_callbacks(options.callback or (), options.profile, options.run)
     recipe = None if inputs.resumes else registry.load(options.recipe)
     trainer = Trainer(recipe, options.run, [*settings, *options.set], inputs)
-    result = trainer.run(options.callbacks)
+    result = trainer.run(callbacks)
     print(f"stopped after step {result.step:,}: {result.reason}; {result.elapsed_seconds:.0f} s")
     recipe, path = trainer.plan.run.recipe, trainer.plan.run.path
     if result.best_step is not None:

@@ -129,11 +129,6 @@ def switch(name: str, text: str) -> Part:
     return argument(name, text, action="store_true")
 
 
-def yes_or_no(name: str, text: str) -> Part:
-    """Returns a part that adds the flags `--NAME` and `--no-NAME`, with the default `None`."""
-    return argument(name, text, action=argparse.BooleanOptionalAction, default=None)
-
-
 class Distinct(argparse.Action):
     """Argparse action that stores a flag's list of values, which must all be different."""
 

@@ -8,8 +8,8 @@ import pathlib
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, BinaryIO
 
 import tensorflow as tf
 from etils import epath
@@ -35,7 +35,9 @@ def as_path(path: str | os.PathLike) -> epath.Path:
 
 @contextlib.contextmanager
 def clear_errors(
-    failure: str, mend: str = "check its permissions and the free space"
+    failure: str,
+    mend: str = "check its permissions and the free space",
+    errors: tuple[type[Exception], ...] = FILE_ERRORS,
 ) -> Iterator[None]:
     """Turns a file error in the `with` block into a UserError of one sentence.
 
@@ -46,7 +48,7 @@ def clear_errors(
     """
     try:
         yield
-    except FILE_ERRORS as error:
+    except errors as error:
         problem = store_problem(error)
         why = f", because {problem[0]}" if problem else f" ({reason(error)})"
         raise UserError(f"{failure}{why}: {problem[1] if problem else mend}") from error
@@ -135,7 +137,9 @@ def read_bytes(path: str | os.PathLike) -> bytes:
 
 @contextlib.contextmanager
 def atomic_output_path(
-    path: str | os.PathLike, mend: str = "choose another path", clears_block: bool = True
+    path: str | os.PathLike,
+    mend: str = "choose another path",
+    errors: tuple[type[Exception], ...] = FILE_ERRORS,
 ) -> Iterator[str]:
     """Yields a temporary path for writing a file atomically.
 
@@ -146,15 +150,14 @@ def atomic_output_path(
 
     Args:
         mend: correction to suggest, see `clear_errors`.
-        clears_block: whether file errors of the `with` block become a UserError, too.
+        errors: errors of the `with` block that become a UserError.
     """
     clear = functools.partial(clear_errors, f"cannot write {path}", mend)
-    block = clear if clears_block else contextlib.nullcontext
     remote, target = is_remote(path), os.fspath(path)
     if not remote:
         target = os.path.realpath(path)
         if os.path.exists(target) and not (os.path.isfile(target) or os.path.isdir(target)):
-            with block():
+            with clear(errors=errors):
                 yield target
             return
     folder, name = as_path(target).parent, as_path(target).name
@@ -162,7 +165,7 @@ def atomic_output_path(
     try:
         with clear():
             make_folders(folder)
-        with block():
+        with clear(errors=errors):
             yield temporary_path
         with clear():
             if not remote:
@@ -177,40 +180,16 @@ def atomic_output_path(
             tf.io.gfile.remove(temporary_path)
 
 
-class OutputFile:
-    """File for writing that raises a UserError if writing fails; see `open_atomic`."""
-
-    def __init__(self, path: str, clear: Callable[[], contextlib.AbstractContextManager]):
-        self._clear = clear
-        self._file = tf.io.gfile.GFile(path, "wb")
-        self.write(b"")  # the first write opens a GFile
-
-    def write(self, data: bytes) -> None:
-        with self._clear():
-            self._file.write(data)
-
-    def flush(self) -> None:
-        with self._clear():
-            self._file.flush()
-
-    def close(self) -> None:
-        with self._clear():
-            self._file.close()
-
-
 @contextlib.contextmanager
-def open_atomic(path: str | os.PathLike) -> Iterator[OutputFile]:
+def open_atomic(path: str | os.PathLike) -> Iterator[BinaryIO]:
     """Opens a temporary file, which replaces `path` after the `with` block.
 
-    See `atomic_output_path`.
-
-    Only a failed write becomes a UserError. Other errors of TensorFlow in the `with` block, such as
-    running out of memory, stay unchanged.
+    See `atomic_output_path`. Errors of TensorFlow in the `with` block, such as running out of
+    memory, stay unchanged.
     """
-    clear = functools.partial(clear_errors, f"cannot write {path}", "choose another path")
     with (
-        atomic_output_path(path, clears_block=False) as temporary_path,
-        contextlib.closing(OutputFile(temporary_path, clear)) as file,
+        atomic_output_path(path, errors=(OSError,)) as temporary_path,
+        as_path(temporary_path).open("wb") as file,
     ):
         yield file
 

@@ -18,7 +18,6 @@ from macaron_tf.runs.recipe import Recipe, override, warn_unread
 from macaron_tf.runs.run import DIVERGED, FLAGS, Inputs, Plan, Run, refuse_flags, write_json
 from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import Diverged, TrainedModel, TrainingResult, build_fit_model, train
-from macaron_tf.training.callbacks import Callbacks
 from macaron_tf.training.checkpoints import CheckpointDirectory
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ class Trainer:
         )
         self.inputs, self.plan = inputs, recipe.plan(run, start, inputs)
 
-    def run(self, callbacks: Callbacks | None = None) -> TrainingResult:
+    def run(self, callbacks: Sequence[keras.callbacks.Callback] = ()) -> TrainingResult:
         """Trains with the current Keras backend.
 
         The results of a resumed run are bit-identical to the results of an uninterrupted run. The
@@ -97,7 +96,7 @@ class Trainer:
         divergence, the folder is kept.
 
         Args:
-            callbacks: callbacks from `--callback` and `--profile`.
+            callbacks: Keras callbacks; see `train`.
 
         Raises:
             Diverged: too many consecutive updates were skipped, for example because of a NaN or
@@ -151,7 +150,7 @@ class Trainer:
                 run.path,
                 validate=validate,
                 vocabulary_hash=vocabulary_hash,
-                callbacks=callbacks.make(run.path) if callbacks else (),
+                callbacks=callbacks,
                 on_start=on_start,
             )
         except Exception as error:

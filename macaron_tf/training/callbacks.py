@@ -1,10 +1,8 @@
 """Keras callbacks from the command line, and profiler traces for TensorBoard."""
 
-import dataclasses
 import os
 import re
 from collections.abc import Iterable
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -13,49 +11,27 @@ from macaron_tf.errors import UserError, warn
 from macaron_tf.io.plug_ins import clear_errors, find, parse_call
 
 
-@dataclasses.dataclass(frozen=True)
-class Callbacks:
-    """Keras callbacks that the user names on the command line.
+def make_callbacks(
+    calls: Iterable[str], profile: str | None, run_dir: str | os.PathLike
+) -> list[keras.callbacks.Callback]:
+    """Makes the callbacks that the user names by `--callback`, and the `Trace` of `--profile`.
 
-    Attributes:
-        calls: callback classes, as `package.module:Class` or `FILE.py:Class`, each with the
-            arguments of its constructor.
-        profile: first and last update of a profiler trace; `None` means no trace.
+    A callback has the form `mine:Logger` or `mine:Logger(every=10)`, and `profile` the form
+    `START:STOP`, with updates counted from 1. The trace is written to `tensorboard` in `run_dir`.
     """
-
-    calls: tuple[tuple[str, dict[str, Any]], ...] = ()
-    profile: tuple[int, int] | None = None
-
-    @classmethod
-    def parse(cls, calls: Iterable[str], profile: str | None) -> "Callbacks":
-        """Parses the values of `--callback` and `--profile`, and imports the callback classes.
-
-        A callback has the form `mine:Logger` or `mine:Logger(every=10)`, and `profile` the form
-        `START:STOP`, with updates counted from 1.
-        """
-        parsed = tuple(map(parse_call, calls))
-        for name, _ in parsed:
-            find(name, keras.callbacks.Callback, trust_code=True)  # the user typed the name
-        if profile is None:
-            return cls(parsed)
+    callbacks: list[keras.callbacks.Callback] = []
+    for call in calls:
+        name, arguments = parse_call(call)
+        callback_class = find(name, keras.callbacks.Callback, trust_code=True)
+        with clear_errors(name):
+            callbacks.append(callback_class(**arguments))
+    if profile is not None:
         match = re.fullmatch(r"(\d+):(\d+)", profile)
         first, last = map(int, match.groups()) if match else (0, 0)
         if not 1 <= first <= last:
             raise UserError(f"--profile {profile} is no range: write START:STOP, as in 10:14")
-        return cls(parsed, (first, last))
-
-    def make(self, run_dir: str | os.PathLike) -> list[keras.callbacks.Callback]:
-        """Constructs the callbacks, including a `Trace` if `profile` is not `None`.
-
-        The `Trace` writes to the folder `tensorboard` in `run_dir`.
-        """
-        callbacks: list[Any] = []
-        for name, arguments in self.calls:
-            with clear_errors(name):
-                callbacks.append(find(name, keras.callbacks.Callback)(**arguments))
-        if self.profile:
-            callbacks.append(Trace(os.path.join(run_dir, "tensorboard"), *self.profile))
-        return callbacks
+        callbacks.append(Trace(os.path.join(run_dir, "tensorboard"), first, last))
+    return callbacks
 
 
 class Trace(keras.callbacks.Callback):

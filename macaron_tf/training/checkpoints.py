@@ -150,7 +150,7 @@ class CheckpointDirectory:
             return None
         return best if is_checkpoint(self.of_step(best["step"])) else None
 
-    def mark_best(self, step: int, metric: str, score: float) -> None:
+    def mark_best(self, step: int, metric: str, score: float | None) -> None:
         """Writes the best step to `best.json`, so that `rotate` keeps the step's checkpoint."""
         text = json.dumps({"step": step, "metric": metric, "score": score}) + "\n"
         storage.write_atomic(self.path / BEST, text.encode())

@@ -1,6 +1,7 @@
 """Learning rate schedules, optimizers and moving averages of weights."""
 
 import contextlib
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 
@@ -16,6 +17,7 @@ from macaron_tf.variables import spec_of
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
+@dataclasses.dataclass(eq=False)
 class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """Learning rate schedule with a linear warm-up from `start` to `peak`, followed by a decay.
 
@@ -29,18 +31,12 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
     - `"cosine"`: half a cosine period from `peak` to `end` at `total_steps` (Radford et al. 2018).
     """
 
-    def __init__(
-        self,
-        decay: str,
-        peak: float,
-        total_steps: int = 1,
-        warmup_steps: int = 0,
-        start: float = 0.0,
-        end: float = 0.0,
-    ):
-        super().__init__()
-        self.decay, self.peak, self.total_steps = decay, peak, total_steps
-        self.warmup_steps, self.start, self.end = warmup_steps, start, end
+    decay: str
+    peak: float
+    total_steps: int = 1
+    warmup_steps: int = 0
+    start: float = 0.0
+    end: float = 0.0
 
     def __call__(self, step):
         step = ops.cast(step, "float32")

@@ -329,7 +329,6 @@ class TrainingResult:
             than NaN.
         best_score: best validation score; `None` if `best_step` is `None`.
         elapsed_seconds: wall-clock time in seconds, including earlier sessions.
-        best_checkpoint: directory of the best checkpoint; `None` if the run has no best checkpoint.
     """
 
     step: int
@@ -337,8 +336,6 @@ class TrainingResult:
     best_step: int | None
     best_score: float | None
     elapsed_seconds: float
-    checkpoint: pathlib.Path
-    best_checkpoint: pathlib.Path | None
 
 
 def train(
@@ -427,13 +424,10 @@ def train(
             message = f"interrupted: {saved}; run the same command again to {end}"
             print(message, file=sys.stderr)
             raise Interrupted(interruptions.received or signal.SIGTERM)
-        best = session.checkpoints.best()
         return TrainingResult(
             step=model.step,
             reason=session.reason_to_stop() or "callback",
             best_step=session.state.best_step,
             best_score=session.state.best_score,
             elapsed_seconds=session.elapsed_seconds(),
-            checkpoint=session.checkpoints.of_step(session.saved_at or model.step),
-            best_checkpoint=session.checkpoints.of_step(best["step"]) if best else None,
         )

@@ -51,12 +51,11 @@ def gather_memory(model: TrainedModel, workers: Workers) -> dict[str, np.ndarray
     Every worker must call this function, because the workers exchange their values.
     """
     model.synchronize()
-    if keras.backend.backend() == "jax":  # every process holds the whole array
-        return {name: np.array(v) for name, v in _memory_variables(model).items()}
-    memory = {}
-    for name, variable in _memory_variables(model).items():
+    memory, on_jax = {}, keras.backend.backend() == "jax"
+    for i, variable in enumerate(model.memory):
         share = np.concatenate(list(map(np.array, _copies(model, variable))))
-        memory[name] = workers.concatenate(share)
+        # On JAX, every process holds the whole array.
+        memory[f"memory/{i:05d}"] = share if on_jax else workers.concatenate(share)
     return memory
 
 
@@ -153,7 +152,8 @@ def restore_checkpoint(
     load_network(checkpoint, model.network, vocabulary_hash, average=False)
     path = storage.as_path(checkpoint) / checkpoints.STATE
     with _refuse_damage(path), storage.local_copy(path) as copy, np.load(copy) as arrays:
-        variables, memory = model.state_variables(), _memory_variables(model)
+        variables = model.state_variables()
+        memory = {f"memory/{i:05d}": v for i, v in enumerate(model.memory)}
         if {*variables, *memory} != set(arrays.files) - {"host"}:
             raise UserError(
                 f"{checkpoint} has another optimizer, dropout, training.ema_decay or "
@@ -217,10 +217,6 @@ def _check_shape(checkpoint, name: str, array: np.ndarray, shape, settings: str)
             f"{checkpoint} has other {settings}, as {name} is {array.shape}, not {(*shape,)}: "
             "resume with those of the run"
         )
-
-
-def _memory_variables(model: TrainedModel) -> dict[str, keras.Variable]:
-    return {f"memory/{i:05d}": v for i, v in enumerate(model.memory)}
 
 
 def _copies(model: TrainedModel, variable: keras.Variable) -> list[tf.Variable | keras.Variable]:

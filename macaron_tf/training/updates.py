@@ -229,7 +229,8 @@ class Updates:
             # the control edge from the first read, and a lowered loop does not wait for all of its
             # inputs. The loop's counter therefore depends on the sums, through `never`, which is
             # false because no number is both NaN and infinite.
-            first_sums = tf.stack([part[0] for part in self._local_results(sums)])
+            local_sums = self.strategy.experimental_local_results(sums)
+            first_sums = tf.stack([part[0] for part in local_sums])
             never = tf.reduce_any(tf.math.is_nan(first_sums) & tf.math.is_inf(first_sums))
             _, sums, gradients = tf.while_loop(
                 lambda index, *_: index < self.model.config.accumulation_steps,
@@ -254,7 +255,8 @@ class Updates:
         learning_rate = tf.cast(tf.convert_to_tensor(optimizer.learning_rate), tf.float32)
         # Decide outside of the replicas, because a collective operation must not run in tf.cond.
         # The values are equal on all replicas.
-        counted, norm = self._local_results(sums)[0], self._local_results(norm)[0]
+        local_results = self.strategy.experimental_local_results
+        counted, norm = local_results(sums)[0], local_results(norm)[0]
         weight = counted[self.model.names["train"].index("weight")]
         healthy = tf.math.is_finite(norm) & tf.reduce_all(tf.math.is_finite(counted))
         healthy &= weight > 0
@@ -266,7 +268,7 @@ class Updates:
         def staged_step():
             is_first_stage = self.first_stage.contains_step(optimizer.iterations)
             return tf.cond(
-                self._local_results(is_first_stage)[0], lambda: step(is_first_stage=True), step
+                local_results(is_first_stage)[0], lambda: step(is_first_stage=True), step
             )
 
         make_step = staged_step if self.first_stage else step
@@ -291,7 +293,7 @@ class Updates:
                 # A TPU runs the whole update as one program, whose batches have static shapes.
                 batches = [iterator.get_next() for _ in range(self.model.config.accumulation_steps)]
                 update = self._run(lambda *parts: self.update_of(micro_step, parts), *batches)
-                update = self._local_results(update)[0]
+                update = self.strategy.experimental_local_results(update)[0]
             else:
                 update = self.apply(*self.accumulate(micro_step, iterator))
             return index + 1, update[skipped_index], values.write(index, update)
@@ -344,10 +346,6 @@ class Updates:
             return function(*arguments)
         # A lambda, because strategy.run would trace a tf.function as one graph for all replicas.
         return self.strategy.run(lambda *tensors: function(*tensors), args=arguments)
-
-    def _local_results(self, value) -> Sequence[tf.Tensor]:
-        """Returns the components of a per-replica value, one for each replica of this process."""
-        return self.strategy.experimental_local_results(value)
 
 
 def add_results(first, second):
