@@ -296,10 +296,6 @@ main = cli.single_program(
     "experiments.look:run",
     MODEL,
     cli.argument("texts TEXT", "one or two texts that the model reads, see above", nargs="+"),
-    cli.path_argument(
-        "--out DIR",
-        "output folder for the pictures and their arrays, look.npz (default: %(default)s)",
-        default="look",
-    ),
+    cli.path_argument("--out DIR", "output folder (default: %(default)s)", default="look"),
     cli.CHECKPOINT,
 )

@@ -38,8 +38,7 @@ main = single_program(
     LICENSE,
     argument(
         "--format",
-        "file format: macaron_tf's with weights in HDF5 (weights.h5) or in safetensors, or that of "
-        "transformers (hugging-face) (default: %(default)s)",
+        "file format: macaron_tf's, or that of transformers (default: safetensors)",
         choices=("weights.h5", "safetensors", "hugging-face"),
         default="safetensors",
     ),

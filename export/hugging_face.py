@@ -14,9 +14,7 @@ from export.saved_model import load_model
 from macaron_tf.cli.arguments import CHECKPOINT, MODEL, argument, path_argument, single_program
 
 LICENSE = argument(
-    "--license ID",
-    "identifier of the license for the model card, such as apache-2.0 or mit (default: the license "
-    "that the model's own files name, if any)",
+    "--license ID", "license for the model card, such as mit (default: that of the model's files)"
 )
 
 
@@ -31,9 +29,7 @@ main = single_program(
     __doc__,
     "export.hugging_face:run",
     MODEL,
-    path_argument(
-        "out", "output folder, which must be new, empty, or the result of an earlier export"
-    ),
+    path_argument("out", "output folder: new, empty, or the result of an earlier export"),
     CHECKPOINT,
     LICENSE,
 )

@@ -81,57 +81,39 @@ main = single_program(
     MODEL,
     path_argument("out", "output folder; the exported model is written to OUT/VERSION"),
     CHECKPOINT,
+    count("--version N", "version number (default: one more than in OUT)", below=MAX_VERSION + 1),
     count(
-        "--version N",
-        "version number of the exported model (default: one more than the newest version in OUT)",
-        below=MAX_VERSION + 1,
-    ),
-    count(
-        "--n-best N",
-        "number of translations of each line, for translators only (default: the recipe's setting "
-        "decoding.n_best)",
+        "--n-best N", "number of a translator's translations of each line (default: the model's)"
     ),
     count("--beam-size K", "width of a translator's beam search (default: the model's)"),
     argument(
         "--pooling",
-        "export a pre-trained encoder as a sentence encoder, whose vector is the mean or maximum "
-        "of the token vectors, or (cls) that of the first token",
+        "export an encoder's sentence vectors: mean or maximum of the tokens', or the first one's",
         choices=("mean", "max", "cls"),
     ),
     path_argument("--vocabulary DIR", "folder of the vocabulary of a .keras file"),
     argument("--labels NAME", "names of a classifier's classes in order of their index", nargs="+"),
-    count(
-        "--max-length N",
-        "maximum number of tokens in a classifier's input, which is cut (default: the model's)",
-    ),
+    count("--max-length N", "number of tokens to which a classifier's input is cut"),
     argument(
         "--compile",
-        "compile a translator's beam search for requests of one sentence with XLA, which can halve "
-        "the time but makes the start slower; TensorFlow Serving then needs the flag "
-        "--xla_cpu_compilation_enabled=true",
+        "compile a translator's search of one sentence with XLA, which can halve the time; "
+        "TensorFlow Serving then needs the flag --xla_cpu_compilation_enabled=true",
         action="store_true",
         dest="compiled",
     ),
     switch(
-        "--bfloat16",
-        "store weight matrices and compute matrix products in bfloat16, which is faster only on a "
-        "CPU with bfloat16 instructions (default: the dtype of the model)",
+        "--bfloat16", "compute in bfloat16, which is faster only on CPUs with instructions for it"
     ),
     argument(
         "--lite",
-        "also write a LiteRT file with weights of this type, which `macaron serve` uses for small "
-        "requests. int8 can halve the time, and changes probabilities by about 1e-3",
+        "also write a LiteRT file with weights of this type, for small requests; int8 can halve "
+        "the time, and changes probabilities by about 1e-3",
         choices=("fp32", "int8"),
     ),
     switch("--onnx", "also write an ONNX file of the network, which reads token ids"),
-    switch(
-        "--openvino",
-        "also write an OpenVINO file of the network, which reads token ids. On CPUs with bfloat16 "
-        "instructions, it computes in bfloat16 unless INFERENCE_PRECISION_HINT is f32",
-    ),
+    switch("--openvino", "also write an OpenVINO file of the network, which reads token ids"),
     path_argument(
         "--check SOURCE",
-        "print the scores of the model and of each exported file on labelled examples, from a "
-        "source that `evaluate --source` accepts, such as tsv:dev.tsv",
+        "score the model and each file on labelled examples, such as tsv:dev.tsv",
     ),
 )

@@ -65,14 +65,11 @@ main = cli.single_program(
         nargs="+",
         default=[],
     ),
-    cli.count(
-        "--jobs N",
-        "simultaneous training runs, which share the CPUs (default: 2, or 1 if there is a GPU)",
-    ),
+    cli.count("--jobs N", "simultaneous training runs (default: 2, or 1 if there is a GPU)"),
     cli.argument(
         "--equal",
-        "what the arms have in common with the first. 'parameters': their number, to within 1%%, "
-        "by model.feed_forward_dim. 'time': the training time, by the number of updates",
+        "what the arms share with the first: the number of parameters, to within 1%%, by "
+        "model.feed_forward_dim; the training time, by the number of updates",
         choices=("parameters", "time"),
         nargs="+",
         action=cli.Distinct,
@@ -84,14 +81,12 @@ main = cli.single_program(
         minimum=0.0,
     ),
     cli.numbers(
-        "--tuning-seeds N",
-        "other seeds than --seeds, to choose the best rate (default: the smallest other seed)",
-        minimum=0,
+        "--tuning-seeds N", "seeds to choose the best rate (default: the smallest other)", minimum=0
     ),
     cli.numbers(
         "--widths D",
-        "values of model.hidden_dim, with model.feed_forward_dim in proportion. The command also "
-        "tests whether differences change with the width (default: as in the recipe)",
+        "values of model.hidden_dim, with model.feed_forward_dim in proportion (default: as in the "
+        "recipe)",
     ),
     cli.argument(
         "--differ PATH",

@@ -39,10 +39,7 @@ main = cli.single_program(
         "--task TASK", "tasks, such as 'sst2' or lambada:FILE", nargs="+", required=True
     ),
     cli.numbers(
-        "--shots K",
-        "numbers of in-context examples per prompt, each evaluated separately (default: 0 1 4 16)",
-        [0, 1, 4, 16],
-        minimum=0,
+        "--shots K", "numbers of examples in a prompt (default: 0 1 4 16)", [0, 1, 4, 16], minimum=0
     ),
     cli.seeds([1, 2, 3], "random seeds for drawing the shots"),
     cli.count("--max-examples N", "maximum number of questions per task (default: 1000)", 1_000),

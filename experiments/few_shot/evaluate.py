@@ -19,11 +19,12 @@ from experiments.few_shot.tasks import (
 )
 from experiments.score import open_model
 from macaron_tf.decoding import fill_context
-from macaron_tf.decoding.scoring import split_ids
+from macaron_tf.decoding.scoring import TextScorer, split_ids
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import track
 from macaron_tf.model import Pretrained
+from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.normalization import as_prompt
 
 _BASELINES = ("chance", "majority")
@@ -62,75 +63,73 @@ def run(options: argparse.Namespace) -> None:
     studies.write(out, "few_shot", options, title, lines, baselines=levels, runs=runs)
 
 
-class Asker:
-    """Evaluator of a model on tasks in the form of prompts."""
+def ask(scorer: TextScorer, task: PromptTask, shots: Sequence[Prompt]) -> dict[str, float]:
+    """Evaluates the model of `scorer` on a task in the form of prompts.
 
-    def __init__(self, pretrained: Pretrained):
-        self.pretrained = pretrained
-        self.scorer = self.pretrained.task.scorer(self.pretrained.task.window)
+    Args:
+        shots: examples to put before each question, in order. Examples that do not fit in the
+            row are skipped.
 
-    def ask(self, task: PromptTask, shots: Sequence[Prompt]) -> dict[str, float]:
-        """Evaluates the model on a task.
+    Returns:
+        A dict of metrics. "score" is the main metric, such as a fraction of correct answers.
+        "shown" is the mean number of examples before a question. "cut" is the fraction of
+        questions whose beginning was truncated. Last-word prediction adds "perplexity".
+    """
+    shown = [_in_one_line(f"{shot.query} {shot.answer}") + " " for shot in shots]
+    queries = [
+        _in_one_line(prompt.query if shots or prompt.bare_query is None else prompt.bare_query)
+        for prompt in task.questions
+    ]
+    answers = [task.choices or (prompt.answer,) for prompt in task.questions]
+    examples, questions, choices = _encode(scorer.vocabulary, shown, queries, answers)
+    filled = []
+    for question, options in zip(questions, choices, strict=True):
+        room = max(
+            scorer.window - 1 - max(map(len, options)), 1
+        )  # for [CLS] and the longest answer
+        filled.append(fill_context(examples, question, room))
+    contexts = [context.ids for context in filled]
+    pairs = zip(contexts, choices, strict=True)
+    scores = scorer.score([(ids, answer) for ids, options in pairs for answer in options])
+    if task.choices:
+        # Per token, so that short choices have no advantage (Brown et al. 2020, section 2.4).
+        log_probs = (scores.log_probs / scores.lengths).reshape(len(contexts), -1)  # (N, C)
+        labels = np.array([prompt.label for prompt in task.questions])
+        metrics = {"score": float(task.measure(log_probs.argmax(axis=1), labels))}
+    else:
+        perplexity = math.exp(min(-float(scores.log_probs.mean()), 700.0))
+        metrics = {"score": float(scores.greedy.mean()), "perplexity": perplexity}
+    return {
+        **metrics,
+        "shown": float(np.mean([context.shown for context in filled])),
+        "cut": float(np.mean([context.cut for context in filled])),
+    }
 
-        Args:
-            shots: examples to put before each question, in order. Examples that do not fit in the
-                row are skipped.
 
-        Returns:
-            A dict of metrics. "score" is the main metric, such as a fraction of correct answers.
-            "shown" is the mean number of examples before a question. "cut" is the fraction of
-            questions whose beginning was truncated. Last-word prediction adds "perplexity".
-        """
-        shown = [_in_one_line(f"{shot.query} {shot.answer}") + " " for shot in shots]
-        queries = [
-            _in_one_line(prompt.query if shots or prompt.bare_query is None else prompt.bare_query)
-            for prompt in task.questions
-        ]
-        answers = [task.choices or (prompt.answer,) for prompt in task.questions]
-        examples, questions, choices = self._encode(shown, queries, answers)
-        window, filled = self.pretrained.task.window, []
-        for question, options in zip(questions, choices, strict=True):
-            room = max(window - 1 - max(map(len, options)), 1)  # for [CLS] and the longest answer
-            filled.append(fill_context(examples, question, room))
-        contexts = [context.ids for context in filled]
-        pairs = zip(contexts, choices, strict=True)
-        scores = self.scorer.score([(ids, answer) for ids, options in pairs for answer in options])
-        if task.choices:
-            # Per token, so that short choices have no advantage (Brown et al. 2020, section 2.4).
-            log_probs = (scores.log_probs / scores.lengths).reshape(len(contexts), -1)  # (N, C)
-            labels = np.array([prompt.label for prompt in task.questions])
-            metrics = {"score": float(task.measure(log_probs.argmax(axis=1), labels))}
-        else:
-            perplexity = math.exp(min(-float(scores.log_probs.mean()), 700.0))
-            metrics = {"score": float(scores.greedy.mean()), "perplexity": perplexity}
-        return {
-            **metrics,
-            "shown": float(np.mean([context.shown for context in filled])),
-            "cut": float(np.mean([context.cut for context in filled])),
-        }
+def _encode(
+    vocabulary: PieceVocabulary,
+    examples: Sequence[str],
+    queries: Sequence[str],
+    answers: Sequence[Sequence[str]],
+) -> tuple[list[Ids], list[Ids], list[list[Ids]]]:
+    """Encodes the parts of prompts, as in a prompt with all examples (see `split_ids`).
 
-    def _encode(
-        self, examples: Sequence[str], queries: Sequence[str], answers: Sequence[Sequence[str]]
-    ) -> tuple[list[Ids], list[Ids], list[list[Ids]]]:
-        """Encodes the parts of prompts, as in a prompt with all examples (see `split_ids`).
-
-        Each example ends with a space. `answers` has one or more answers to each query, without the
-        space before them.
-        """
-        vocabulary = self.pretrained.vocabulary
-        [[*example_ids, _]] = split_ids(vocabulary, [[*examples, *queries[:1], ""]])
-        texts = [
-            [*examples[-1:], query, f" {_in_one_line(word)}".rstrip()]
-            for query, words in zip(queries, answers, strict=True)
-            for word in words
-        ]
-        parts = iter(split_ids(vocabulary, texts))
-        rows = [[next(parts) for _ in words] for words in answers]
-        return (
-            example_ids[: len(examples)],
-            [row[0][-2] for row in rows],
-            [[answer for *_, answer in row] for row in rows],
-        )
+    Each example ends with a space. `answers` has one or more answers to each query, without the
+    space before them.
+    """
+    [[*example_ids, _]] = split_ids(vocabulary, [[*examples, *queries[:1], ""]])
+    texts = [
+        [*examples[-1:], query, f" {_in_one_line(word)}".rstrip()]
+        for query, words in zip(queries, answers, strict=True)
+        for word in words
+    ]
+    parts = iter(split_ids(vocabulary, texts))
+    rows = [[next(parts) for _ in words] for words in answers]
+    return (
+        example_ids[: len(examples)],
+        [row[0][-2] for row in rows],
+        [[answer for *_, answer in row] for row in rows],
+    )
 
 
 def _in_one_line(text: str) -> str:
@@ -138,24 +137,21 @@ def _in_one_line(text: str) -> str:
 
 
 def evaluate(
-    pretrained: Pretrained,
-    tasks: list[PromptTask],
-    shots: list[int],
-    seeds: list[int],
+    pretrained: Pretrained, tasks: list[PromptTask], shots: list[int], seeds: list[int]
 ) -> list[dict]:
     """Evaluates a model on every combination of task, number of shots K and seed.
 
     The seeds draw the shots. K = 0 is evaluated once, with the seed `None`. Each dict has the
-    output of `Asker.ask` and the keys "model", "parameters", "task", "shots" and "seed".
+    output of `ask` and the keys "model", "parameters", "task", "shots" and "seed".
     """
-    asker = Asker(pretrained)
+    scorer = pretrained.task.scorer(pretrained.task.window)
     model = {"model": pretrained.name, "parameters": pretrained.network.count_params()}
     plan = [(task, k, seed) for task in tasks for k in shots for seed in (seeds if k else [None])]
     records = []
     chunks = ((1, item) for item in plan)
     for task, k, seed in track(chunks, len(plan), f"evaluating {pretrained.name}", "evaluations"):
         try:
-            metrics = asker.ask(task, draw_shots(task, k, seed) if k else [])
+            metrics = ask(scorer, task, draw_shots(task, k, seed) if k else [])
         except UserError as error:
             raise UserError(f"--task {task.name}: {error}") from error
         records.append({**model, "task": task.name, "shots": k, "seed": seed, **metrics})

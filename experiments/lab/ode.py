@@ -242,23 +242,13 @@ main = cli.single_program(
     __doc__,
     "experiments.lab.ode:run",
     cli.path_argument(
-        "--runs RUN",
-        "trained pre-norm models, as folders of runs or in another form that `macaron_tf.load` "
-        "accepts (default: random operators)",
-        nargs="+",
-        default=[],
+        "--runs RUN", "trained pre-norm models (default: random operators)", nargs="+", default=[]
     ),
     cli.seeds([1, 2, 3], "random seeds of the random operators"),
     cli.path_argument(
-        "--results DIR",
-        "folder for the report, the JSON file and the figure (default: %(default)s)",
-        default="experiments/results",
+        "--results DIR", "output folder (default: %(default)s)", default="experiments/results"
     ),
-    cli.argument(
-        "--name",
-        "file name of the results without an extension (default: %(default)s)",
-        default="ode",
-    ),
+    cli.argument("--name", "name of the files without extension (default: ode)", default="ode"),
 )
 
 if __name__ == "__main__":

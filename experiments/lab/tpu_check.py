@@ -530,19 +530,11 @@ main = cli.single_program(
     cli.argument("recipe", f"recipes (default: all of the kinds {', '.join(KINDS)})", nargs="*"),
     cli.argument(
         "--topology CHIP:SHAPE",
-        f"TPU generation ({', '.join(CHIPS)}) and number of chips along each axis; without --mesh "
-        "the step is compiled for one core (default: v5e:2x2; repeatable)",
+        f"TPU generation ({', '.join(CHIPS)}) and shape (default: v5e:2x2; repeatable)",
         action="append",
     ),
-    cli.argument(
-        "--engine",
-        "Keras backend whose train step is compiled (default: tensorflow)",
-        choices=cli.ENGINES,
-    ),
-    cli.argument(
-        "--mesh AXES",
-        "numbers of cores for --engine jax, such as data=2,model=2 (default: data=1)",
-    ),
+    cli.argument("--engine", "Keras backend (default: tensorflow)", choices=cli.ENGINES),
+    cli.argument("--mesh AXES", "cores for --engine jax, as data=2,model=2 (default: data=1)"),
     cli.settings("model.rnn_step_sizes=1 or training.dtype_policy=float32"),
 )
 

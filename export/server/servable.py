@@ -12,9 +12,11 @@ import tensorflow as tf
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from export.server.errors import ServingError
-from macaron_tf.engines.exported import ExportedModel
+from macaron_tf.engines.lite import DECODER, NETWORK, LiteModel, LiteNetwork
+from macaron_tf.engines.lite_texts import LiteTexts
+from macaron_tf.engines.session import SessionModel
 from macaron_tf.engines.warm_up import typical_inputs
-from macaron_tf.errors import first_line
+from macaron_tf.errors import UserError, first_line
 from macaron_tf.io.paths import read_json
 from macaron_tf.io.serving import EXAMPLE, EXTRA, RECORD, as_json
 
@@ -69,27 +71,48 @@ class Signature:
         return count
 
 
-class Servable(ExportedModel):
-    """Loaded model version.
+class Servable:
+    """Loaded model version, which answers small requests in LiteRT if it has a LiteRT file.
 
     The constructor raises an exception of any class if the SavedModel is missing or damaged.
+
+    Attributes:
+        small_engine: LiteRT engine for small requests to `serving_default`. `None` means that the
+            version has no LiteRT file, that the file cannot be opened, or that LiteRT was not
+            faster than the SavedModel at the export.
+        texts: LiteRT engine that can stream the answers of a text-generating task, or `None`.
     """
 
     def __init__(self, path: pathlib.Path, version: int):
-        super().__init__(path)
-        self.version = version
+        self.version, self._model = version, SessionModel(path)
+        self.signature_defs = self._model.signature_defs
         self._signatures = {
             name: Signature(name, definition)
             for name, definition in self.signature_defs.items()
             if definition.method_name  # "__saved_model_init_op" has no method name
         }
+        self.texts: LiteTexts | None = None
+        engine: LiteModel | LiteTexts | None = None
+        extra = path / EXTRA
+        try:
+            if (extra / NETWORK).is_file():
+                engine = LiteModel(LiteNetwork(extra), self._model)
+            elif (extra / DECODER).is_file():
+                engine = self.texts = LiteTexts.from_folder(extra)
+        except UserError as error:
+            _LOG.warning("LiteRT is not used for small requests: %s", error)
+        self.small_engine = engine if engine and engine.lite.max_rows else None
         if self.small_engine is not None:
             self._signatures[DEFAULT_SIGNATURE].waits = False
-        if self.warning is not None:
-            _LOG.warning("LiteRT is not used for small requests: %s", self.warning)
-        record = path / EXTRA / RECORD
+        record = extra / RECORD
         facts = read_json(record, mend="export the model again") if record.is_file() else {}
         self._texts = facts.get("examples", [EXAMPLE])
+
+    def run(self, signature: str, inputs: Arrays) -> Arrays:
+        """Runs a signature; see `SessionModel.run`."""
+        small = self.small_engine if signature == DEFAULT_SIGNATURE else None
+        outputs = small.answer(inputs) if small else None
+        return self._model.run(signature, inputs) if outputs is None else outputs
 
     def signature(self, name: Any = "") -> Signature:
         """Returns the signature `name`. An empty name means `serving_default`."""

@@ -10,12 +10,23 @@ import weakref
 
 from export.server.errors import ServingError, from_exception
 from export.server.servable import Servable
-from macaron_tf.engines.exported import find_versions
 from macaron_tf.errors import UserError
-from macaron_tf.io.serving import MODEL_FILE
+from macaron_tf.io.serving import MODEL_FILE, version_of
 
 _RETRY_SECONDS = 30.0  # time after which the server loads the same broken files again
 _LOG = logging.getLogger(__name__)
+
+
+def find_versions(folder: str | os.PathLike) -> dict[int, pathlib.Path]:
+    """Returns a dict mapping version to folder for a model's folder.
+
+    A version is a subfolder that has a number as its name and contains `saved_model.pb`. All other
+    files and folders are ignored.
+    """
+    files = pathlib.Path(folder).glob(f"*/{MODEL_FILE}")
+    folders = [file.parent for file in files if file.is_file()]
+    versions = {folder: version_of(folder.name) for folder in folders}
+    return {version: folder for folder, version in versions.items() if version is not None}
 
 
 def check_base_path(base_path: str) -> None:

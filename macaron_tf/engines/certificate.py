@@ -14,13 +14,13 @@ import tensorflow as tf
 
 from macaron_tf.decoding.sampling import Prompts, State
 from macaron_tf.engines.accuracy import Accuracy
-from macaron_tf.engines.exported import LiteTexts
 from macaron_tf.engines.graph import TaskGraph, under_policy
 from macaron_tf.engines.lite import DECODER, NETWORK, LiteModel, LiteNetwork
 from macaron_tf.engines.lite_decoding import LiteDecoder
+from macaron_tf.engines.lite_texts import LiteTexts
 from macaron_tf.engines.networks import OnnxNetwork, OpenedNetwork, OpenVinoNetwork
 from macaron_tf.engines.session import SessionModel
-from macaron_tf.engines.warm_up import typical
+from macaron_tf.engines.warm_up import typical_inputs
 from macaron_tf.errors import UserError, first_line
 from macaron_tf.io.serving import EXTRA, cause_of, failed_check
 from macaron_tf.tasks.base import OnePass, TaskKind
@@ -171,7 +171,7 @@ class Certificate:
         strings = dict(zip(self.task.texts, texts or self._answers[0][0], strict=True))
         inputs = self.task.functions()[_SIGNATURE][1].items()
         specs = {name: tf.TensorSpec([count], dtype) for name, dtype in inputs}
-        return {name: typical(name, spec, strings.get(name, "")) for name, spec in specs.items()}
+        return typical_inputs(specs, **strings)
 
     def _saved_model_row(self, folder: pathlib.Path, model: SessionModel) -> dict[str, Any]:
         in_bfloat16 = self.task.network.compute_dtype == "bfloat16"

@@ -22,14 +22,10 @@ from macaron_tf.io.paths import read_json, refuse_damage
 
 NETWORK, RECORD = "network.tflite", "network.json"
 DECODER = "decode.tflite"  # see `lite_decoding`
+SIGNATURE = "length_{}"  # the signature of `NETWORK` for rows with this number of token ids
 _MAX_THREADS = 4  # maximum; more threads do not speed up matrix products with few rows
 _PADDING_OUTPUT = -1e9  # output at padded positions; evaluation uses the same value
 Arrays = Mapping[str, np.ndarray]
-
-
-def signature_of(length: int) -> str:
-    """Returns the name of the signature for rows with `length` token ids."""
-    return f"length_{length}"
 
 
 class LiteFile:
@@ -98,7 +94,7 @@ class LiteNetwork(LiteFile):
         self.inputs: Mapping[str, list[int]] = self._record["inputs"]
         with refuse_damage(self._path, "export the model again"):
             self._runners = {
-                length: self._interpreter.get_signature_runner(signature_of(length))
+                length: self._interpreter.get_signature_runner(SIGNATURE.format(length))
                 for length in self.lengths
             }
 

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from macaron_tf.engines.graph import TaskGraph, under_policy
-from macaron_tf.engines.lite import NETWORK, RECORD, LiteModel, LiteNetwork, signature_of
+from macaron_tf.engines.lite import NETWORK, RECORD, SIGNATURE, LiteModel, LiteNetwork
 from macaron_tf.engines.networks import TaskNetwork, require_one_pass
 from macaron_tf.engines.session import STEPS, SessionModel
 from macaron_tf.errors import UserError, first_line
@@ -37,7 +37,7 @@ def write_lite(network: TaskNetwork, folder: pathlib.Path, precision: str) -> Li
     lengths = _lengths(task.longest)
     with under_policy(task.network, "float32", "LiteRT: the network"):
         functions = [_traced_network(task, network.rows, length) for length in lengths]
-        signatures = dict(zip(map(signature_of, lengths), functions, strict=True))
+        signatures = dict(zip(map(SIGNATURE.format, lengths), functions, strict=True))
         contents = lite_file(signatures, task.network, precision)
     (folder / NETWORK).write_bytes(contents)
     short, long = (f.structured_outputs["computed"].shape for f in (functions[0], functions[-1]))

@@ -51,7 +51,8 @@ class SessionModel:
         """Runs a signature, and returns a dict mapping output name to array.
 
         This method is thread-safe. TensorFlow releases Python's global interpreter lock (GIL)
-        during the run. See `ExportedModel.run` for the errors.
+        during the run. It raises a KeyError if the model has no such signature or an input is
+        missing, and an InvalidArgumentError if the model does not accept the value of an input.
         """
         definition = self.signature_defs[signature]
         outputs = self._calls[signature](*(inputs[name] for name in sorted(definition.inputs)))

@@ -70,23 +70,21 @@ def _field(number: int, value: bytes) -> bytes:
     return head + bytes([size]) + value
 
 
-def typical_inputs(specs: Mapping[str, tf.TensorSpec], text: str = EXAMPLE) -> dict:
-    """Returns an array with a typical value of one row for each input.
+def typical_inputs(
+    specs: Mapping[str, tf.TensorSpec], text: str = EXAMPLE, **texts: str
+) -> dict[str, np.ndarray]:
+    """Returns an array with a typical value for each input.
 
-    The value of a text input is `text`. The input `question` gets an example question instead.
+    The value of a string input is the one of `texts` with its name, an example question for the
+    input `question`, or else `text`. The value of any other input is 20 for `max_tokens`, the
+    default from `CONTROLS` for an input such as `temperature`, and otherwise 0. Dimensions of
+    unknown size become 1.
     """
-    texts = {"question": EXAMPLE_QUESTION}
-    return {name: typical(name, spec, texts.get(name, text)) for name, spec in specs.items()}
-
-
-def typical(name: str, spec: tf.TensorSpec, text: str) -> np.ndarray:
-    """Returns an array with a typical value of an input.
-
-    The array contains `text` for a string input, 20 for `max_tokens`, the default from `CONTROLS`
-    for an input such as `temperature`, and otherwise zeros. Dimensions of unknown size become 1.
-    """
-    shape = [1 if size is None else size for size in (spec.shape if spec.shape.rank else ())]
-    if spec.dtype == tf.string:
-        return np.full(shape, text.encode(), dtype=np.object_)
-    value = {**CONTROLS, "max_tokens": 20}.get(name, 0)
-    return np.full(shape, value, dtype=spec.dtype.as_numpy_dtype)
+    texts = {"question": EXAMPLE_QUESTION, **texts}
+    numbers, arrays = {**CONTROLS, "max_tokens": 20}, {}
+    for name, spec in specs.items():
+        shape = [1 if size is None else size for size in (spec.shape if spec.shape.rank else ())]
+        is_text = spec.dtype == tf.string
+        value = texts.get(name, text).encode() if is_text else numbers.get(name, 0)
+        arrays[name] = np.full(shape, value, spec.dtype.as_numpy_dtype)
+    return arrays

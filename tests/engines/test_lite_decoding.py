@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from export.server.servable import Servable
 from macaron_tf.decoding import BeamSearchConfig, Prompts, Rules, SamplingConfig, generate
 from macaron_tf.decoding.translator import translate_ids
 from macaron_tf.engines import certificate
-from macaron_tf.engines.exported import ExportedModel, find_version
 from macaron_tf.engines.lite_decoding import DECODER, RECORD, LiteDecoder, convert_decoder
 from macaron_tf.io.serving import CONTROLS, as_rows, failed_check
 from macaron_tf.model import Pretrained
@@ -236,7 +236,6 @@ def test_refusals(tmp_path):
     model = Pretrained(windowed, vocabulary=VOCABULARY, name="made")
     refuses("LiteRT cannot decode with windows", model.export, tmp_path / "out", lite="fp32")
     assert not [*(tmp_path / "out").glob("*")]
-    refuses("contains no exported model", find_version, tmp_path)
 
 
 @pytest.mark.slow
@@ -270,7 +269,7 @@ def test_exports_decode_in_lite(tmp_path, monkeypatch, model, options):
     [_, row] = record["certificate"]
     assert 2 <= row["texts"] <= 4 and row["difference"] < 1e-4 and row["log_prob"] < 1e-3
     expected = model.predict(texts, **options)
-    opened = ExportedModel(find_version(tmp_path))
+    opened = Servable(version, 1)
     dtypes = {name: dtype.as_numpy_dtype for name, dtype in model.task.inputs.items()}
     given = {name: [value] * len(texts) for name, value in {**CONTROLS, **options}.items()}
     given["text"] = [*map(str.encode, texts)]

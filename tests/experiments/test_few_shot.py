@@ -12,7 +12,7 @@ import pytest
 
 from experiments.few_shot import tasks
 from experiments.few_shot.commands import main
-from experiments.few_shot.evaluate import Asker, evaluate
+from experiments.few_shot.evaluate import ask, evaluate
 from macaron_tf.data.sources.names import Source
 from macaron_tf.data.tasks.definitions import TASKS
 from macaron_tf.data.tasks.examples import Examples
@@ -105,15 +105,13 @@ def test_a_prompt_and_its_answer_have_the_ids_of_the_whole_text():
         # The second answer is less probable, but not per token.
         return types.SimpleNamespace(log_probs=-np.array([3.0, 4.0]), lengths=np.array([1, 2]))
 
-    scorer = types.SimpleNamespace(score=score)
-    task = types.SimpleNamespace(window=500, scorer=lambda window: scorer)
-    asker = Asker(types.SimpleNamespace(vocabulary=vocabulary, task=task))
+    scorer = types.SimpleNamespace(score=score, window=500, vocabulary=vocabulary)
     prompts = [tasks.Prompt("Question: o o\nAnswer:", "Paris", 0)]
     asked = tasks.PromptTask("places", prompts, prompts, ("Paris", "a cat"))
     prompt = "Question: o o Answer:"
     for shown in ("", f"{prompt} Paris "):
         pairs.clear()
-        assert asker.ask(asked, prompts[: bool(shown)])["score"] == 0.0
+        assert ask(scorer, asked, prompts[: bool(shown)])["score"] == 0.0
         for answer, (context, ids) in zip((" Paris", " a cat"), pairs[:2], strict=True):
             assert [*context, *ids] == vocabulary.processor.encode(shown + prompt + answer)
             assert "".join(map(vocabulary.piece_name, ids)) == answer

@@ -19,8 +19,7 @@ import tensorflow as tf
 
 from export.server import versions
 from export.server.errors import ServingError, from_exception
-from export.server.versions import Versions
-from macaron_tf.engines.exported import find_versions
+from export.server.versions import Versions, find_versions
 from macaron_tf.engines.saved_model import write_version
 from macaron_tf.io import paths as storage
 from tests import ram_paths
