@@ -159,11 +159,6 @@ class Recipe(Settings):
         record = dataclasses.asdict(self)
         return bool(imported_names(record) or source_names(record))
 
-    @property
-    def model_name(self) -> str:
-        """The model's name in the catalog, followed by the sizes that `model_options` changes."""
-        return catalog.sized_name(self.model, dict(self.model_options))
-
     def read_start(self, inputs: "Inputs", earlier: "Run | None") -> typing.Any:
         """Loads the pre-trained model that `init` names, for `started` and `plan`.
 

@@ -14,6 +14,7 @@ from macaron_tf.distribution import Workers, emulates_bfloat16, is_tpu
 from macaron_tf.errors import UserError, out_of_memory, warn
 from macaron_tf.io.paths import as_path
 from macaron_tf.io.progress import track
+from macaron_tf.models import catalog
 from macaron_tf.runs.recipe import Recipe, override, warn_unread
 from macaron_tf.runs.run import DIVERGED, FLAGS, Inputs, Plan, Run, refuse_flags, write_json
 from macaron_tf.text.base import check_vocabulary
@@ -134,7 +135,8 @@ class Trainer:
         model.evaluation_memory = recipe.memory(network, "evaluation")
         if plan.note is not None:
             size = f"{network.count_params():,} parameters"
-            print(f"{recipe.model_name}: {size}{plan.note}", flush=True)
+            name = catalog.sized_name(recipe.model, dict(recipe.model_options))
+            print(f"{name}: {size}{plan.note}", flush=True)
         holds_lock = False  # becomes True when this process holds the folder's lock
 
         def on_start() -> None:

@@ -22,7 +22,6 @@ from macaron_tf.models.config import (
 )
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.language_model import LanguageModel
-from macaron_tf.settings import Settings
 from macaron_tf.special import SPECIAL, Special
 
 VOCABULARY = "vocabulary"  # subfolder of a model's folder
@@ -144,7 +143,12 @@ class ModelParts:
             special = dataclasses.replace(self.special, pad=self.config.pad_id)
             object.__setattr__(self, "special", special)
         if isinstance(self.network, Model) and not self.model:
-            object.__setattr__(self, "model", _catalog_name(self.network.config))
+            config, name = self.network.config, ""
+            if isinstance(config, EncoderDecoderConfig):
+                name = "transformer_base"
+            elif isinstance(config, EncoderConfig):
+                name = "gpt2_base" if config.causal else "bert_base"
+            object.__setattr__(self, "model", name)
         if isinstance(self.network, LanguageModel) and self.objective is None:
             object.__setattr__(self, "objective", "causal_language")
 
@@ -214,12 +218,3 @@ class ModelParts:
 
 # Names of the fields that model.json stores unchanged under `usage`.
 USAGE = tuple(f.name for f in dataclasses.fields(ModelParts) if f.name not in _NOT_IN_USAGE)
-
-
-def _catalog_name(config: Settings) -> str:
-    """Returns the catalog model to which `model_options` compares a configuration, or ""."""
-    if isinstance(config, EncoderDecoderConfig):
-        return "transformer_base"
-    if isinstance(config, EncoderConfig):
-        return "gpt2_base" if config.causal else "bert_base"
-    return ""
