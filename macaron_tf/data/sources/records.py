@@ -159,7 +159,10 @@ def table_records(path: epath.Path, header: Sequence[str] | None = None) -> Reco
 def file_records(kind: str, paths: Sequence[epath.Path]) -> Records:
     """Opens JSON Lines (`jsonl`), Parquet (`parquet`) or saved Arrow files (`datasets`)."""
     if kind == "jsonl":
-        names, classes = tuple(next(_json_objects(paths[0]), (0, {}))[1]), {}
+        first = next((record for path in paths for _, record in _json_objects(path)), None)
+        if first is None:
+            raise UserError(f"{paths[0]} contains no records: give another file")
+        names, classes = tuple(first), {}
     else:
         with _open_table(kind, paths[0]) as (schema, _):
             names, classes = tuple(schema.names), _classes_of(schema)

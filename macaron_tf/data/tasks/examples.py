@@ -162,7 +162,7 @@ def _tfds_rows(task: Task, names: str, split: str, tfds, language: str | None) -
         classes = records.class_names.get(task.label) or task.labels
         if {*classes} != {*task.labels}:
             found = f"{records.place} has the classes {', '.join(classes)}"
-            raise UserError(f"{found}, but the task {task.name!r} {', '.join(task.labels)}")
+            raise UserError(f"{found}, but the task {task.name!r} has {', '.join(task.labels)}")
         for where, values in records.rows(fields):
             record = dict(zip(fields, values, strict=True))
             index = record.get(_INDEX)
