@@ -13,7 +13,7 @@ from macaron_tf.data.buckets import in_parts
 from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource
 from macaron_tf.data.sources import readers
 from macaron_tf.data.sources.names import Source
-from macaron_tf.data.sources.readers import count_texts, parse_documents
+from macaron_tf.data.sources.readers import count_texts, parse_texts
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
 from macaron_tf.io.progress import Progress
@@ -44,7 +44,7 @@ def open_source(
         if not texts:
             raise UserError(f"{source.source} contains no pair with text on both sides")
     else:
-        parsed = parse_documents(source.source)
+        parsed = parse_texts(source.source)
         if parsed.is_embedded and source.language not in (None, parsed.location):
             raise UserError(f"{parsed} is not in {source.language!r}")
         texts = readers.documents(source.source, source.split, tfds, source.language)
@@ -60,7 +60,7 @@ def source_parts(source: CorpusSource, tfds: Tfds | None = None) -> list[CorpusS
     """
     if source.is_translation:
         return [source]
-    parsed = parse_documents(source.source)
+    parsed = parse_texts(source.source)
     # A file inside the folder of a `datasets:` source cannot be opened as a dataset.
     if parsed.kind.startswith("text") or parsed.kind in ("jsonl", "parquet"):
         paths = list(map(str, readers.source_files(source.source, source.split)))

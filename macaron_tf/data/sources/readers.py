@@ -49,21 +49,21 @@ def stream_pairs(
         Iterator of (source, target) texts in the order of the source. The texts are not cleaned,
         but lines of files have no line ends.
     """
-    parsed, languages = parse_source(source, forms.PAIR_FORMS), (source_lang, target_lang)
+    parsed, languages = parse_texts(source, paired=True), (source_lang, target_lang)
     if isinstance(split, HeldOut):
         return split.select(lambda: stream_pairs(source, "all", *languages, tfds), source)
     if parsed.kind == "tfds":
         prepared = open_set(parsed.location, split, tfds, languages)
         return (tuple(record.values()) for _, record in prepared.rows(languages))
     if parsed.kind == "text":
-        return _aligned_lines(_aligned_paths(parsed, split))
+        return _aligned_lines(source_files(source, split, languages))
     if parsed.kind == "python":
         return map(tuple, _function_items(parsed, split, tfds))
     if parsed.is_embedded:
         return iter(homeassistant.read_homeassistant(parsed.location or None, split, *languages))
     if parsed.kind == "tsv":  # the file has no header, and its cells need no check of their type
         return (tuple(cells) for _, cells in table_records(parsed.path(split), _SIDES).rows(_SIDES))
-    records = file_records(parsed.kind, _record_files(parsed, split))
+    records = file_records(parsed.kind, source_files(source, split, languages))
     fields = _pair_fields(parsed, records.fields, languages)
     return (tuple(texts) for _, texts in records.strings(fields))
 
@@ -92,7 +92,8 @@ def count_texts(
         require decoding or decompressing them. For a `tsv:` source of pairs, the result is the
         number of lines, which may exceed the pair count.
     """
-    parsed, paired = _parse(source, languages), len(languages) == 2
+    paired = len(languages) == 2
+    parsed = parse_texts(source, paired)
     if parsed.kind == "tfds":
         return open_set(parsed.location, split, tfds, tuple(languages) if paired else None).count
     if parsed.kind not in ("text", "tsv") or isinstance(split, HeldOut):
@@ -107,12 +108,6 @@ def count_texts(
     return counts[0]
 
 
-def _parse(source: str, languages: Sequence[str]) -> Source:
-    return (
-        parse_source(source, forms.PAIR_FORMS) if len(languages) == 2 else parse_documents(source)
-    )
-
-
 def source_files(
     source: str, split: Split, languages: Sequence[str] = (), tfds: Tfds | None = None
 ) -> list[epath.Path]:
@@ -123,7 +118,8 @@ def source_files(
     This function does not check whether the files of a `text:` or `tsv:` source of translation
     pairs exist.
     """
-    parsed, paired = _parse(source, languages), len(languages) == 2
+    paired = len(languages) == 2
+    parsed = parse_texts(source, paired)
     if parsed.is_embedded:
         return []
     if parsed.kind == "tfds":
@@ -131,11 +127,13 @@ def source_files(
         return [path for path in sorted(folder.iterdir()) if path.is_file()]
     if parsed.kind == "python":
         return [storage.as_path(source_function(parsed, tfds).__code__.co_filename)]
-    if parsed.kind in RECORD_KINDS:
-        return _record_files(parsed, split)
-    if not paired:
-        return _matching_files(parsed, split)
-    return _aligned_paths(parsed, split) if parsed.kind == "text" else [parsed.path(split)]
+    if parsed.kind == "datasets":
+        return saved_files(parsed, split)
+    if paired and parsed.kind == "text":
+        if len([*filter(None, parsed.location.split(","))]) != 2:
+            raise UserError(f"'{parsed}' does not have the form text:SOURCE_FILE,TARGET_FILE")
+        return parsed.paths(split)
+    return [parsed.path(split)] if parsed.kind == "tsv" else _matching_files(parsed, split)
 
 
 def source_stamps(
@@ -159,17 +157,10 @@ def source_fingerprint(
     The hash covers the source type, the split, the languages, the field names or the name of the
     Python function, and the path, size and modification time of each file.
     """
-    parsed = parse_source(source, forms.PAIR_FORMS)
+    parsed = parse_texts(source, paired=True)
     states = source_stamps(source, split, languages, tfds, lambda files: [*map(state_stamp, files)])
     record = [parsed.kind, states, split, *languages, parsed.selection]
     return hashlib.sha256(json.dumps(record, default=vars).encode()).hexdigest()
-
-
-def _aligned_paths(source: Source, split: str) -> list[epath.Path]:
-    names = source.location.split(",")
-    if len(names) != 2 or not all(names):
-        raise UserError(f"'{source}' does not have the form text:SOURCE_FILE,TARGET_FILE")
-    return source.paths(split)
 
 
 def _aligned_lines(paths: Sequence[epath.Path]) -> Iterator[tuple[str, str]]:
@@ -188,13 +179,6 @@ def _check_equal(paths: Sequence[epath.Path], counts: Sequence[int]) -> None:
         raise UserError(f"{paths[0]} and {paths[1]} have {counts[0]} and {counts[1]} lines")
 
 
-def _record_files(source: Source, split: Split) -> list[epath.Path]:
-    split = "all" if isinstance(split, HeldOut) else split
-    if source.kind == "datasets":
-        return saved_files(source, split)
-    return _matching_files(source, split)
-
-
 def _function_items(source: Source, split: str, tfds: Tfds | None) -> Iterator:
     yield from call_user_code(source.location, source_function(source, tfds), split)
 
@@ -211,7 +195,7 @@ def documents(
         language: code of the language to read if the source is a TFDS dataset of translation pairs.
             Each text in this language is then a document.
     """
-    parsed = parse_documents(source)
+    parsed = parse_texts(source)
     if parsed.kind == "tfds":
         prepared = open_set(parsed.location, split, tfds)
         field = _text_field(parsed, prepared.text_fields, language)
@@ -221,11 +205,11 @@ def documents(
     elif parsed.kind == "python":
         texts = _function_items(parsed, split, tfds)
     elif parsed.kind in RECORD_KINDS:
-        records = file_records(parsed.kind, _record_files(parsed, split))
+        records = file_records(parsed.kind, source_files(source, split))
         field = _text_field(parsed, records.fields)
         texts = (text for _, [text] in records.strings([field]))
     else:
-        return _file_documents(parsed.kind, _matching_files(parsed, split))
+        return _file_documents(parsed.kind, source_files(source, split))
     return _not_blank(texts, f"{source}, split {split!r}")
 
 
@@ -239,7 +223,10 @@ def _text_field(source: Source, names: Sequence[str], language: str | None = Non
     return fields[0]
 
 
-def parse_documents(source: str) -> Source:
+def parse_texts(source: str, paired: bool = False) -> Source:
+    """Parses the name of a source of documents, or of translation pairs."""
+    if paired:
+        return parse_source(source, forms.PAIR_FORMS)
     return parse_source(source, forms.DOCUMENT_FORMS, "documents")
 
 
