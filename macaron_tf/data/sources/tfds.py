@@ -268,8 +268,8 @@ def _by_hand(name: str, root: epath.Path) -> str:
 
 def _has_builder(name: str) -> bool:
     """Returns whether the installed TFDS or this library has a builder for a dataset."""
-    tfds_builders = import_tfds().list_builders(with_community_datasets=False)
-    return parse_tfds(name)[0] in (*tfds_builders, *_added_builders())
+    _added_builders()  # registers them with TFDS
+    return parse_tfds(name)[0] in import_tfds().list_builders(with_community_datasets=False)
 
 
 def _added_builders() -> dict[str, Any]:

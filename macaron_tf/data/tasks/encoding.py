@@ -231,23 +231,19 @@ def encode_examples(
     A multiple-choice example becomes one row per choice, encoded by `encode_choices`. Every other
     example becomes one row, encoded by `encode_pairs`.
     """
-    contexts, *choices = examples.texts
-    count = len(choices) or 1
-    first, questions, second = contexts, examples.questions, choices[0] if choices else None
-    if count > 1:
-        first, questions = (
-            texts and [text for text in texts for _ in range(count)] for texts in (first, questions)
-        )
-        second = [text for texts in zip(*choices, strict=True) for text in texts]
+    count = max(len(examples.texts) - 1, 1)
 
     def encode(part: slice) -> tuple:
-        if count > 1:
-            texts = (rows and tf.constant(rows[part]) for rows in (first, questions, second))
-            return encode_choices(vocabulary, *texts, max_length, causal), ()
-        texts = first[part], second and second[part]
-        return encode_pairs(vocabulary, *texts, max_length, causal, language, special), ()
+        first, *others = (texts[part] for texts in examples.texts)
+        if count == 1:
+            texts = first, others[0] if others else None
+            return encode_pairs(vocabulary, *texts, max_length, causal, language, special), ()
+        contexts, choices = tf.repeat(tf.constant(first), count), tf.stack(others, axis=1)
+        questions = examples.questions and tf.repeat(examples.questions[part], count)
+        texts = contexts, questions, tf.reshape(choices, [-1])  # (N R,) each
+        return encode_choices(vocabulary, *texts, max_length, causal), ()
 
-    fields, _ = encode_parts(len(first), encode, vocabulary)
+    fields, _ = encode_parts(len(examples), encode, vocabulary)
     fields |= {"labels": examples.labels, "max_length": max_length}
     return EncodedExamples(**fields, rows_per_example=count, language_id=language_id)
 
