@@ -5,7 +5,6 @@ scratch folder inside the folder of the corpus. The process that started the pip
 tokens and writes the corpus, as `writing.prepare` does without Beam. The files are the same.
 """
 
-import dataclasses
 import functools
 import operator
 import pickle
@@ -55,16 +54,15 @@ def tokenized_mixture(
     except ValueError as error:
         reason = " ".join(str(error).split())
         raise UserError(f"Apache Beam rejects --beam {' '.join(options)} ({reason})") from error
-    steps = _Steps(config, out, tfds)
     try:
         with pipeline:
             (
                 pipeline
                 | "parts" >> beam.Create(parts)
                 | "deal parts" >> beam.Reshuffle()
-                | "read" >> beam.FlatMap(steps.read)
+                | "read" >> beam.FlatMap(_read, tfds)
                 | "deal text" >> beam.Reshuffle()
-                | "tokenize" >> beam.Map(steps.tokenize)
+                | "tokenize" >> beam.Map(_tokenize, config, out)
             )
     except Exception as error:
         # A runner may report the UserError of a worker only as text inside a traceback.
@@ -88,34 +86,28 @@ def _chunks(scratch: epath.Path, keys: Sequence[Key]) -> Iterator[tuple]:
         yield from pickle.loads(storage.read_bytes(scratch / "-".join(map(str, key))))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Steps:
-    """Pipeline steps, which the Beam workers run.
+# Beam may run a step twice. The second run replaces each file by the same bytes, in one atomic
+# write per file.
 
-    Beam may run a step twice. The second run replaces each file by the same bytes, in one atomic
-    write per file.
-    """
 
-    config: CorpusConfig
-    out: epath.Path
-    tfds: Tfds | None
+def _read(
+    part: tuple[Key, CorpusSource], tfds: Tfds | None
+) -> Iterator[tuple[Key, list[Document]]]:
+    """Reads a part of a source, and yields the key and the documents of each chunk."""
+    key, source = part  # the indices of the source and of the part, and a `CorpusSource`
+    find_sources(source.source)  # the process that started the pipeline has checked the name
+    documents = (Document(text, False, False, key[0]) for text in texts.open_source(source, tfds))
+    for chunk_index, chunk in enumerate(texts.chunked(documents)):
+        yield (*key, chunk_index), chunk
 
-    def read(self, part: tuple[Key, CorpusSource]) -> Iterator[tuple[Key, list[Document]]]:
-        """Reads a part of a source, and yields the key and the documents of each chunk."""
-        key, source = part  # the indices of the source and of the part, and a `CorpusSource`
-        find_sources(source.source)  # the process that started the pipeline has checked the name
-        found = texts.open_source(source, self.tfds)
-        documents = (Document(text, False, False, key[0]) for text in found)
-        for chunk_index, chunk in enumerate(texts.chunked(documents)):
-            yield (*key, chunk_index), chunk
 
-    def tokenize(self, keyed: tuple[Key, list[Document]]) -> None:
-        """Writes the line counts and the token ids of the documents of a chunk to a file."""
-        key, documents = keyed
-        lines = [texts.count_lines(document.text) for document in documents]
-        rows = [document.text for document in _packer(self.config, self.out).tokenize(documents)]
-        content = pickle.dumps(list(zip(lines, rows, strict=True)), pickle.HIGHEST_PROTOCOL)
-        storage.write_atomic(self.out / SCRATCH / "-".join(map(str, key)), content)
+def _tokenize(keyed: tuple[Key, list[Document]], config: CorpusConfig, out: epath.Path) -> None:
+    """Writes the line counts and the token ids of the documents of a chunk to a file."""
+    key, documents = keyed
+    lines = [texts.count_lines(document.text) for document in documents]
+    rows = [document.text for document in _packer(config, out).tokenize(documents)]
+    content = pickle.dumps(list(zip(lines, rows, strict=True)), pickle.HIGHEST_PROTOCOL)
+    storage.write_atomic(out / SCRATCH / "-".join(map(str, key)), content)
 
 
 @functools.cache
