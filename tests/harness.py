@@ -276,6 +276,8 @@ def check_saved(model: keras.Model, inputs, folder) -> keras.Model:
 def check_model(model: keras.Model, inputs, folder) -> None:
     """Checks that a model can be saved, infers its output shapes and runs in mixed precision.
 
+    A second build changes nothing.
+
     Args:
         model: model without dropout, which can be rebuilt from its config.
         inputs: inputs of the model's call.
@@ -283,6 +285,9 @@ def check_model(model: keras.Model, inputs, folder) -> None:
     """
     if not model.built:
         model.build()
+    weights = [id(weight) for weight in model.weights]
+    model.build()
+    assert [id(weight) for weight in model.weights] == weights
     check_saved(model, inputs, folder)
     outputs = keras.tree.flatten(keras.tree.map_structure(numpy_of, model(inputs)))
     specs = keras.tree.flatten(symbolic(model, inputs))

@@ -113,23 +113,13 @@ def test_the_language_of_a_run_goes_with_its_folder_and_its_export(tmp_path, ran
     for place in (run, saved):
         found = macaron_tf.load(place).task.serve(tf.constant(texts))["probabilities"]
         np.testing.assert_allclose(found, expected, atol=1e-6)
-    # The split that the run held out, and a table in one file.
-    (tmp_path / "other.tsv").write_bytes(table.read_bytes())
-    for source, split in (([], "validation"), (["--source", f"tsv:{tmp_path}/other.tsv"], "all")):
-        scores = tmp_path / split
-        score = ["evaluate", run, *source, "--output", scores, "--languages"]
-        ran(main, *score, "en")
-        record = scores_in(scores)
-        assert record["splits"] == [split] and [*record["metrics"]] == ["en"]
-    refused(main, [*score, "en", "de"], "has identical texts for the languages en and de", tmp_path)
+    score = ["evaluate", run, "--languages", "en", "de"]
+    refused(main, score, "has identical texts for the languages en and de", tmp_path)
     lines = ["predict", run, "--input", tmp_path / "lines.txt", "--set"]
     (tmp_path / "lines.txt").write_text("\n".join(texts), encoding="utf-8")
     for code, outputs in (("de", expected), ("en", english)):
         said = ran(main, *lines, f"language={code}").out
         answers = [line.split("\t")[1] for line in said.splitlines()]
         np.testing.assert_allclose(np.array(answers, float), outputs[:, 0], atol=1e-4)
-    french = [*lines, "language=fr"]
-    refused(main, french, "language='fr' is not a language of the model", tmp_path)
-    refused(main, ["evaluate", run, "--split", "test"], "has no split 'test': choose", tmp_path)
     tags = ["train", "finetune:conll2003", tmp_path / "tags", *given]
     refused(main, tags, "'de' applies only to classification tasks, not conll2003", tmp_path)

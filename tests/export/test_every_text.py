@@ -205,7 +205,8 @@ def write_elmo(path, vocabulary):
 
 def language_model(model: str, *settings: str) -> Callable:
     def write(path, vocabulary):
-        every = [*toy_settings("text:x", recipe="" if model == "gpt2_tiny" else model), *settings]
+        two_stacks = model if model.startswith(("t5", "bart")) else ""
+        every = [*toy_settings("text:x", recipe=two_stacks), *settings]
         every = [one for one in every if not one.startswith("corpus.sequence_length")]
         if model == "t5_tiny":  # 10,000 characters with one head halve the memory
             every.append("model.num_heads=1")
@@ -280,6 +281,13 @@ KINDS = {
     "elmo": Kind("uncased", write_elmo, layers),
     "continues": generates("bytes", language_model("gpt2_tiny"), DRAWN),
     "continues_words": generates("cased", language_model("gpt2_tiny"), GREEDY),
+    "continues_memory": generates(
+        "bytes",
+        language_model(
+            "transformer_xl_tiny", "model.block=swish_rnn", "model.adaptive_cutoffs=9,16"
+        ),
+        DRAWN,
+    ),
     "continues_pieces": generates("pieces", language_model("gpt2_tiny"), DRAWN),
     "fills_t5": generates("unigram", language_model("t5_tiny"), DRAWN),
     "fills_bart": generates("pieces", language_model("bart_tiny"), GREEDY),

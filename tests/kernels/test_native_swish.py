@@ -91,17 +91,6 @@ def test_gates_over_all_magnitudes(gate):
     np.testing.assert_allclose(slope[finite], exact_slope[finite], rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("gate", [None, "gelu"])
-@pytest.mark.parametrize("batch, length", [(0, 4), (2, 0)])
-def test_nothing_in_gives_nothing_out_and_zero_gradients(gate, batch, length):
-    given = inputs(length, 5, 2, gate, masked=True, batch=batch)
-    arguments = (*given[:2], 2, gate, *given[2:])
-    y, dx, *others = with_gradients(run_native, "float32", *arguments)
-    assert y.shape == (batch, length, 5) and dx.shape == given[0].shape
-    for gradient in others:
-        np.testing.assert_array_equal(gradient, np.zeros(gradient.shape))
-
-
 def test_a_step_longer_than_the_sequence_leaves_the_rest_of_the_start_alone():
     given = inputs(2, 5, 2**20, None)
     long, whole = (run_native(*given[:2], step_size, None) for step_size in (2**20, 2))

@@ -92,29 +92,6 @@ def test_a_cache_of_the_window_gives_what_the_whole_text_gives(window, room):
         assert cache[0].shape[3] == min(length, window)
 
 
-def test_masks_of_every_rank_say_the_same():
-    x, layer = normal(2, 5, 8), MultiHeadAttention(2)
-    keys = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
-    by_rank = [
-        keys,
-        np.broadcast_to(keys[:, None, :], (2, 5, 5)),
-        np.broadcast_to(keys[:, None, None, :], (2, 2, 5, 5)),
-    ]
-    outputs = [np.asarray(layer(x, attention_mask=mask)) for mask in by_rank]
-    np.testing.assert_array_equal(outputs[0], outputs[1])
-    np.testing.assert_array_equal(outputs[0], outputs[2])
-    rejects("must have rank 2, 3 or 4", layer, x, attention_mask=keys[0])
-
-
-def test_beams_attend_the_memory_as_queries():
-    x, memory, layer = normal(2, 3, 8), normal(2, 5, 8, seed=1), MultiHeadAttention(2, cross=True)
-    mask = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
-    whole = np.asarray(layer(x, memory, attention_mask=mask))
-    # `(B, K, D) -> (B K, D)`, as in decoding
-    y, _ = layer.mix(x.reshape(-1, 8), Context(memory_mask=mask), layer.project_memory(memory))
-    np.testing.assert_allclose(np.asarray(y).reshape(x.shape), whole, atol=1e-6)
-
-
 def buckets(distance, **options):
     """Returns the layer's bucket for each distance from -`distance` to `distance`."""
     layer = RelativePositionBias(2, **options)
@@ -151,17 +128,6 @@ def test_buckets_are_hugging_faces(bidirectional, num_buckets, max_distance):
     options["bidirectional"] = bidirectional
     expected = t5.T5Attention._relative_position_bucket(torch.arange(-512, 513), **options)
     np.testing.assert_array_equal(buckets(512, **options), expected.numpy())
-
-
-def test_fewer_queries_are_the_last_positions():
-    layer = RelativePositionBias(3, initializer="random_normal")
-    layer.build()
-    whole = numpy_of(layer(query_length=9, key_length=9))
-    assert whole.shape == (1, 3, 9, 9)
-    np.testing.assert_array_equal(layer(query_length=2, key_length=9), whole[:, :, -2:])
-    lengths = {"query_length": tf.constant(2), "key_length": tf.constant(9)}
-    found = tf.function(lambda: layer(**lengths))()
-    np.testing.assert_array_equal(found, whole[:, :, -2:])
 
 
 @pytest.mark.parametrize("relative_bias", ["shared", "per_layer"])

@@ -44,7 +44,6 @@ def test_dropout_comes_before_the_step_size_and_spares_the_skip():
 
 OPTIONS = {"num_heads": 2, "feed_forward_dim": 16}
 DECODER = {**OPTIONS, "causal": True, "cross_attention": True}
-ATTENTIVE = ["macaron", "swish_rnn", "transformer"]
 
 
 POST = {**OPTIONS, "norm": "post", "rnn_step_size": 2}

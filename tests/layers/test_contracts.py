@@ -199,6 +199,7 @@ def test_xla_gives_the_same_numbers_and_gradients(kind, options, x, mask, policy
         (lambda: activation("geluu"), "geluu"),
         (lambda: RelativeAttention(2, cross=True), "has no cross, window"),
         (lambda: layers.MultiHeadAttention(3)(X), "hidden_dim=8 is not a multiple of num_heads=3"),
+        (lambda: layers.MultiHeadAttention(2)(X, attention_mask=REAL[0]), "have rank 2, 3 or 4"),
         *[
             (lambda n=n: layers.RelativePositionBias(2, n), f"num_buckets={n} must be a positive")
             for n in (30, 2, 0)

@@ -14,7 +14,7 @@ from experiments import registry
 from macaron_tf.layers.blocks import BLOCKS, MacaronBlock
 from macaron_tf.layers.heads import Pooling
 from macaron_tf.models import Encoder, EncoderConfig, EncoderTokenClassifier
-from tests.harness import built, check_saved, gelu, ids, numpy_of, rejects, weights_of
+from tests.harness import built, check_saved, gelu, ids, numpy_of, weights_of
 from tests.toys.marks import slow
 
 PARTS = {
@@ -132,32 +132,6 @@ def test_step_sizes_that_differ_are_shared_among_equals():
     blocks = built(Encoder, config).stack.blocks
     weights = [[id(weight) for weight in block.weights] for block in blocks]
     assert weights[0] == weights[2] != weights[1] == weights[3]
-
-
-@pytest.mark.parametrize(
-    ("name", "neutral", "other"),
-    [
-        ("segment_ids", [0] * 8, [1] * 8),
-        ("language_ids", [0] * 8, [0] * 4 + [1] * 4),
-        ("position_ids", range(8), [0, 1, 2, 3] * 2),
-    ],
-)
-def test_ids_of_segments_languages_and_positions_count(name, neutral, other):
-    encoder, tokens = built(Encoder, tiny(num_languages=2)), {"token_ids": tf.constant(IDS[1:])}
-    plain, neutral, other = (
-        numpy_of(encoder({**tokens, **({name: tf.constant([list(more)])} if more else {})}))
-        for more in (None, neutral, other)
-    )
-    np.testing.assert_array_equal(neutral, plain)
-    assert np.abs(other - plain).max() > 1e-3
-
-
-def test_shared_embeddings_are_one_table():
-    first = built(Encoder, tiny(embedding_dim=6))
-    narrow = tiny(embedding_dim=6, hidden_dim=4, num_layers=1)
-    second = built(Encoder, narrow, first.embeddings)
-    assert second.embeddings is first.embeddings
-    rejects("embedding_dim=8 must be 6", Encoder, tiny(), first.embeddings)
 
 
 def test_scaled_outputs_start_narrower_by_the_root_of_the_sublayers():

@@ -8,7 +8,7 @@ from keras import ops
 from macaron_tf import models
 from macaron_tf.layers import MultiHeadAttention
 from macaron_tf.models import encoder_decoder
-from tests.harness import built, ids, rejects
+from tests.harness import built, ids
 from tests.toys.marks import slow, thorough
 
 SHAPES = {
@@ -87,6 +87,7 @@ def test_masks_by_the_names_of_other_libraries(options):
         *((system, {}) for system in ("transformer_tiny", "t5_tiny", "bart_tiny")),
         ("transformer_tiny", {"scheme": "channels, memory/2 by heun, tokens, memory/2 again"}),
         ("macaron_tiny", MODERN),
+        ("bart_tiny", OWN_SOURCE),
         *thorough(*LATER),
         *slow(*LAST),
     ],
@@ -113,22 +114,6 @@ def test_cached_decoding_equals_uncached_and_no_future_leaks(system, options):
     found = np.asarray(model(wide))
     np.testing.assert_allclose(found[:3, :6], whole, atol=2e-5)
     assert np.isfinite(found).all()
-
-
-def test_encoder_looks_both_ways_and_the_table_is_one():
-    model = small("t5_tiny")
-    [encoder_bias], [decoder_bias] = model.encoder.biases, model.decoder.biases
-    assert encoder_bias.bidirectional and not decoder_bias.bidirectional
-    hidden = np.random.default_rng(0).normal(size=(1, 2, 16)).astype("float32")
-    table = np.asarray(model.embedding.table)
-    np.testing.assert_allclose(model.logits(hidden), hidden / 4 @ table.T, atol=1e-5)
-    bart = small("bart_tiny")
-    expected = hidden @ np.asarray(bart.embedding.table).T + np.asarray(bart.logits_bias)
-    np.testing.assert_allclose(bart.logits(hidden), expected, atol=1e-5)
-    sides = bart.source_embeddings, bart.target_embeddings
-    assert all(side.tokens is bart.embedding for side in sides)
-    assert sides[0].position_layer is not sides[1].position_layer
-    rejects("=9 is too long: give at most 8", bart.init_decode, inputs()["source"], 1, 9)
 
 
 def test_unscaled_queries_start_narrower():
@@ -177,13 +162,7 @@ def test_a_source_of_another_vocabulary_has_an_encoder_of_its_own(system, block)
     x = model.source_embeddings(source, vectors=read)
     expected = model.encoder(x, mask=ops.not_equal(source, 0))
     np.testing.assert_allclose(np.asarray(model.encode(source)), np.asarray(expected), atol=1e-6)
-    logits = model({"source": source, "target": target})
-    assert tuple(logits.shape) == (2, 5, 24)
-    # Cached decoding reads the source the same way.
-    context, cache = model.init_decode(source, 1, 5)
-    for t in range(5):
-        step, cache = model.decode_step(target[:, t : t + 1], t, context, cache)
-        np.testing.assert_allclose(np.asarray(step[:, 0]), np.asarray(logits[:, t]), atol=1e-4)
+    assert tuple(model({"source": source, "target": target}).shape) == (2, 5, 24)
 
 
 def test_the_source_encoder_is_all_that_is_added():

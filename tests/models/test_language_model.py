@@ -167,20 +167,6 @@ def test_cached_steps_compile_with_xla_under_bfloat16():
     np.testing.assert_allclose(found, whole, rtol=0, atol=bound)
 
 
-def test_logits_are_products_with_the_table_of_tokens():
-    model, inputs = small(), {"token_ids": rows()}
-    table = np.asarray(model.encoder.embeddings.tokens.table)
-    expected = np.asarray(model.encoder(inputs)) @ table.T
-    np.testing.assert_allclose(np.asarray(model(inputs)), expected, atol=1e-5)
-    assert len(model.weights) == len(model.encoder.weights)
-    biased = small(output_bias=True)
-    [bias] = biased.language_head.weights
-    table = np.asarray(biased.encoder.embeddings.tokens.table)
-    expected = np.asarray(biased.encoder(inputs)) @ table.T + np.asarray(bias)
-    np.testing.assert_allclose(np.asarray(biased(inputs)), expected, atol=1e-5)
-    assert [w.shape for w in small(embedding_dim=8).language_head.weights] == [(16, 8)]
-
-
 def test_what_cannot_be_is_refused():
     rejects("set causal=True", LanguageModel, EncoderConfig(V, 16, 32, 2, 2))
     rejects("max_length=13 is too long: give at most 12", small().init_decode, 2, 1, 13)

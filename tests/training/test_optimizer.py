@@ -1,20 +1,22 @@
-"""Tests of training settings, schedules and optimizers."""
+"""Tests of training settings, schedules and optimizers, also Keras's and user-defined ones."""
 
 import dataclasses
 import importlib
 import math
 import pathlib
+import sys
 
 import keras
 import numpy as np
 import pytest
 
+from macaron_tf.models import catalog
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.optimizer import FusedAdam, WarmupSchedule, make_optimizer
 from macaron_tf.variables import declare
 from tests import walk
 from tests.harness import refuses
-from tests.toys.training import updated, variables_of
+from tests.toys.training import CONFIG, StopAt, assert_same, killed, run, updated, variables_of
 
 
 @pytest.mark.parametrize(
@@ -31,6 +33,7 @@ def test_a_schedules_end_is_below_its_peak(schedule, end, said):
 
 PEAK = 1.5e-3  # of `TrainingConfig()`, which has fairseq's inverse square root and 8,000 steps up
 SCHEDULE = {"learning_rate": 1e-3, "warmup_steps": 100, "max_steps": 1000}
+PLAIN = {"learning_rate": 0.1, "schedule": "constant", "warmup_steps": 0}
 NO_WARMUP = {"learning_rate": 1e-3, "warmup_steps": 0}
 # The learning rate of T5's update n is 1/sqrt(max(n, 10^4)).
 T5 = {
@@ -80,7 +83,7 @@ def test_serializes(decay):
     assert float(copy(50)) == float(schedule(50))
 
 
-CONFIG = TrainingConfig(
+ADAM = TrainingConfig(
     schedule="constant", learning_rate=1e-2, warmup_steps=3, weight_decay=0.1, epsilon=1e-3
 )
 
@@ -108,7 +111,7 @@ def assert_updates(config, starts, theirs):
 )
 def test_updates_are_those_of_kerass_optimizers(settings):
     """Keras's Adafactor, too, has a constant rate as long as it is below 1/sqrt(t)."""
-    config = dataclasses.replace(CONFIG, **settings)
+    config = dataclasses.replace(ADAM, **settings)
     moments = config.beta_1, config.beta_2, config.epsilon
 
     def theirs(start, gradients):
@@ -154,24 +157,31 @@ def test_adafactor_equals_transformers_at_a_constant_rate():
     assert_updates(config, starts, theirs)
 
 
-@pytest.mark.parametrize(("name", "parts"), [("qkv", 3), ("key_value", 2), ("key_value", None)])
-def test_adafactor_takes_matrices_side_by_side_one_by_one(name, parts):
-    """A joint matrix is updated like `parts` separate variables if its layer declares `parts`."""
+@pytest.mark.parametrize(
+    ("optimizer", "parts"), [("adafactor", 3), ("adafactor", 2), ("adafactor", None), ("muon", 3)]
+)
+def test_matrices_side_by_side_are_taken_one_by_one(optimizer, parts):
+    """A joint matrix is updated like `parts` separate matrices if its layer declares `parts`.
+
+    Muon updates these, and a bias, as Keras's Muon does.
+    """
     rng = np.random.default_rng(0)
-    start = rng.normal(size=(4, 6)).astype("float32")
+    start, bias = rng.normal(size=(4, 6)), rng.normal(size=6)
     start[:, : 6 // (parts or 2)] *= 0.1
-    gradients = rng.normal(size=(3, 4, 6)).astype("float32")
-    with keras.name_scope(name):
-        joined = keras.Variable(start, name="kernel")
+    slopes, of_bias = rng.normal(size=(3, 4, 6)), rng.normal(size=(3, 6))
+    joined = variables_of([start, bias])
     if parts:
-        declare(joined, parts=parts)
-    split = variables_of(np.split(start, parts or 1, axis=1))
-    options = {"learning_rate": 0.1, "schedule": "constant", "warmup_steps": 0}
-    config = TrainingConfig(optimizer="adafactor", **options)
-    [found] = updated(make_optimizer(config), [joined], [gradients])
-    several = updated(make_optimizer(config), split, np.split(gradients, parts or 1, axis=2))
+        declare(joined[0], ("embed", "heads"), parts=parts)
+    config = TrainingConfig(optimizer=optimizer, weight_decay=0.1, **PLAIN)
+    found, vector = updated(make_optimizer(config), joined, [slopes, of_bias])
+    theirs = make_optimizer(config)
+    if optimizer == "muon":
+        theirs = keras.optimizers.Muon(0.1, weight_decay=0.1, adam_weight_decay=0.1)
+    split = variables_of([*np.split(start, parts or 1, axis=1), bias])
+    *several, same = updated(theirs, split, [*np.split(slopes, parts or 1, axis=2), of_bias])
     expected = np.concatenate(several, axis=1)
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(vector, same, atol=1e-5)
     assert not np.allclose(expected, start, atol=1e-3)
 
 
@@ -206,3 +216,134 @@ def test_adafactor_keeps_rows_and_columns_alone():
 def test_a_rate_that_float32_rounds_to_0_is_refused():
     for rate in (0.0, 1e-45, -1e-3):
         refuses(f"={rate} must be a number of at least 1.2e-3", TrainingConfig, learning_rate=rate)
+
+
+OWN = '''
+import keras
+from keras import ops
+
+
+class Momentum(keras.optimizers.Optimizer):
+    """Keras's own example."""
+
+    def __init__(self, learning_rate=0.1, decay=0.5, **kwargs):
+        super().__init__(learning_rate, **kwargs)
+        self.decay = decay
+
+    def build(self, variables):
+        super().build(variables)
+        self.momenta = self.add_optimizer_variables(variables, "momentum")
+
+    def update_step(self, gradient, variable, learning_rate):
+        momentum = self.momenta[self._get_variable_index(variable)]
+        self.assign(momentum, self.decay * momentum + gradient)
+        self.assign_sub(variable, ops.cast(learning_rate, variable.dtype) * momentum)
+
+
+class Clips(Momentum):
+    def __init__(self, learning_rate):
+        super().__init__(learning_rate, clipnorm=1.0)
+
+
+class Fails(Momentum):
+    def __init__(self, learning_rate, rate):
+        raise RuntimeError(f"no {rate}")
+
+
+class Closed(Momentum):
+    def __init__(self):
+        super().__init__()
+'''
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    (tmp_path / "stranger_steps.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "stranger_steps"
+    sys.modules.pop("stranger_steps", None)
+
+
+@pytest.mark.parametrize("name", ["bert_tiny", "t5_tiny", "swish_rnn_tiny"])
+def test_muon_is_for_the_matrices_inside_blocks(name):
+    """Tables of tokens, positions, segments and distances use Adam, whatever their paths are."""
+    model = catalog.build(name, vocab_size=50)
+    optimizer = make_optimizer(TrainingConfig(optimizer="muon"))
+    optimizer.build(model.trainable_variables)
+    named = zip(model.trainable_variables, optimizer.adam_velocities, strict=True)
+    muons = {"/".join(v.path.split("/")[-2:]) for v, velocity in named if velocity is None}
+    inner = {"inner/kernel", "outer/kernel", "output/kernel", "query_key_value/kernel"}
+    cross = {"query/kernel", "key_value/kernel"} if name == "t5_tiny" else set()
+    assert muons == inner | cross
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_schedule_free_adamw_is_the_papers(weight_decay):
+    rng = np.random.default_rng(0)
+    start, gradients = rng.normal(size=5), rng.normal(size=(6, 5)).astype("float32")
+    name = "schedule_free_adamw(beta_2=0.99, warmup_steps=2)"
+    config = TrainingConfig(optimizer=name, weight_decay=weight_decay, **PLAIN)
+    variables = variables_of([start])
+    optimizer = make_optimizer(config, variables)
+    [weights] = updated(optimizer, variables, [gradients])
+    x, y, z, v = start, start, start, 0.0
+    for t, g in enumerate(gradients, start=1):
+        v = 0.99 * v + 0.01 * g**2
+        step = g / (np.sqrt(v / (1 - 0.99**t)) + 1e-8) + weight_decay * y
+        z = z - 0.1 * min(t / 2, 1) * step
+        x = (1 - 1 / t) * x + z / t
+        y = 0.1 * z + 0.9 * x
+    np.testing.assert_allclose(weights, y, atol=1e-6)
+    np.testing.assert_allclose(optimizer.averages()[0], x, atol=1e-6)
+
+
+def test_vectors_are_spared_from_decay_and_arguments_arrive():
+    rng = np.random.default_rng(0)
+    starts = [rng.normal(size=(2, 3)), rng.normal(size=3)]
+    gradients = [np.zeros((1, *start.shape)) for start in starts]
+    decay = {"weight_decay": 0.1, "decay_vectors": False}
+    config = TrainingConfig(optimizer="sgd(momentum=0.5)", **decay, **PLAIN)
+    variables = variables_of(starts)
+    optimizer = make_optimizer(config, variables)
+    matrix, vector = updated(optimizer, variables, gradients)
+    np.testing.assert_allclose(matrix, 0.99 * starts[0], rtol=1e-6)
+    np.testing.assert_array_equal(vector, starts[1].astype("float32"))
+    assert optimizer.momentum == 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["muon", "schedule_free_adamw", "own"])
+def test_a_stopped_run_goes_on_to_the_bit(tmp_path, own, name):
+    """A stopped run resumes bit-identically, with dropout, accumulation and clipping."""
+    ema_decay = None if name == "schedule_free_adamw" else 0.9
+    if name == "own":
+        name = f"{own}:Momentum(decay=0.7)"
+    config = dataclasses.replace(CONFIG, optimizer=name, ema_decay=ema_decay)
+    _, whole = run(tmp_path / "whole", config)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "stopped", config, callbacks=[StopAt(13, killed)])
+    _, resumed = run(tmp_path / "stopped", config)
+    assert_same(resumed.network.variables, whole.network.variables)
+    assert_same(resumed.optimizer.variables, whole.optimizer.variables)
+    metrics = [(tmp_path / one / "metrics.jsonl").read_bytes() for one in ("whole", "stopped")]
+    assert metrics[0] == metrics[1]
+    average = tmp_path / "stopped/checkpoints/step-00000020/ema.weights.h5"
+    evaluated = keras.models.clone_model(resumed.network)
+    evaluated.load_weights(average)
+    learnt, judged = resumed.network.get_weights(), evaluated.get_weights()
+    assert not np.allclose(learnt[0], judged[0], atol=1e-6)
+
+
+def test_refusals(own):
+    def make(name, **options):
+        make_optimizer(TrainingConfig(optimizer=name, **options))
+
+    refuses("must not set clipnorm: set training.clip_norm", make, "lion(clipnorm=1.0)")
+    refuses("is not NAME or NAME", make, "sgd(0.9)")
+    refuses("is not NAME or NAME", make, "sgd(momentum=open('x'))")
+    refuses("lion raised ValueError", make, "lion(beta_1=0)")
+    refuses("takes no arguments", make, "adam(beta_1=0.8)")
+    refuses("has no effect with schedule_free_adamw", make, "schedule_free_adamw", ema_decay=0.9)
+    refuses("Clips sets clipnorm itself: set training.clip_norm", make, f"{own}:Clips")
+    refuses("Fails.* no 1", make, f"{own}:Fails(rate=1)")
+    refuses("Closed.*learning_rate", make, f"{own}:Closed")

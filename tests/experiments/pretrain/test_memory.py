@@ -5,13 +5,9 @@ import shutil
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from experiments.commands import main
-from export import saved_model
 from macaron_tf.data.corpus.reading import PretrainingCorpus
-from macaron_tf.decoding import GenerationConfig
-from macaron_tf.model import load
 from macaron_tf.runs.run import Run
 from macaron_tf.training import state
 from macaron_tf.training.progress import read_lines
@@ -49,13 +45,6 @@ def corpus(settings, tmp_path_factory) -> str:
     return prepare(XL, str(tmp_path_factory.mktemp("corpora") / "toy"), settings)
 
 
-@pytest.fixture(scope="module")
-def whole(settings, corpus, tmp_path_factory):
-    run = tmp_path_factory.mktemp("runs") / "whole"
-    assert train(XL, run, corpus, [*settings, "model.dropout=0.1"]) == 0
-    return run
-
-
 def memory_of(run) -> dict[str, np.ndarray]:
     with np.load(Run.open(run).checkpoint("last") / "training_state.npz") as arrays:
         return {name: arrays[name] for name in arrays.files if name.startswith("memory/")}
@@ -77,7 +66,9 @@ def test_a_resumed_run_has_its_memory(settings, corpus, tmp_path, monkeypatch, r
 
 
 @pytest.mark.slow
-def test_longer_memories_are_compared(whole, corpus, tmp_path, ran):
+def test_longer_memories_are_compared(settings, corpus, tmp_path, ran):
+    whole = tmp_path / "whole"
+    assert train(XL, whole, corpus, [*settings, "model.dropout=0.1"]) == 0
     command = ["evaluate", whole, "--corpus", corpus, "--checkpoint", "last"]
     for length in (12, 40):
         ran(main, *command, "--set", f"objective.memory_length={length}")
@@ -94,25 +85,6 @@ def test_longer_memories_are_compared(whole, corpus, tmp_path, ran):
     (wide / "recipe.json").write_text(recipe)
     ran(main, "evaluate", wide, *command[2:], "--output", tmp_path / "scores")
     assert scores_in(tmp_path / "scores")["rows"] == rows
-
-
-@pytest.mark.slow  # tests/export/test_exported.py covers other exports
-def test_its_saved_model_writes_the_same_text(whole, tmp_path):
-    assert saved_model.main([str(whole), str(tmp_path / "served")]) == 0
-    serve = tf.saved_model.load(str(tmp_path / "served" / "1")).signatures["serving_default"]
-    found = serve(
-        text=tf.constant(["c c c", "a b " * 12]),
-        temperature=tf.constant([1.0, 1.5]),
-        top_k=tf.constant([0, 0]),
-        top_p=tf.constant([1.0, 1.0]),
-        seed=tf.constant([3, 4]),
-        max_tokens=tf.constant([9, 9]),
-    )
-    generator = load(whole).task.generator
-    for row, (text, temperature, seed) in enumerate([("c c c", 1.0, 3), ("a b " * 12, 1.5, 4)]):
-        config = GenerationConfig(temperature, 0, 1.0, 1, 9)
-        [[expected]] = generator.complete([text], config, seed)
-        assert found["completion"][row].numpy().decode() == expected.text
 
 
 @pytest.mark.slow
