@@ -17,14 +17,14 @@ import sys
 import threading
 
 from export.server.config import ServerConfig
-from macaron_tf.cli.arguments import Parser, path_argument
+from macaron_tf.cli.arguments import Layout, Parser, path_argument
 from macaron_tf.cli.program import exit_on_user_error
 from macaron_tf.settings import describe, hints_of, parse
 
 
 def parse_arguments(arguments: list[str] | None = None) -> ServerConfig:
     """Parses the command line."""
-    parser = Parser(prog="macaron serve", description=__doc__)
+    parser = Parser("macaron serve", description=__doc__, formatter_class=Layout)
     path_argument(
         "base_path OUT", "folder of an exported model, with a subfolder for each version"
     )(parser)

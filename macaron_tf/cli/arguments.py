@@ -25,7 +25,7 @@ Part = Callable[[argparse.ArgumentParser], Sequence[argparse.Action] | None]
 Prepare = Callable[[argparse.Namespace], None]
 
 
-class _Layout(argparse.RawDescriptionHelpFormatter):
+class Layout(argparse.RawDescriptionHelpFormatter):
     """Layout that never breaks lines at hyphens, because users copy words such as hugging-face."""
 
     def _split_lines(self, text: str, width: int) -> list[str]:
@@ -33,10 +33,7 @@ class _Layout(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Argument parser that keeps the line breaks of its description."""
-
-    def __init__(self, **options):
-        super().__init__(formatter_class=_Layout, **options)
+    """Argument parser of a command."""
 
     def parse_args(self, args=None, namespace=None):
         """Parses the arguments, where texts of a command may also stand behind its flags."""
@@ -70,7 +67,7 @@ def single_program(
         intermixed: whether flags may stand between positional arguments.
     """
     # A part may replace --help.
-    parser = Parser(prog=name, description=text, conflict_handler="resolve")
+    parser = Parser(name, description=text, formatter_class=Layout, conflict_handler="resolve")
     parser.set_defaults(function=run)
     together(*parts, TRUST_CODE)(parser)
 

@@ -64,16 +64,6 @@ class _LeanImports(importlib.abc.MetaPathFinder, importlib.abc.Loader):
                 sys.modules.pop(name, None)
 
 
-def lean_imports() -> None:
-    """Installs the import hook `_LeanImports`, which speeds up importing TensorFlow and Keras.
-
-    If the environment variable KERAS_BACKEND is not set, this function sets it to tensorflow. A
-    backend in the user's keras.json therefore has no effect.
-    """
-    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-    sys.meta_path.insert(0, _LeanImports())
-
-
 class _CtrlC:
     """SIGINT handler.
 
@@ -105,12 +95,16 @@ _ctrl_c = _CtrlC()
 def begin_command() -> None:
     """Prepares the process of a command before TensorFlow is imported.
 
+    It installs the hook `_LeanImports`. If the environment variable KERAS_BACKEND is not set, it
+    becomes tensorflow, so that a backend in the user's keras.json has no effect.
+
     This function installs a Ctrl-C handler, which prints one line instead of a traceback even
     during slow imports. It silences TensorFlow's C++ log unless TF_CPP_MIN_LOG_LEVEL is set,
     because errors in that log also reach Python as exceptions.
     """
     os.environ.setdefault(LOG_LEVEL, "3")
-    lean_imports()
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    sys.meta_path.insert(0, _LeanImports())
     # The next opened file would take the place of a closed standard stream.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:

@@ -92,7 +92,7 @@ class Processes(contextlib.AbstractContextManager):
         paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
         # If argv[0] is the name of our command, the package imports neither Keras nor the models.
         code = "import sys; sys.argv[0] = 'macaron'; import macaron_tf.cli.program as program; "
-        code += f"program.lean_imports(); from {__name__} import work; work(%d)"
+        code += f"program.begin_command(); from {__name__} import work; work(%d)"
         for _ in range(self.count):
             pipe, worker_end = Pipe()
             self._workers[pipe] = subprocess.Popen(

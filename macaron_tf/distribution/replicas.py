@@ -55,8 +55,8 @@ class ReplicaMap:
             # In the last round, surplus replicas repeat a batch, and their results are dropped.
             padded_group = group + [group[-1]] * (replicas - len(group))
             per_replica = tuple(map(self._per_replica, zip(*padded_group, strict=True)))
-            results = self._local_results(self._step(per_replica))
-            parts = self.workers.gather(pickle.dumps(results))
+            results = self.strategy.experimental_local_results(self._step(per_replica))
+            parts = self.workers.gather(pickle.dumps([*map(_to_numpy, results)]))
             yield from [result for part in parts for result in pickle.loads(part)][: len(group)]
 
     def _per_replica(self, arrays: Sequence[np.ndarray]):
@@ -64,11 +64,6 @@ class ReplicaMap:
         return self.strategy.experimental_distribute_values_from_function(
             lambda context: tf.constant(arrays[context.replica_id_in_sync_group])
         )
-
-    def _local_results(self, results: dict) -> list[Result]:
-        copies = {k: self.strategy.experimental_local_results(v) for k, v in results.items()}
-        count = len(next(iter(copies.values())))
-        return [_to_numpy({k: copies[k][i] for k in copies}) for i in range(count)]
 
 
 def _to_numpy(result: dict[str, tf.Tensor]) -> Result:

@@ -184,31 +184,25 @@ def import_module(name: str) -> types.ModuleType:
     The search path includes the working directory. On the first import of a module, this function
     prints the module's name and file to stderr. Later imports do not execute the module again.
     """
-    if name.endswith(".py"):
-        file = _path_of(name)
-        if file is None:
-            raise UserError(f"there is no file {name}: check the path")
-        is_known, load = file in _files, lambda: _import_file(file)
-    else:
-        is_known, load = name in sys.modules, lambda: _import_name(name)
+    file = _path_of(name) if name.endswith(".py") else None
+    if file is None and name.endswith(".py"):
+        raise UserError(f"there is no file {name}: check the path")
+    is_known = file in _files if file else name in sys.modules
     if not is_known and (origin := origin_of(name)):
         print(f"importing your code: {name}, {origin}", file=sys.stderr, flush=True)
     with clear_errors(name):
-        module = load()  # waits if another thread imports the module
+        try:
+            # Waits if another thread imports the module.
+            module = _import_file(file) if file else importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if file or not error.name or not f"{name}.".startswith(f"{error.name}."):
+                raise  # the user's module exists, but a module that it imports does not
+            raise UserError(
+                f"{name} cannot be imported, because there is no module {error.name!r}: run the "
+                "command in the folder that contains the module, or add that folder to PYTHONPATH"
+            ) from error
     USER_FILES.add(vars(module).get("__file__") or "")
     return module
-
-
-def _import_name(name: str) -> types.ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if not error.name or not f"{name}.".startswith(f"{error.name}."):
-            raise  # the user's module exists, but a module that it imports does not
-        raise UserError(
-            f"{name} cannot be imported, because there is no module {error.name!r}: run the "
-            "command in the folder that contains the module, or add that folder to PYTHONPATH"
-        ) from error
 
 
 def _import_file(file: pathlib.Path) -> types.ModuleType:

@@ -119,12 +119,6 @@ class TrainingConfig(Settings):
     max_skipped_updates: Count = 10
     frozen: tuple[str, ...] = ()
 
-    @property
-    def lower_is_better(self) -> bool:
-        """Whether a smaller value of `best_metric` is better."""
-        known_mode = "min" if self.best_metric in LOWER_IS_BETTER else "max"
-        return (self.best_mode or known_mode) == "min"
-
     def check(self) -> None:
         name, arguments = parse_call(self.optimizer)
         if name not in OWN_SETTINGS:

@@ -1,7 +1,8 @@
 """TensorFlow training engine, and the function that builds the model for each engine."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Iterator
 
 import keras
 import tensorflow as tf
@@ -62,32 +63,27 @@ class FitModel(TrainedModel, keras.Model):
     def call(self, inputs, training=None):
         return self.network(inputs, training=training)
 
-    def compile(
-        self, optimizer="adam", jit_compile: bool | str = False, run_eagerly: bool = False
-    ) -> None:
+    def compile(self, optimizer="adam", jit_compile: bool | str = False) -> None:
         """Sets the optimizer. Losses and metrics come from the objective.
+
+        To run without graphs, for debugging, call `tf.config.run_functions_eagerly(True)`.
 
         Args:
             optimizer: a Keras optimizer, or its name, that does not clip, average or accumulate.
             jit_compile: whether XLA compiles the computation for a micro-batch, once for each batch
                 shape. The Keras value `"auto"` means `False`.
-            run_eagerly: whether to run without graphs, for debugging.
         """
         optimizer = keras.optimizers.get(optimizer)
         check_optimizer(optimizer.name, optimizer)
-        super().compile(optimizer, jit_compile=jit_compile is True, run_eagerly=run_eagerly)
+        super().compile(optimizer, jit_compile=jit_compile is True)
         # `Updates` has already summed the gradients over the replicas. Keras would sum them again.
         self.optimizer._all_reduce_sum_gradients = list
         updates = self.updates
         # Without autograph, because all control flow is already tf.cond and tf.while_loop.
-        options = {"autograph": False, "reduce_retracing": True}
-
-        def graph(function: Callable, **jit_option) -> Callable:
-            return function if run_eagerly else tf.function(function, **options, **jit_option)
-
-        jit_option = {"jit_compile": self.jit_compile or None}
-        micro_step = graph(lambda batch: updates.on_share(updates.micro_step, batch), **jit_option)
-        test_step = graph(lambda batch: updates.on_share(updates.test_step, batch), **jit_option)
+        graph = functools.partial(tf.function, autograph=False, reduce_retracing=True)
+        compiled = functools.partial(graph, jit_compile=self.jit_compile or None)
+        micro_step = compiled(lambda batch: updates.on_share(updates.micro_step, batch))
+        test_step = compiled(lambda batch: updates.on_share(updates.test_step, batch))
         # The graphs themselves read the batches. If a batch were an argument, each batch shape
         # would cause a new trace.
         self._update = graph(lambda batches, n: updates.update_many(micro_step, batches, n))

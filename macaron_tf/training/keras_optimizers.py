@@ -7,7 +7,6 @@ import keras
 from keras import ops
 
 from macaron_tf.errors import UserError
-from macaron_tf.io.plug_ins import clear_errors, find, is_import_path
 from macaron_tf.settings import SettingError
 from macaron_tf.variables import spec_of
 
@@ -125,28 +124,11 @@ def check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
             raise UserError(f"optimizer {name} must not set {argument}: set training.{setting}")
 
 
-def make_keras_optimizer(
-    name: str, arguments: Mapping[str, Any], schedule, weight_decay: float | None
-) -> keras.optimizers.Optimizer:
-    """Builds an optimizer with a learning rate schedule.
-
-    Raises a `UserError` if the optimizer clips, averages, accumulates or scales the loss by itself.
-    `FitModel` and `JaxModel` clip, average and accumulate over all micro-batches.
-
-    Args:
-        name: name in `KERAS`, or `package.module:Name` of a user's class.
-        weight_decay: decoupled weight decay; `None` means no decay.
-    """
-    with clear_errors(name):
-        made = find(name, keras.optimizers.Optimizer) if is_import_path(name) else KERAS[name]
-        optimizer = made(learning_rate=schedule, **arguments)
-    optimizer.weight_decay = weight_decay
-    check_optimizer(name, optimizer)
-    return optimizer
-
-
 def check_optimizer(name: str, optimizer: keras.optimizers.Optimizer) -> None:
-    """Raises a SettingError if an optimizer does what `FitModel` and `JaxModel` do."""
+    """Raises a SettingError if an optimizer does what `FitModel` and `JaxModel` do.
+
+    They clip, average and accumulate over all micro-batches, and do not scale the loss.
+    """
     for argument, setting in _CONFLICTS.items():
         if getattr(optimizer, argument):
             raise SettingError(f"optimizer {name} sets {argument} itself: set training.{setting}")

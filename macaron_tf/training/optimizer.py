@@ -10,9 +10,9 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from macaron_tf.io.plug_ins import parse_call
+from macaron_tf.io.plug_ins import clear_errors, find, is_import_path, parse_call
 from macaron_tf.training.config import TrainingConfig
-from macaron_tf.training.keras_optimizers import ScheduleFreeAdamW, make_keras_optimizer
+from macaron_tf.training.keras_optimizers import KERAS, ScheduleFreeAdamW, check_optimizer
 from macaron_tf.variables import spec_of
 
 
@@ -270,7 +270,11 @@ def make_optimizer(
         moments = config.beta_1, config.beta_2, config.epsilon
         optimizer = FusedAdam(schedule, *moments, weight_decay=decay)
     else:
-        optimizer = make_keras_optimizer(name, arguments, schedule, decay)
+        with clear_errors(name):
+            own = find(name, keras.optimizers.Optimizer) if is_import_path(name) else KERAS[name]
+            optimizer = own(learning_rate=schedule, **arguments)
+        optimizer.weight_decay = decay
+        check_optimizer(name, optimizer)
     if decay and not config.decay_vectors:
         if not variables:
             raise ValueError("decay_vectors=False needs the trainable variables: pass `variables`")

@@ -25,7 +25,7 @@ VALIDATION = "validation"
 Numbers = Mapping[str, float]
 
 
-class RunLog:
+class RunLog(contextlib.ExitStack):
     """Log of a run in `metrics.jsonl` and `timing.jsonl`, and as curves for TensorBoard.
 
     A line is a JSON object with the fields `step` and `kind` (`"train"` or `"validation"`). NaN and
@@ -39,15 +39,17 @@ class RunLog:
     values, if the package tensorboard is installed. A resumed run writes new event files. If both
     sessions report the same step, the metrics are equal, so their curves coincide.
 
+    `close` closes the files. Not a `with` block, whose own errors would seem to be errors of files.
+
     Args:
         step: number of updates so far. Later lines of an earlier session are dropped.
         validated_at: step of the last validation. Later validations are dropped.
     """
 
     def __init__(self, run_dir: str | os.PathLike, step: int = 0, validated_at: int = 0):
+        super().__init__()
         self._folder = storage.as_path(run_dir)
         self._is_remote = storage.is_remote(run_dir)
-        self._open = contextlib.ExitStack()
         self._files: dict = {}
         self._curves: dict[str, tf.summary.SummaryWriter] = {}
         # The command `train` needs the package; `fit` in Python goes without curves.
@@ -60,9 +62,9 @@ class RunLog:
                 if line["step"] <= (validated_at if line["kind"] == VALIDATION else step)
             ]
             storage.write_atomic(path, "".join(lines).encode())
-            self._open.enter_context(_writing(path))  # for errors of closing
+            self.enter_context(_writing(path))  # for errors of closing
             with _writing(path):
-                self._files[name] = self._open.enter_context(path.open("a"))
+                self._files[name] = self.enter_context(path.open("a"))
 
     def write(
         self,
@@ -93,8 +95,8 @@ class RunLog:
         with _writing(folder):
             if kind not in self._curves:
                 self._curves[kind] = tf.summary.create_file_writer(str(folder))
-                self._open.enter_context(_writing(folder))
-                self._open.callback(self._curves[kind].close)
+                self.enter_context(_writing(folder))
+                self.callback(self._curves[kind].close)
             with self._curves[kind].as_default(step):
                 for name, value in {**metrics, **(timing or {})}.items():
                     # tf.summary rejects a Python float beyond float32's range (a perplexity).
@@ -114,9 +116,6 @@ class RunLog:
         for kind, curves in self._curves.items():
             with _writing(self._folder / "tensorboard" / kind):
                 curves.flush()
-
-    def close(self) -> None:
-        self._open.close()
 
 
 def finite(value: Any) -> Any:
@@ -152,7 +151,7 @@ def _writing(path: str | os.PathLike) -> contextlib.AbstractContextManager[None]
     return storage.clear_errors(f"cannot write {path}", mend)
 
 
-class TrainingBar:
+class TrainingBar(contextlib.ExitStack):
     """Display of step, loss, perplexity, tokens per second, elapsed and remaining time.
 
     If the objective has no perplexity, the perplexity is left out. A terminal shows a progress bar.
@@ -167,6 +166,7 @@ class TrainingBar:
     def __init__(
         self, max_steps: int, max_minutes: float | None = None, step: int = 0, stream=None
     ):
+        super().__init__()
         self._max_steps, self._first_step, self._began = max_steps, step, time.monotonic()
         self._max_seconds = max_minutes * 60 if max_minutes else float("inf")
         self._text = " "  # shown between the first update and the first report
@@ -187,10 +187,9 @@ class TrainingBar:
             self._console.print(f"resuming after step {step:,}", soft_wrap=True)
         waiting = "compiling the first update"
         self._task = self._bar.add_task(waiting, total=max_steps, completed=step)
-        self._display = contextlib.ExitStack()
         if not self._bar.disable:
-            self._display.enter_context(self._bar)
-            self._display.enter_context(other_bar())
+            self.enter_context(self._bar)
+            self.enter_context(other_bar())
 
     def tick(self, step: int) -> None:
         self._bar.update(self._task, completed=step, description=self._text)
@@ -215,6 +214,3 @@ class TrainingBar:
         scores = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
         text = f"step {step:,}  validation  {scores}{'  (best)' if is_best else ''}"
         self._console.print(text, soft_wrap=True)
-
-    def close(self) -> None:
-        self._display.close()

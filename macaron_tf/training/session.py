@@ -23,6 +23,7 @@ from macaron_tf.io.files import only_writer
 from macaron_tf.io.progress import Progress
 from macaron_tf.io.signals import RepeatedSignals
 from macaron_tf.training.checkpoints import CheckpointDirectory, is_checkpoint
+from macaron_tf.training.config import LOWER_IS_BETTER
 from macaron_tf.training.progress import TRAIN, VALIDATION, RunLog, TrainingBar
 from macaron_tf.training.state import (
     RunState,
@@ -44,15 +45,11 @@ class Interrupted(SystemExit):
 
     `train` saves a checkpoint before it raises this exception, unless the run has made no update.
     The exit status is 128 plus the number of the signal, as in a shell: 130 for Ctrl-C, and 143 for
-    SIGTERM.
+    SIGTERM. User code's `except Exception` does not catch it.
     """
 
     def __init__(self, signal_number: int):
         super().__init__(128 + signal_number)
-
-
-class _StoppedByHand(BaseException):
-    """Exception of a signal in a validation, which user code's `except Exception` cannot catch."""
 
 
 class Interruptions:
@@ -66,13 +63,12 @@ class Interruptions:
         received: number of the first signal; `None` if no signal has arrived.
     """
 
-    def __init__(self):
-        self.received: int | None = None
-        self._is_repeated = RepeatedSignals()
-        self._raises = False
-        self._previous: dict = {}
+    received: int | None = None
+    _raises = False
+    _previous: Mapping = {}
 
     def __enter__(self) -> "Interruptions":
+        self._is_repeated = RepeatedSignals()
         if threading.current_thread() is threading.main_thread():
             self._previous = {number: signal.signal(number, self._handle) for number in SIGNALS}
         return self
@@ -93,7 +89,7 @@ class Interruptions:
         self._raises = True
         try:
             yield
-        except _StoppedByHand:
+        except Interrupted:
             pass
         except Exception:
             if self.received is None:
@@ -108,7 +104,7 @@ class Interruptions:
         elif self.received is None:
             self.received = signal_number
             if self._raises:
-                raise _StoppedByHand
+                raise Interrupted(signal_number)
 
 
 class TrainingSession(keras.callbacks.Callback):
@@ -155,7 +151,8 @@ class TrainingSession(keras.callbacks.Callback):
         self.interrupted = False
         self.saved_at: int | None = None
         self._metrics: dict[str, float] = {}  # metrics of the last validation
-        # The time of day may jump. The monotonic clock does not jump.
+        # The time of day may jump. The monotonic clock does not jump. The time of the last report
+        # moves on with the seconds spent in validations and saves.
         self._began = self._saved_time = self._reported_time = time.monotonic()
 
     def restore(self) -> None:
@@ -244,7 +241,24 @@ class TrainingSession(keras.callbacks.Callback):
         if self.bar:
             self.bar.tick(step)
         if step % self.config.log_every == 0 or step == self.config.max_steps:
-            self._report(step)
+            metrics = metrics_from_sums(self.model.window.totals())
+            self.model.window = Sums()
+            now = time.monotonic()
+            # Multiply tokens per update by updates, because after a resume the window includes
+            # updates of an earlier session. Prefer input tokens, because MLM predicts only 15% of
+            # the tokens.
+            updates = step - self._reported_step
+            tokens = metrics.get("input_tokens", metrics["tokens"]) * updates
+            speed = tokens / max(now - self._reported_time, 1e-9)
+            self._reported_step, self._reported_time = step, now
+            timing = {"seconds": self.elapsed_seconds(), "tokens_per_second": speed}
+            # Not `getrusage`, which includes memory of the parent process.
+            status = pathlib.Path("/proc/self/status")
+            if status.exists() and (peak := re.search(r"VmHWM:\s*(\d+) kB", status.read_text())):
+                timing["memory_mib"] = int(peak[1]) / 2**10
+            if self.log and self.bar:
+                self.log.write(TRAIN, step, metrics, timing)
+                self.bar.train(step, metrics, timing)
         stops, due = self.decide()
         if stops:
             self.model.stop_training = True  # `fit` then calls `on_epoch_end`
@@ -261,26 +275,6 @@ class TrainingSession(keras.callbacks.Callback):
             self.model.stop_training = True
         if stops or due or self.state.best_step == self.model.step:
             self.save()
-
-    def _report(self, step: int) -> None:
-        metrics = metrics_from_sums(self.model.window.totals())
-        self.model.window = Sums()
-        # Without the seconds spent in validations and saves.
-        seconds = time.monotonic() - self._reported_time
-        # Multiply tokens per update by updates, because after a resume the window includes updates
-        # of an earlier session. Prefer input tokens, because MLM predicts only 15% of the tokens.
-        updates = step - self._reported_step
-        tokens = metrics.get("input_tokens", metrics["tokens"]) * updates
-        self._reported_step, self._reported_time = step, time.monotonic()
-        speed = tokens / max(seconds, 1e-9)
-        timing = {"seconds": self.elapsed_seconds(), "tokens_per_second": speed}
-        # Not `getrusage`, which includes memory of the parent process.
-        status = pathlib.Path("/proc/self/status")
-        if status.exists() and (peak := re.search(r"VmHWM:\s*(\d+) kB", status.read_text())):
-            timing["memory_mib"] = int(peak[1]) / 2**10
-        if self.log and self.bar:
-            self.log.write(TRAIN, step, metrics, timing)
-            self.bar.train(step, metrics, timing)
 
     def validate_round(self) -> dict[str, float]:
         """Validates, and returns the metrics, or {} if a signal is stopping the run."""
@@ -303,7 +297,8 @@ class TrainingSession(keras.callbacks.Callback):
             raise UserError(f"best_metric={config.best_metric!r} is none of {', '.join(metrics)}")
         score, loss = metrics[config.best_metric], metrics.get("loss", math.inf)
         loss = math.inf if math.isnan(loss) else loss
-        sign, best = -1 if config.lower_is_better else 1, state.best_score
+        known_mode = "min" if config.best_metric in LOWER_IS_BETTER else "max"
+        sign, best = -1 if (config.best_mode or known_mode) == "min" else 1, state.best_score
         improves = not math.isnan(score) and (best is None or sign * score > sign * best)
         # Early stopping does not count a lower loss at an equal score as an improvement.
         is_best = improves or (score == best and loss <= state.best_loss)

@@ -31,16 +31,12 @@ class Sums:
     """
 
     def __init__(self, totals: Mapping[str, float] = {}):
-        self._names: tuple[str, ...] = ()
-        self._pending: list = []
+        self._pending: list[tuple[Sequence[str], Any]] = []
         self._totals = {name: float(value) for name, value in totals.items()}
 
     def add(self, names: Sequence[str], vector) -> None:
         """Adds the values of one update, `(K,)`, or of N updates, `(N, K)`, with K = len(names)."""
-        if tuple(names) != self._names:
-            self.totals()
-            self._names = tuple(names)
-        self._pending.append(vector)
+        self._pending.append((names, vector))
 
     def totals(self) -> dict[str, float]:
         """Returns a dict mapping name to sum.
@@ -48,12 +44,12 @@ class Sums:
         Two values are not sums: `skipped_in_a_row` and `learning_rate` are the values of the last
         update.
         """
-        # Split each (K,) or (N, K) array into rows (K,). A tensor on the host is not copied.
-        rows = [row for pending in self._pending for row in np.atleast_2d(pending).tolist()]
-        for values in rows:
-            for name, value in zip(self._names, values, strict=True):
-                is_sum = name not in (SKIPPED_IN_A_ROW, LEARNING_RATE)
-                self._totals[name] = value + (self._totals.get(name, 0.0) if is_sum else 0.0)
+        for names, vector in self._pending:
+            # Split each (K,) or (N, K) array into rows (K,). A tensor on the host is not copied.
+            for values in np.atleast_2d(vector).tolist():
+                for name, value in zip(names, values, strict=True):
+                    is_sum = name not in (SKIPPED_IN_A_ROW, LEARNING_RATE)
+                    self._totals[name] = value + (self._totals.get(name, 0.0) if is_sum else 0.0)
         self._pending = []
         return dict(self._totals)
 
@@ -104,20 +100,6 @@ class FirstStage:
     def contains_step(self, step_count: keras.Variable) -> tf.Tensor:
         """Returns whether update number `step_count`, counted from 0, belongs to this stage."""
         return tf.convert_to_tensor(step_count) < self.steps
-
-    def mask_gradients(
-        self, gradients: Sequence[tf.Tensor], variables: Sequence[keras.Variable], step_count
-    ) -> list[tf.Tensor]:
-        """Returns the gradients, with 0 for each variable that the stage does not train.
-
-        The global gradient norm then includes only the trained variables. After the stage, all
-        gradients stay unchanged.
-        """
-        factor = tf.where(self.contains_step(step_count), 0.0, 1.0)
-        return [
-            gradient if self.trains(variable) else gradient * tf.cast(factor, gradient.dtype)
-            for gradient, variable in zip(gradients, variables, strict=True)
-        ]
 
 
 Objective = Callable[..., dict[str, tf.Tensor]]
@@ -323,8 +305,13 @@ class Updates:
         weight = sums[self.model.names["train"].index("weight")]
         factor = tf.math.divide_no_nan(1.0, weight)
         if self.first_stage:
-            steps = self.model.optimizer.iterations
-            gradients = self.first_stage.mask_gradients(gradients, self._updated_variables, steps)
+            # The global gradient norm then includes only the trained variables.
+            is_first = self.first_stage.contains_step(self.model.optimizer.iterations)
+            kept = tf.where(is_first, 0.0, 1.0)
+            gradients = [
+                g if self.first_stage.trains(v) else g * tf.cast(kept, g.dtype)
+                for g, v in zip(gradients, self._updated_variables, strict=True)
+            ]
         norm = tf.linalg.global_norm(gradients) * factor
         if (max_norm := self.model.config.clip_norm) is not None:
             factor *= max_norm / tf.maximum(norm, max_norm)

@@ -201,7 +201,7 @@ def test_refuses_what_does_not_belong_together(tmp_path):
         CheckpointDirectory(tmp_path / name).of_step(2) for name in ("one", "two", "three")
     )
     for other in others:
-        refuses("", average_checkpoints, [one, other], tmp_path / "averaged")
+        refuses("average checkpoints", average_checkpoints, [one, other], tmp_path / "averaged")
     assert not (tmp_path / "averaged").exists()
     assert weights_file(one).name == "model.weights.h5"
 

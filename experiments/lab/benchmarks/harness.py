@@ -26,7 +26,15 @@ import numpy as np
 import tensorflow as tf
 
 from experiments.studies import table, write_record
-from macaron_tf.cli.arguments import Parser, Part, argument, count, local_path_argument, together
+from macaron_tf.cli.arguments import (
+    Layout,
+    Parser,
+    Part,
+    argument,
+    count,
+    local_path_argument,
+    together,
+)
 from macaron_tf.cli.program import exit_on_user_error
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import write_atomic
@@ -73,9 +81,8 @@ class Benchmark(Parser):
         warm_up: int = 2,
         threads: int | None = 2,
     ):
-        super().__init__(
-            prog=f"python -m experiments.lab.benchmarks.{name}", description=description
-        )
+        program = f"python -m experiments.lab.benchmarks.{name}"
+        super().__init__(program, description=description, formatter_class=Layout)
         self._measure, self._unit, self._title = measure, unit, title
         self.main = exit_on_user_error(self._main)
         self.set_defaults(threads=1)
