@@ -21,7 +21,7 @@ from macaron_tf.data.sources.readers import documents
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.decoding import GenerationConfig, TextGenerator
 from macaron_tf.layers.mixer import Context
-from macaron_tf.text.byte_pairs import BytePairVocabulary, byte_alphabet
+from macaron_tf.text.byte_pairs import BYTE_ALPHABET, BytePairVocabulary
 
 # %% tags=["active-ipynb"]
 # import sys
@@ -56,7 +56,7 @@ last 5% of the ids are for validation. Rows start at random positions of the tex
 """
 
 # %%
-vocabulary = BytePairVocabulary(byte_alphabet(), merges=[])
+vocabulary = BytePairVocabulary(BYTE_ALPHABET, merges=[])
 texts = documents(args.source, tfds=Tfds(args.data_dir))
 texts = [text for text, _ in zip(texts, range(args.documents), strict=False)]
 ids = tf.constant(vocabulary.encode_rows(texts).ids, "int32")

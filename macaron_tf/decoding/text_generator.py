@@ -14,7 +14,7 @@ from macaron_tf.decoding.scoring import padded
 from macaron_tf.errors import UserError, check_encodable
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.detokenizer import Detokenizer
-from macaron_tf.text.normalization import as_prompt, as_prompts, byte_limit
+from macaron_tf.text.normalization import as_prompts, byte_limit
 
 
 class FilledContext(NamedTuple):
@@ -130,22 +130,18 @@ class TextGenerator:
     def row(self, text: str) -> list[int]:
         """Encodes a prompt as the model's input: [CLS] (if `starts`), then the ids of the text.
 
-        The method first changes line ends and the white space at the end (see `as_prompt`). A text
+        The method first changes line ends and the white space at the end (see `as_prompts`). A text
         that leaves no room for new tokens raises a UserError.
         """
         check_encodable([text])
         if len(text.encode()) > (max_bytes := byte_limit(self.longest)):
             raise UserError(f"the prompt has more than {max_bytes} bytes: shorten the prompt")
-        row = self._encode(text)
+        row = self.rows(tf.constant([text]))[0].numpy().tolist()
         if not row:
             raise UserError("the prompt has no tokens: give a prompt of one or more tokens")
         if self.fits(len(row)):
             return row
         raise UserError(f"prompt {text[:40]!r}... has {len(row)} tokens: shorten to {self.longest}")
-
-    def _encode(self, text: str) -> list[int]:
-        [ids] = self.vocabulary.encode_lines([as_prompt(text, self.line_ends)])
-        return [*self.prefix, *ids] or self.empty_row
 
     def rows(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Encodes prompts `(B,)` as ragged `(B, None)` in a graph, without the checks of `row`."""
@@ -345,9 +341,6 @@ class SequenceGenerator(TextGenerator):
     @property
     def prefill_fn(self) -> None:
         return None
-
-    def _encode(self, text: str) -> list[int]:
-        return self.rows(tf.constant([text]))[0].numpy().tolist()
 
     def rows(self, texts: tf.Tensor) -> tf.RaggedTensor:
         parts = tf.strings.split(as_prompts(texts, self.line_ends), GAP)  # (B, None)

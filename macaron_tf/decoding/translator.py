@@ -1,7 +1,6 @@
 """Translation of token ids and of lines of text with an encoder-decoder."""
 
 import dataclasses
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from macaron_tf.decoding.sampling import SamplingConfig, sample
 from macaron_tf.decoding.scoring import padded
 from macaron_tf.distribution.replicas import ReplicaMap
 from macaron_tf.errors import check_count, check_encodable
-from macaron_tf.text.normalization import text_limit
+from macaron_tf.text.normalization import in_chunks, text_limit
 
 
 def translate_ids(
@@ -174,7 +173,7 @@ class LineTranslator:
         """
         lines = (line.rstrip("\r\n") for line in lines)
         first = 1
-        while chunk := list(itertools.islice(lines, chunk_size)):
+        for chunk in in_chunks(lines, chunk_size):
             yield self.translate(chunk, first)
             first += len(chunk)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from macaron_tf.errors import check_choice
+from macaron_tf.errors import UserError, check_choice
 
 NAMES = ("scan", "loop", "xla", "native")
 
@@ -55,6 +55,11 @@ def select_implementation(implementation: str, dtype: str) -> str:
         if name in ("xla", "native"):
             raise ValueError(f"implementation={name!r} needs TensorFlow: choose 'scan' or 'loop'")
         return "loop" if name in ("auto", "stock") else name
+    if name == "native":
+        from macaron_tf.kernels import native
+
+        if native.operations() is None:
+            raise UserError("this machine has no native kernels (see the log): install a compiler")
     if name in NAMES:
         return name
     import tensorflow as tf
@@ -67,7 +72,7 @@ def select_implementation(implementation: str, dtype: str) -> str:
         return "loop"
     from macaron_tf.kernels import native
 
-    return "native" if dtype in native.DTYPES and native.available() else "loop"
+    return "native" if dtype in native.DTYPES and native.operations() else "loop"
 
 
 def runs_native(x) -> bool:

@@ -241,8 +241,7 @@ def _backward_keys(parameters: Parameters, blocks: Blocks, *arrays):
 
 # These values were tuned on an H200 for a head size of 64.
 FORWARD_BLOCKS = Blocks(128, 64, warps=4, stages=3)
-BACKWARD_QUERIES_BLOCKS = Blocks(64, 64, warps=4, stages=3)
-BACKWARD_KEYS_BLOCKS = Blocks(64, 64, warps=4, stages=3)
+BACKWARD_BLOCKS = Blocks(64, 64, warps=4, stages=3)
 
 
 def _call_kernel(
@@ -313,12 +312,12 @@ def _gradients(parameters: Parameters, residuals, cotangent):
     arrays = {"query": query, "key": key, "value": value, "key_mask": key_mask, "seed": seed}
     arrays |= {"head_index": head_index, "logs": logs, "delta": delta, "cotangent": cotangent}
     like = jax.ShapeDtypeStruct(query.shape, query.dtype)
-    options = (parameters, BACKWARD_QUERIES_BLOCKS, "queries", arrays, {"output": like})
+    options = (parameters, BACKWARD_BLOCKS, "queries", arrays, {"output": like})
     (query_gradient,) = _call_kernel(_backward_queries, *options)
     # (B, S, H, d): one gradient per query head
     like = jax.ShapeDtypeStruct((*key.shape[:2], query.shape[2], key.shape[3]), key.dtype)
     results = {"key_gradient": like, "value_gradient": like}
-    pair = _call_kernel(_backward_keys, parameters, BACKWARD_KEYS_BLOCKS, "keys", arrays, results)
+    pair = _call_kernel(_backward_keys, parameters, BACKWARD_BLOCKS, "keys", arrays, results)
     if parameters.group > 1:
         # (B, S, H, d) -> (B, S, K, H / K, d) -> (B, S, K, d)
         shape = (*key.shape[:3], parameters.group, key.shape[3])
@@ -360,8 +359,7 @@ def flash_attention(
     """
     (rows, length, heads, _), num_keys = query.shape, key.shape[1]
     parameters = Parameters(scale, causal, window, rate, num_keys, heads // key.shape[2])
-    all_blocks = (FORWARD_BLOCKS, BACKWARD_QUERIES_BLOCKS, BACKWARD_KEYS_BLOCKS)
-    block_multiple = max(blocks.outer for blocks in all_blocks)
+    block_multiple = max(FORWARD_BLOCKS.outer, BACKWARD_BLOCKS.outer)
 
     def pad_length(array):
         padding = -array.shape[1] % block_multiple

@@ -5,8 +5,7 @@ bfloat16 and compute in float32. Native ops do not work under XLA. A server cann
 contains native ops (`tf.saved_model.SaveOptions(namespace_whitelist=[])` refuses to save such a
 graph). Dropout, layer normalization, GELU and cross-entropy each take one or two passes over
 memory, while TensorFlow's own ops take three to ten passes. For the gradient, these four kernels
-keep only their inputs and at most two numbers per row. Except for dropout, second derivatives and
-`tf.autodiff.ForwardAccumulator` use TensorFlow's own ops: see `_second_derivatives`.
+keep only their inputs and at most two numbers per row. Only dropout has a second derivative.
 """
 
 import functools
@@ -18,7 +17,6 @@ import platform
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable
 
 import filelock
 import tensorflow as tf
@@ -26,7 +24,6 @@ import tensorflow as tf
 from macaron_tf.errors import UserError, check_choice
 from macaron_tf.io.files import cache_directory
 from macaron_tf.io.progress import Progress
-from macaron_tf.kernels import recurrence as reference
 from macaron_tf.kernels.recurrence import GATES
 
 DTYPES = ("float32", "bfloat16")
@@ -127,45 +124,32 @@ def _compile(compiler: list[str], library: pathlib.Path) -> None:
 
 
 def _cache_key(compiler: list[str]) -> str:
-    """Returns a digest of the sources, flags, versions and processor that determine the library."""
+    """Returns a digest of the sources, flags, versions and processor that determine the library.
+
+    The processor's model and instruction sets count, because machines may share a home directory.
+    """
     version = subprocess.run([*compiler, "--version"], capture_output=True, check=True).stdout
     sources = [path for path in sorted(SOURCES.iterdir()) if path.suffix in (".h", ".cc")]
     parts = [*(path.read_bytes() for path in sources)]
     parts.append(repr((compiler, FLAGS, _TUNING, tf.sysconfig.get_compile_flags())).encode())
-    parts += [tf.version.VERSION.encode(), version, _processor().encode()]
-    digests = b"".join(hashlib.sha256(part).digest() for part in parts)
-    return hashlib.sha256(digests).hexdigest()[:16]
-
-
-def _processor() -> str:
-    """Returns the processor's model and instruction sets.
-
-    Both are part of the library's file name, because machines may share a home directory.
-    """
     names = ("model name", "flags", "Features", "CPU implementer", "CPU part")
     try:
         lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         lines = []
     found_lines = sorted({line for line in lines if line.split(":")[0].strip() in names})
-    return "\n".join([platform.machine(), platform.processor(), *found_lines])
-
-
-def available() -> bool:
-    """Returns whether the native ops work on this machine. The first call builds and loads them."""
-    return _operations() is not None
-
-
-def operations():
-    """Returns the module with the native ops, or raises a UserError without the library."""
-    library = _operations()
-    if library is None:
-        raise UserError("this machine has no native kernels (see the log): install a C++ compiler")
-    return library
+    processor = "\n".join([platform.machine(), platform.processor(), *found_lines])
+    parts += [tf.version.VERSION.encode(), version, processor.encode()]
+    digests = b"".join(hashlib.sha256(part).digest() for part in parts)
+    return hashlib.sha256(digests).hexdigest()[:16]
 
 
 @functools.cache
-def _operations():
+def operations():
+    """Returns the module with the native ops, or `None` if they do not work on this machine.
+
+    The first call builds and loads the library.
+    """
     path = library_path()
     if path is None:
         return None
@@ -262,9 +246,10 @@ def recurrence(x, alpha, beta, step_size: int, mask=None, start=None) -> tf.Tens
 
     References: Lei et al. 2022, "Simple Recurrence Improves Masked Language Models", eq. 3.
     """
-    vectors = [tf.cast(vector, tf.float32) for vector in (alpha, beta)]
-    mask, start = _optional(mask, tf.uint8), _optional(start, tf.float32)
-    return operations().macaron_tf_swish_recurrence(x, *vectors, mask, start, step_size=step_size)
+    masks = [] if mask is None else [tf.cast(mask, tf.uint8)]
+    starts = [] if start is None else [tf.cast(start, tf.float32)]
+    arguments = (x, *(tf.cast(vector, tf.float32) for vector in (alpha, beta)), masks, starts)
+    return operations().macaron_tf_swish_recurrence(*arguments, step_size=step_size)
 
 
 def gated(x, alpha, beta, state_bias, gate_bias, step_size: int, gate: str, mask=None) -> tf.Tensor:
@@ -279,8 +264,9 @@ def gated(x, alpha, beta, state_bias, gate_bias, step_size: int, gate: str, mask
     """
     check_choice("gate", gate, GATES)
     vectors = [tf.cast(vector, tf.float32) for vector in (alpha, beta, state_bias, gate_bias)]
-    mask, options = _optional(mask, tf.uint8), {"step_size": step_size, "gate": gate}
-    return operations().macaron_tf_swish_gate(x, *vectors, mask, **options)[0]
+    masks = [] if mask is None else [tf.cast(mask, tf.uint8)]
+    options = {"step_size": step_size, "gate": gate}
+    return operations().macaron_tf_swish_gate(x, *vectors, masks, **options)[0]
 
 
 @tf.RegisterGradient("MacaronTf>SwishRecurrence")
@@ -302,95 +288,12 @@ def _gate_gradient(operation, dy, _):
     return *gradients, *[None] * len(masks)
 
 
-def _second_derivatives(
-    composed: Callable, inputs: list[tf.Tensor], dy: tf.Tensor, upstream: tuple
-) -> list:
-    """Computes the gradient of a native gradient op, which is a second derivative.
-
-    `composed` computes the forward op of `inputs` from TensorFlow's own ops, `dy` is the upstream
-    gradient that the gradient op takes, and `upstream` has the gradients of its outputs. The result
-    is the gradients of `inputs` and of `dy`.
-    """
-    with tf.GradientTape() as outer:
-        outer.watch([*inputs, dy])
-        with tf.GradientTape() as inner:
-            inner.watch(inputs)
-            y = composed(*inputs)
-        first = inner.gradient(y, inputs, dy)
-    return outer.gradient(first, [*inputs, dy], upstream)
+def _no_second_derivative(operation, *upstream):
+    raise UserError(
+        "the native kernels have no second derivatives: run the step in "
+        'macaron_tf.kernels.implementation_scope("loop")'
+    )
 
 
-@tf.RegisterGradient("MacaronTf>LayerNormGrad")
-def _layer_norm_second(operation, *upstream):
-    x, scale, statistics, dy = operation.inputs
-    deviations = tf.reshape(statistics[:, 1], tf.concat([tf.shape(x)[:-1], [1]], 0)) ** -1
-
-    def composed(x, scale, offset):
-        mean, variance = tf.nn.moments(tf.cast(x, tf.float32), axes=[-1], keepdims=True)
-        epsilon = tf.stop_gradient(deviations**2 - variance)
-        y = (tf.cast(x, tf.float32) - mean) * tf.math.rsqrt(variance + epsilon)
-        return tf.cast(y * scale + offset, x.dtype)
-
-    inputs = [x, scale, tf.zeros_like(scale)]
-    dx, dscale, _, ddy = _second_derivatives(composed, inputs, dy, upstream)
-    return dx, dscale, None, ddy
-
-
-@tf.RegisterGradient("MacaronTf>BiasGeluGrad")
-def _bias_gelu_second(operation, *upstream):
-    x, bias, dy = operation.inputs
-
-    def composed(x, bias):
-        y = tf.nn.gelu(tf.cast(x, tf.float32) + bias, operation.get_attr("approximate"))
-        return tf.cast(y, x.dtype)
-
-    return _second_derivatives(composed, [x, bias], dy, upstream)
-
-
-@tf.RegisterGradient("MacaronTf>CrossEntropyGrad")
-def _cross_entropy_second(operation, *upstream):
-    logits, labels, _, dloss = operation.inputs
-    smoothing = operation.get_attr("smoothing")
-
-    def composed(logits):
-        scores = tf.nn.log_softmax(tf.cast(logits, tf.float32))
-        nll = -tf.gather(scores, labels, batch_dims=1)
-        return nll if not smoothing else nll - smoothing * (nll + tf.reduce_mean(scores, axis=-1))
-
-    dlogits, ddloss = _second_derivatives(composed, [logits], dloss, upstream)
-    return dlogits, None, None, ddloss
-
-
-@tf.RegisterGradient("MacaronTf>SwishRecurrenceGrad")
-def _recurrence_second(operation, *upstream):
-    x, alpha, beta, _, dy, *optional = operation.inputs
-    masks, step_size = operation.get_attr("masks"), operation.get_attr("step_size")
-    mask = optional[0] if masks else None
-
-    def composed(x, alpha, beta, start=None):
-        arguments = (x, alpha, beta, step_size, mask, start)
-        return reference.apply_time_major(reference.states_by_scan, *arguments)
-
-    inputs = [x, alpha, beta, *optional[masks:]]
-    dx, dalpha, dbeta, *dstart, ddy = _second_derivatives(composed, inputs, dy, upstream)
-    return dx, dalpha, dbeta, None, ddy, *[None] * masks, *dstart
-
-
-@tf.RegisterGradient("MacaronTf>SwishGateGrad")
-def _gate_second(operation, *upstream):
-    *inputs, _, dy = operation.inputs[:7]
-    masks, step_size = operation.get_attr("masks"), operation.get_attr("step_size")
-    mask = operation.inputs[7] if masks else None
-    gate = tf.compat.as_str(operation.get_attr("gate"))  # in a graph, the attribute is `bytes`
-
-    def composed(x, alpha, beta, state_bias, gate_bias):
-        x1, x2 = tf.split(x, 2, axis=-1)  # each (B, L, R)
-        c = reference.apply_time_major(reference.states_by_scan, x1, alpha, beta, step_size, mask)
-        return reference.gated(c, x2, state_bias, gate_bias, gate)
-
-    *gradients, ddy = _second_derivatives(composed, inputs, dy, upstream)
-    return *gradients, None, ddy, *[None] * masks
-
-
-def _optional(value, dtype: tf.DType) -> list[tf.Tensor]:
-    return [] if value is None else [tf.cast(value, dtype)]
+for _name in ("LayerNorm", "BiasGelu", "CrossEntropy", "SwishRecurrence", "SwishGate"):
+    tf.RegisterGradient(f"MacaronTf>{_name}Grad")(_no_second_derivative)

@@ -102,9 +102,23 @@ def states_by_scan(x, alpha, beta, start, *marks):
     """Computes all states `(n, k, B, R)` by a scan, which the backend differentiates.
 
     `x (n, k, B, R)` is time-major, `start (k, B, R)` is the initial state, and `marks` are `keep`
-    and `follows` of `one_step` for all steps. Both are optional.
+    and `follows` of `one_step` for all steps. Both are optional. On TensorFlow, this function calls
+    `tf.scan`, because `keras.ops.scan` does not compile under XLA with TensorFlow.
     """
-    return _scan(lambda c, inputs: one_step(c, alpha, beta, *inputs), start, [x, *marks])
+    inputs = [x, *marks]
+
+    def step(c, inputs):
+        return one_step(c, alpha, beta, *inputs)
+
+    if keras.backend.backend() != "tensorflow":
+        return _scan_on_jax(step, start, inputs)
+    import tensorflow as tf  # not on JAX, where TensorFlow need not be installed
+
+    count = ops.shape(x)[0]
+    if not isinstance(count, int):  # `tf.scan` may need at least one step to find c's shape
+        padding = tf.cast(count == 0, tf.int32)
+        inputs = [tf.pad(array, [[0, padding], [0, 0], [0, 0], [0, 0]]) for array in inputs]
+    return tf.scan(step, inputs, initializer=start)[:count]
 
 
 def states_by_loop(x, alpha, beta, start, *marks):
@@ -138,16 +152,14 @@ def states_by_loop(x, alpha, beta, start, *marks):
     return forward(x, alpha, beta, start, *marks)
 
 
-def apply_time_major(compute_states, x, alpha, beta, step_size: int, mask, start=None):
+def apply_time_major(compute_states, x, alpha, beta, step_size: int, mask, start):
     """Computes the states `(B, L, R)` of batch-major x by a time-major implementation.
 
     Args:
         compute_states: `states_by_scan` or `states_by_loop`.
         mask: `(B, L)` or `None`, as in `swish_recurrence`.
-        start: initial state, `(B, k, R)`; `None` means zeros.
+        start: initial state, `(B, k, R)`.
     """
-    if start is None:
-        start = ops.zeros((ops.shape(x)[0], step_size, x.shape[-1]), "float32")
     # (B, L) -> (n, k, B, 1)
     marks = [to_steps(mark, step_size) for mark in marks_of(mask)]
     steps = to_steps(ops.cast(x, "float32"), step_size)  # (n, k, B, R)
@@ -169,29 +181,13 @@ def marks_of(mask) -> list:
     return [keep] if is_boolean else [keep, ops.cast(keep < 2, "float32")]
 
 
-def _scan(step, start, inputs: list):
-    """Computes all states of a recurrence, stacked along a new first axis.
-
-    `step` maps the state and one step's arrays to the next state. On TensorFlow, this function
-    calls `tf.scan`, because `keras.ops.scan` does not compile under XLA with TensorFlow.
-    """
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf  # not on JAX, where TensorFlow need not be installed
-
-        count = ops.shape(inputs[0])[0]
-        if not isinstance(count, int):  # `tf.scan` may need at least one step to find c's shape
-            padding = tf.cast(count == 0, tf.int32)
-            inputs = [tf.pad(array, [[0, padding], [0, 0], [0, 0], [0, 0]]) for array in inputs]
-        return tf.scan(step, inputs, initializer=start)[:count]
-    return _scan_on_jax(step, start, inputs)
-
-
 def _loop(step, start, inputs: list, reverse: bool = False):
-    """Computes the same states as `_scan`, but is not differentiable.
+    """Computes all states of a recurrence, stacked along a new first axis, without a gradient.
 
-    On TensorFlow, this function does not call `tf.scan`, because LiteRT cannot convert `tf.scan`
-    for an unknown batch size. The loop passes the shape of the states as a tensor instead. With
-    `reverse`, it runs from the last step to the first, but the output keeps the order of `inputs`.
+    `step` maps the state and one step's arrays to the next state. On TensorFlow, this function does
+    not call `tf.scan`, because LiteRT cannot convert `tf.scan` for an unknown batch size. The loop
+    passes the shape of the states as a tensor instead. With `reverse`, it runs from the last step
+    to the first, but the output keeps the order of `inputs`.
     """
     if keras.backend.backend() != "tensorflow":
         return _scan_on_jax(step, start, inputs, reverse, _unroll())

@@ -1,5 +1,6 @@
 """Multi-head scaled dot-product attention, the token mixer of a Transformer."""
 
+import dataclasses
 import math
 
 import keras
@@ -32,18 +33,15 @@ def combine_masks(*masks):
     return all_of(*(broadcast_mask(mask) for mask in masks))
 
 
-def causal_attention_mask(length, window: int = 0):
-    """Returns the `causal_mask` of T = `length` positions, `(1, 1, T, T)`."""
-    positions = ops.arange(length, dtype="int32")
-    return causal_mask(positions, positions, window)[None, None]
+def self_attention_mask(length, causal: bool, window: int = 0):
+    """Returns the mask `(1, 1, T, T)` of T = `length` positions, causal or with a window.
 
-
-def local_attention_mask(length, window: int):
-    """Returns a mask `(1, 1, T, T)`, True where query and key are at most `window // 2` apart.
-
-    Without a limit, use no mask: `window=0` lets a position see only itself.
+    Without `causal`, query and key are at most `window // 2` apart, so `window=0` lets a position
+    see only itself.
     """
     positions = ops.arange(length, dtype="int32")
+    if causal:
+        return causal_mask(positions, positions, window)[None, None]
     return (ops.abs(positions - positions[:, None]) <= window // 2)[None, None]
 
 
@@ -78,20 +76,15 @@ def _updated_cache(cache, new, index):
     return ops.where(is_new[:, None], new, cache)
 
 
-def _product(query, key):
-    """Multiplies `query (..., L, d)` by the transpose of `key (..., T, d)`, to `(..., L, T)`."""
-    return ops.matmul(query, ops.swapaxes(key, -1, -2))
-
-
 def _product_without_copy(query, key):
-    """Computes `_product`, but without a matrix product for a single query (L = 1).
+    """Multiplies `query (..., L, d)` by the transpose of `key (..., T, d)`, to `(..., L, T)`.
 
-    LiteRT would copy the keys before a matrix product, so the function multiplies elementwise and
-    sums.
+    LiteRT would copy the keys before a matrix product, so the function multiplies a single query
+    (L = 1) elementwise and sums.
     """
     if query.shape[-2] == 1:
         return ops.expand_dims(ops.sum(query * key, axis=-1), -2)
-    return _product(query, key)
+    return ops.matmul(query, ops.swapaxes(key, -1, -2))
 
 
 def _weighted_sum_without_copy(weights, value):
@@ -208,6 +201,9 @@ class MultiHeadAttention(Mixer):
         self.num_kv_heads = num_kv_heads or num_heads
         check_divisible("num_heads", num_heads, "num_kv_heads", self.num_kv_heads)
         check_choice("qk_norm", qk_norm, ("none", "head", "heads"))
+        self.takes_cache_mask = not window
+        methods, own = (MultiHeadAttention.rotate, MultiHeadAttention.scores), type(self)
+        self._needs_positions = (own.rotate, own.scores) != methods
 
     def rotate(self, query, key, positions):
         """Rotates queries and keys by their positions before the keys are cached.
@@ -234,19 +230,12 @@ class MultiHeadAttention(Mixer):
                 which broadcast to `query[..., 0]`.
             key_positions: int32 positions of the keys. The shape broadcasts to `key[..., 0]`.
         """
-        product = _product if context.cache_mask is None else _product_without_copy
-        return _by_head_groups(product, query, key)
-
-    @property
-    def _needs_positions(self) -> bool:
-        """Whether the layer needs positions, because a subclass overrides `rotate` or `scores`."""
-        cls, base = type(self), MultiHeadAttention
-        return (cls.rotate, cls.scores) != (base.rotate, base.scores)
+        if context.cache_mask is None:
+            return _by_head_groups(ops.matmul, query, ops.swapaxes(key, -1, -2))
+        return _by_head_groups(_product_without_copy, query, key)
 
     def _with_positions(self, context: Context, query, cache=None) -> Context:
-        """Returns the context with the positions of the queries, if the layer needs positions."""
-        if not self._needs_positions:
-            return context
+        """Returns the context with the positions of the queries."""
         positions = context.positions
         if positions is None:
             positions, index = ops.arange(ops.shape(query)[-2], dtype="int32"), context.index
@@ -257,7 +246,7 @@ class MultiHeadAttention(Mixer):
         positions = ops.cast(positions, "int32")
         if len(positions.shape) == 2:
             positions = ops.expand_dims(positions, 1)  # (B, T) -> (B, 1, T)
-        return context.replace(positions=positions)
+        return dataclasses.replace(context, positions=positions)
 
     def build(self, x_shape, memory_shape=None):
         divided = ("hidden_dim", x_shape[-1], "num_heads", self.num_heads)
@@ -269,51 +258,48 @@ class MultiHeadAttention(Mixer):
             self.key_scale = self._scale("key_scale", self.num_kv_heads)
         self.drop = Dropout(self.dropout, name="dropout")
 
-    @property
-    def takes_cache_mask(self) -> bool:
-        return not self.window
-
     def build_projections(self, x_shape, memory_shape, width: int) -> None:
         """Builds the projections. `width` is the total width H d of all query heads."""
+        options = {"use_bias": self.use_bias, "axes": ("embed", "heads")}
         query_initializer = self.kernel_initializer
         if not self.scaled:
             query_initializer = NarrowColumns(query_initializer, width, self._head_dim**-0.5)
         if self.cross or self.num_kv_heads != self.num_heads:
             kv_width = self.num_kv_heads * self._head_dim
-            self.query = self._projection("query", x_shape, width, query_initializer)
-            self.key_value = self._projection("key_value", memory_shape, 2 * kv_width, parts=2)
+            arguments = ("query", x_shape, width, query_initializer.clone())
+            self.query = self.dense_part(*arguments, **options)
+            arguments = ("key_value", memory_shape, 2 * kv_width)
+            self.key_value = self.dense_part(*arguments, parts=2, **options)
         else:
-            arguments = ("query_key_value", x_shape, 3 * width, query_initializer)
-            self.query_key_value = self._projection(*arguments, parts=3)
-        self.output_projection = self._output(x_shape, width)
+            arguments = ("query_key_value", x_shape, 3 * width, query_initializer.clone())
+            self.query_key_value = self.dense_part(*arguments, parts=3, **options)
+        initializer = (self.output_initializer or self.kernel_initializer).clone()
+        arguments = ("output", (*x_shape[:-1], width), self.output_dim or x_shape[-1], initializer)
+        options["axes"] = ("heads", "embed")
+        self.output_projection = self.dense_part(*arguments, **options)
 
     def _scale(self, name: str, heads: int) -> keras.Variable:
         size = self._head_dim * (heads if self.qk_norm == "heads" else 1)
         return self.add_weight((size,), "ones", name=name)
 
-    def _normalize(self, query, key):
-        """Applies the RMSNorm to queries `(..., H, L, d)` and keys `(..., K, L, d)`."""
-        if self.qk_norm == "none":
-            return query, key
-        axes = -1 if self.qk_norm == "head" else (-3, -1)
-        normalized = []
-        for x, scale in ((query, self.query_scale), (key, self.key_scale)):
-            y = ops.cast(x, "float32")
-            y = y * ops.rsqrt(ops.mean(ops.square(y), axes, keepdims=True) + self.epsilon)
-            # (H d,) -> (H, 1, d)
-            scale = ops.reshape(ops.cast(scale, "float32"), (-1, 1, self._head_dim))
-            normalized.append(ops.cast(y * scale, x.dtype))
-        return normalized
+    def _place(self, query, key, context: Context, cache=None):
+        """Applies norms and positions to queries `(..., H, L, d)` and keys `(..., K, L, d)`.
 
-    def _output(self, x_shape, width: int):
-        units, options = self.output_dim or x_shape[-1], {"axes": ("heads", "embed")}
-        shape = (*x_shape[:-1], width)
-        return self._projection("output", shape, units, self.output_initializer, **options)
-
-    def _projection(self, name: str, shape, units: int, initializer=None, **options):
-        initializer = (initializer or self.kernel_initializer).clone()
-        options = {"use_bias": self.use_bias, "axes": ("embed", "heads"), **options}
-        return self.dense_part(name, shape, units, initializer, **options)
+        The third result is the context with the positions of the queries, if the layer needs them.
+        """
+        if self.qk_norm != "none":
+            axes, normalized = -1 if self.qk_norm == "head" else (-3, -1), []
+            for x, scale in ((query, self.query_scale), (key, self.key_scale)):
+                y = ops.cast(x, "float32")
+                y = y * ops.rsqrt(ops.mean(ops.square(y), axes, keepdims=True) + self.epsilon)
+                # (H d,) -> (H, 1, d)
+                scale = ops.reshape(ops.cast(scale, "float32"), (-1, 1, self._head_dim))
+                normalized.append(ops.cast(y * scale, x.dtype))
+            query, key = normalized
+        if self._needs_positions:
+            context = self._with_positions(context, query, cache)
+            query, key = self.rotate(query, key, context.positions)
+        return query, key, context
 
     def mix(self, x, context: Context, state=None):
         if self.cross:
@@ -326,31 +312,37 @@ class MultiHeadAttention(Mixer):
         mask = combine_masks(context.attention_mask, context.mask)
         length = ops.shape(query)[2]
         bias = context.bias and context.bias(query_length=length, key_length=length)
-        packing, context = context.packing, self._with_positions(context, query)
-        query, key = self.rotate(*self._normalize(query, key), context.positions)
+        query, key, context = self._place(query, key, context)
         self_length = length if self.causal or self.window else None
         y = self._attend(query, key, value, mask, bias, context, context.positions, self_length)
-        return self._merge_heads(y, packing), None
+        return self._merge_heads(y, packing=context.packing), None
 
-    def _project(self, x, packing=None):
-        """Projects x to queries `(B, H, T, d)` and to keys and values `(B, K, T, d)`."""
-        projected = []
-        for projection, parts in self._projections:
-            y = projection(x)
-            y = packing.pad(y) if packing else y  # (N, parts H d) -> (B, T, parts H d)
-            projected += self._split_heads(y, parts)
-        return projected
+    def _project(self, x, packing=None, beams: int | None = None):
+        """Projects x to queries `(B, H, T, d)` and to keys and values `(B, K, T, d)`.
 
-    @property
-    def _projections(self):
-        """List of pairs (projection layer, number of fused matrices).
-
-        Three fused matrices compute query, key and value, two compute key and value, and one
-        computes the query.
+        In cached decoding, x is `(B beams, T, D)`, or `(B beams, D)` with T = 1, and the axis
+        `beams` follows B in the result.
         """
         if self.num_kv_heads == self.num_heads:
-            return [(self.query_key_value, 3)]
-        return [(self.query, 1), (self.key_value, 2)]
+            projections = [(self.query_key_value, 3)]
+        else:
+            projections = [(self.query, 1), (self.key_value, 2)]
+        projected = []
+        for projection, parts in projections:
+            y = projection(x)
+            if beams and len(x.shape) == 2:
+                heads = y.shape[-1] // (parts * self._head_dim)
+                # (B beams, parts H d) -> (B, beams, parts, H, 1, d) -> parts x (B, beams, H, 1, d)
+                y = ops.reshape(y, (-1, beams, parts, heads, 1, self._head_dim))
+                projected += ops.unstack(y, parts, axis=2)
+            else:
+                y = packing.pad(y) if packing else y  # (N, parts H d) -> (B, T, parts H d)
+                projected += self._split_heads(y, parts)
+        if beams and len(x.shape) == 3:
+            # (B beams, H, T, d) -> (B, beams, H, T, d)
+            shape = (ops.shape(x)[1], self._head_dim)
+            projected = [ops.reshape(y, (-1, beams, y.shape[1], *shape)) for y in projected]
+        return projected
 
     def project_memory(self, memory):
         """Computes keys and values, `(B, K, S, d)` each, from `memory (B, S, D)`."""
@@ -369,12 +361,13 @@ class MultiHeadAttention(Mixer):
         query = ops.transpose(query, (0, 2, 1, 3))
         lengths = {"query_length": ops.shape(query)[2], "key_length": ops.shape(key_value[0])[2]}
         bias = context.bias and context.bias(**lengths)
-        context = self._with_positions(context, query)
+        if self._needs_positions:
+            context = self._with_positions(context, query)
         key_positions = self._key_positions(key_value)
         y = self._attend(query, *key_value, mask, bias, context, key_positions)
         if not is_step:
             return self._merge_heads(y)
-        return self._merge_beam_heads(ops.transpose(y, (0, 2, 1, 3)), rank=2)  # (B, K, H, d)
+        return self._merge_heads(ops.transpose(y, (0, 2, 1, 3)), rank=2)  # (B, K, H, d)
 
     def init_cache(self, batch_size, beams: int, capacity: int | None):
         """Returns an empty cache: a pair of keys and values, each `(B, beams, K, T, d)`.
@@ -393,12 +386,11 @@ class MultiHeadAttention(Mixer):
         Returns the output and the new cache, or only the new keys and values if the cache is
         read-only (see `Context.cache_mask`).
         """
-        index, (query, *new) = context.index, self._project_beams(x, cache[0].shape[1])
-        context = self._with_positions(context, query, cache)
-        query, new[0] = self.rotate(*self._normalize(query, new[0]), context.positions)
+        index, (query, *new) = context.index, self._project(x, beams=cache[0].shape[1])
+        query, new[0], context = self._place(query, new[0], context, cache)
         if context.cache_mask is not None:
             y = self._attend_with_read_only_cache(query, cache, new, context)
-            return self._merge_beam_heads(y, len(x.shape)), tuple(new)
+            return self._merge_heads(y, len(x.shape)), tuple(new)
         pairs, cache_length = zip(cache, new, strict=True), ops.shape(cache[0])[3]
         if index is None or self.window:  # new tokens are appended to the cached ones
             start, key_value = cache_length, tuple(ops.concatenate(pair, axis=3) for pair in pairs)
@@ -428,41 +420,13 @@ class MultiHeadAttention(Mixer):
         if self._needs_positions and self.window:  # the last key belongs to the last token
             key_positions = key_positions + context.positions[..., -1:] - (total - 1)
         y = self._attend(query, *key_value, mask, bias, context, key_positions)
-        return self._merge_beam_heads(y, len(x.shape)), cache
-
-    def _project_beams(self, x, beams: int):
-        """Projects to queries `(B, beams, H, L, d)`, and keys and values `(B, beams, K, L, d)`."""
-        if len(x.shape) == 3:
-            shape, projected = (ops.shape(x)[1], self._head_dim), self._project(x)
-            # (B beams, H, L, d) -> (B, beams, H, L, d)
-            return [ops.reshape(y, (-1, beams, y.shape[1], *shape)) for y in projected]
-        projected = []
-        for projection, parts in self._projections:
-            y = projection(x)
-            heads = y.shape[-1] // (parts * self._head_dim)
-            # (B beams, parts H d) -> (B, beams, parts, H, 1, d) -> parts x (B, beams, H, 1, d)
-            y = ops.reshape(y, (-1, beams, parts, heads, 1, self._head_dim))
-            projected += ops.unstack(y, parts, axis=2)
-        return projected
+        return self._merge_heads(y, len(x.shape)), cache
 
     def _key_positions(self, key_value):
         """Returns positions 0 to S - 1 of keys `(..., S, d)`, or `None` if the layer needs none."""
         if not self._needs_positions:
             return None
         return ops.arange(ops.shape(key_value[0])[-2], dtype="int32")
-
-    def _merge_beam_heads(self, y, rank: int):
-        """Merges the heads of `y (B, beams, H, L, d)` and applies the output projection.
-
-        If the `rank` of x is 2, the result is `(B * beams, D)`. Otherwise, it is `(B * beams, L,
-        D)`.
-        """
-        if rank == 2:
-            y = ops.reshape(y, (-1, self.num_heads * self._head_dim))
-            return self.output_projection(y)
-        # (B, beams, H, L, d) -> (B beams, H, L, d)
-        y = ops.reshape(y, (-1, self.num_heads, ops.shape(y)[3], self._head_dim))
-        return self._merge_heads(y)
 
     def _attend_with_read_only_cache(self, query, cache, new, context: Context):
         """Attends from new tokens to a read-only cache and causally to the new tokens.
@@ -482,30 +446,6 @@ class MultiHeadAttention(Mixer):
         y = _by_head_groups(_weighted_sum_without_copy, new_weights, new[1])
         return y + _by_head_groups(_weighted_sum_without_copy, cached_weights, cache[1])
 
-    def _runs_fused(self, query, key, mask, bias) -> bool:
-        """Returns whether `flash_attention` can compute this attention in one kernel."""
-        has_custom_scores = type(self).scores is not MultiHeadAttention.scores
-        if has_custom_scores or len(query.shape) != 4 or bias is not None or is_watching():
-            return False
-        if not runs_fused(query.dtype, self._head_dim):
-            return False
-        from macaron_tf.kernels.flash_attention import can_shard
-
-        is_key_mask = mask is None or mask.shape[1] == mask.shape[2] == 1
-        return is_key_mask and can_shard(query.shape[0], key.shape[1])
-
-    def _attend_fused(self, query, key, value, mask, training):
-        """Computes `_attend` by one JAX kernel, for a mask `(B, 1, 1, S)` or `None`."""
-        from macaron_tf.kernels.flash_attention import flash_attention
-
-        rate = self.dropout if training else 0.0
-        arrays = [ops.swapaxes(part, 1, 2) for part in (query, key, value)]  # (B, L, H, d)
-        arrays.append(None if mask is None else mask[:, 0, 0])
-        seed = self.drop.seed_generator.next() if rate else None
-        options = {"scale": self._head_dim**-0.5 if self.scaled else 1.0, "rate": rate}
-        y = flash_attention(*arrays, seed, causal=self.causal, window=self.window, **options)
-        return ops.swapaxes(y, 1, 2)  # (B, H, T, d)
-
     def _scale_query(self, query):
         # Scaling the query takes T d multiplications, whereas scaling the scores takes T S.
         if not self.scaled:
@@ -521,11 +461,23 @@ class MultiHeadAttention(Mixer):
         `self_length` is the sequence length T in self-attention if `mask` does not yet contain the
         causal mask or the window, and otherwise `None`.
         """
-        if self._runs_fused(query, key, mask, bias):
-            return self._attend_fused(query, key, value, mask, context.training)
+        is_stock = type(self).scores is MultiHeadAttention.scores and bias is None
+        if is_stock and len(query.shape) == 4 and runs_fused(query.dtype, self._head_dim):
+            from macaron_tf.kernels.flash_attention import can_shard, flash_attention
+
+            is_key_mask = mask is None or mask.shape[1] == mask.shape[2] == 1
+            if is_key_mask and can_shard(query.shape[0], key.shape[1]) and not is_watching():
+                rate = self.dropout if context.training else 0.0
+                arrays = [ops.swapaxes(part, 1, 2) for part in (query, key, value)]  # (B, L, H, d)
+                arrays.append(None if mask is None else mask[:, 0, 0])  # (B, S)
+                seed = self.drop.seed_generator.next() if rate else None
+                options = {"causal": self.causal, "window": self.window, "rate": rate}
+                options["scale"] = self._head_dim**-0.5 if self.scaled else 1.0
+                y = flash_attention(*arrays, seed, **options)
+                return ops.swapaxes(y, 1, 2)  # (B, H, T, d)
         if self_length is not None:
-            build_mask = causal_attention_mask if self.causal else local_attention_mask
-            mask = combine_masks(mask, build_mask(self_length, self.window))
+            own_mask = self_attention_mask(self_length, self.causal, self.window)
+            mask = combine_masks(mask, own_mask)
         query = self._scale_query(query)
         scores = self.scores(query, key, context, key_positions)  # (..., H, T, S)
         scores = ops.cast(scores, keras.backend.result_type(scores.dtype, "float32"))
@@ -552,9 +504,19 @@ class MultiHeadAttention(Mixer):
         x = ops.reshape(x, (-1, ops.shape(x)[1], parts, heads, self._head_dim))
         return ops.unstack(ops.transpose(x, (2, 0, 3, 1, 4)), parts, axis=0)
 
-    def _merge_heads(self, y, packing=None):
+    def _merge_heads(self, y, rank: int = 3, packing=None):
+        """Merges the heads of `y (..., H, T, d)`, and applies the output projection.
+
+        If the `rank` of x is 2, each position of `y` gives a row of the result. Otherwise, the
+        result is `(N, T, D)`, or the real tokens of `packing`.
+        """
+        width = self.num_heads * self._head_dim
+        if rank == 2:
+            return self.output_projection(ops.reshape(y, (-1, width)))
+        if len(y.shape) == 5:  # (B, beams, H, T, d) -> (B beams, H, T, d)
+            y = ops.reshape(y, (-1, self.num_heads, ops.shape(y)[3], self._head_dim))
         # (B, H, T, d) -> (B, T, H, d) -> (B, T, H d) -> (B, T, D), or packed -> (N, D)
         y = ops.transpose(y, (0, 2, 1, 3))
-        y = ops.reshape(y, (-1, ops.shape(y)[1], self.num_heads * self._head_dim))
+        y = ops.reshape(y, (-1, ops.shape(y)[1], width))
         y = packing.pack(y) if packing else y
         return self.output_projection(y)

@@ -16,7 +16,7 @@ from macaron_tf.layers.mixer import Context, Mixer
 from macaron_tf.layers.relative_attention import RelativeAttention
 from macaron_tf.layers.residual import Residual
 from macaron_tf.layers.rotary import RotaryAttention
-from macaron_tf.layers.scheme import OPERATORS, Mix, scheme_text, steps_of
+from macaron_tf.layers.scheme import OPERATORS, SOLVERS, Mix, scheme_text, steps_of
 from macaron_tf.settings import SettingError, hints_of
 
 # Attention layers for the values of the setting `positions`.
@@ -111,6 +111,9 @@ class Block(Mixer):
         if not any(mixer.keeps_state for mixer in self.mixers("tokens", "channels")):
             text = config.scheme or scheme_text(self.scheme)
             raise config.error(f"scheme={text!r} lets no position see another: add tokens")
+        self.takes_bias = any(mixer.takes_bias for mixer in self.mixers("tokens"))
+        self.takes_queries = all(mixer.takes_queries for mixer in self.mixers())
+        self.can_prefill = all(mixer.can_prefill for mixer in self.mixers())
 
     def token_mixer(self) -> Mixer:
         """Creates the token mixer, by default self-attention. Subclasses can override it."""
@@ -121,7 +124,9 @@ class Block(Mixer):
             default_class = _ATTENTIONS.get(positions, MultiHeadAttention)
             attention_class = self.attention or default_class
             if issubclass(attention_class, RotaryAttention):
-                options |= self.config.rotary_options(self.attention_window)
+                local = self.attention_window and self.config.local_rotary_base
+                options["rotary_base"] = local or self.config.rotary_base
+                options |= self.config.options("rotary_dim", "rotary_scaling")
             if not issubclass(attention_class, default_class):
                 raise SettingError(f"positions={positions!r} needs a {default_class.__name__}")
             return self._attention(attention_class, **options)
@@ -166,19 +171,23 @@ class Block(Mixer):
             for operator in operators:
                 if operator == "memory" and not self.cross_attention:
                     continue
-                mixer = last[operator] if mix.again else self._mixer(operator, mix)
+                if mix.again:
+                    mixer = last[operator]
+                elif operator == "tokens":
+                    mixer = self.token_mixer()
+                elif operator == "memory":
+                    options = self.config.options("use_bias", "num_kv_heads")
+                    mixer = self._attention(cross=True, **options)
+                else:
+                    changes = {"activation": mix.activation} if mix.activation else {}
+                    if changes and type(self).channel_mixer is not Block.channel_mixer:
+                        raise SettingError(
+                            f"{type(self).__name__} takes no activation: remove 'with'"
+                        )
+                    feed_forward_dim = round(self.config.feed_forward_dim * mix.width)
+                    mixer = self.channel_mixer(feed_forward_dim, **changes)
                 yield operator, f"{_NAMES.get(operator, mixer.name)}_{index}", mixer, mix, beside
                 last[operator], beside = mixer, len(step) > 1
-
-    def _mixer(self, operator: str, mix: Mix) -> Mixer:
-        if operator == "tokens":
-            return self.token_mixer()
-        if operator == "memory":
-            return self._attention(cross=True, **self.config.options("use_bias", "num_kv_heads"))
-        changes = {"activation": mix.activation} if mix.activation else {}
-        if changes and type(self).channel_mixer is not Block.channel_mixer:
-            raise SettingError(f"{type(self).__name__} takes no activation: remove 'with'")
-        return self.channel_mixer(round(self.config.feed_forward_dim * mix.width), **changes)
 
     @property
     def steps(self) -> list[list[tuple[str, Residual]]]:
@@ -195,18 +204,6 @@ class Block(Mixer):
         operators = operators or OPERATORS
         return [residual.sublayer for name, residual in self.sublayers if name in operators]
 
-    @property
-    def takes_bias(self) -> bool:
-        return any(mixer.takes_bias for mixer in self.mixers("tokens"))
-
-    @property
-    def takes_queries(self) -> bool:
-        return all(mixer.takes_queries for mixer in self.mixers())
-
-    @property
-    def can_prefill(self) -> bool:
-        return all(mixer.can_prefill for mixer in self.mixers())
-
     def build(self, x_shape, memory_shape=None):
         for operator, residual in self.sublayers:
             if not residual.built:  # another block may share and have built the sub-layer
@@ -218,7 +215,7 @@ class Block(Mixer):
         # state per evaluation.
         states, memory_keys = iter(state or ()), iter(context.memory_keys or ())
         # The attention mask and the bias apply only to self-attention.
-        cross_context = context.replace(attention_mask=None, bias=None)
+        cross_context = dataclasses.replace(context, attention_mask=None, bias=None)
         new_states = []
 
         def attend(mixer, keys, y):
@@ -230,7 +227,8 @@ class Block(Mixer):
                 y, new_state = mixer.mix(y, context, old_state)
             else:
                 rows = context.packing.pad(y)  # (N, D) -> (B, T, D)
-                rows, new_state = mixer.mix(rows, context.replace(packing=None), old_state)
+                unpacked = dataclasses.replace(context, packing=None)
+                rows, new_state = mixer.mix(rows, unpacked, old_state)
                 y = context.packing.pack(rows)
             if new_state is not None:
                 new_states.append(new_state)
@@ -238,16 +236,18 @@ class Block(Mixer):
 
         for step in self.steps:
             step_input, (_, first) = x, step[0]
-            shared_input = first.start(step_input, context.training)
+            shared_input = first.normalized(step_input, "pre", context.training)
             for operator, residual in step:
                 if operator == "memory":
                     mix = functools.partial(attend, residual.sublayer, next(memory_keys, None))
                 else:
                     mix = functools.partial(mix_with_state, residual.sublayer)
                 shares_norm = residual.layer_norm is first.layer_norm
-                y = shared_input if shares_norm else residual.start(step_input, context.training)
+                y = shared_input
+                if not shares_norm:
+                    y = residual.normalized(step_input, "pre", context.training)
                 x = residual.move(x, step_input, y, mix, context.training)
-            x = first.end(x, context.training)
+            x = first.normalized(x, "post", context.training)
         return x, new_states
 
     def _evaluated_mixers(self) -> Iterator[Mixer]:
@@ -257,7 +257,7 @@ class Block(Mixer):
         """
         for operator, residual in self.sublayers:
             if operator != "memory" and residual.sublayer.keeps_state:
-                yield from [residual.sublayer] * residual.evaluations
+                yield from [residual.sublayer] * len(SOLVERS[residual.solver])
 
     def init_cache(self, batch_size, beams: int, capacity: int | None) -> list:
         return [mixer.init_cache(batch_size, beams, capacity) for mixer in self._evaluated_mixers()]

@@ -36,9 +36,6 @@ class FeedForwardConfig(Settings):
     gated: bool = False
     use_bias: bool = True
 
-    def check(self) -> None:
-        activation(self.activation)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockConfig(FeedForwardConfig):
@@ -109,7 +106,7 @@ class BlockConfig(FeedForwardConfig):
     rotary_scaling: tuple[Positive, ...] = ()
 
     def check(self) -> None:
-        super().check()
+        activation(self.activation)
         if self.norm_type != "layer" and not self.affine:
             raise self.error(f"norm_type={self.norm_type!r} always has a scale: set affine=True")
         check_scaling(self.rotary_scaling)
@@ -118,11 +115,6 @@ class BlockConfig(FeedForwardConfig):
         for mix in self.splitting():
             if mix.operator == "channels" and round(self.feed_forward_dim * mix.width) < 1:
                 raise self.error(f"scheme={self.scheme!r} has no channel: raise feed_forward_dim")
-
-    def rotary_options(self, window: int) -> dict[str, Any]:
-        """Returns the rotary arguments of `RotaryAttention`. A `window` of 0 is full attention."""
-        base = (window and self.local_rotary_base) or self.rotary_base
-        return {"rotary_base": base, **self.options("rotary_dim", "rotary_scaling")}
 
     def splitting(self, default: tuple[Mix, ...] = ()) -> tuple[Mix, ...]:
         """Returns the parsed operators of `scheme`, or `default` if `scheme` is `None`."""

@@ -42,6 +42,7 @@ class TiedEmbedding(Recording, keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        self.input_dim, self.output_dim = vocab_size, hidden_dim  # KerasHub reads these names
         if initializer is None:
             self.initializer = keras.initializers.RandomNormal(stddev=hidden_dim**-0.5)
 
@@ -52,14 +53,6 @@ class TiedEmbedding(Recording, keras.layers.Layer):
         else:
             axes = ("vocab", "embed")
             self.table = self.add_weight(shape, self.initializer, name="table", axes=axes)
-
-    @property
-    def input_dim(self) -> int:
-        return self.vocab_size
-
-    @property
-    def output_dim(self) -> int:
-        return self.hidden_dim
 
     def call(self, ids, reverse=False):
         if reverse:

@@ -130,12 +130,9 @@ class GatedMLP(Mixer):
         super().__init__(**kwargs)
         check_divisible("feed_forward_dim", feed_forward_dim, "number_of_halves", 2)
         self.activation = activation_named(activation)
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        tiny = ("tiny_attention_dim", "attention_dropout") if self.tiny_attention_dim else ()
-        rotary = ("positions", "rotary_base") if tiny and self.rotary_base else ()
-        return ("activation", "activation_dropout", "toeplitz", *tiny, *rotary)
+        tiny = ("tiny_attention_dim", "attention_dropout") if tiny_attention_dim else ()
+        rotary = ("positions", "rotary_base") if tiny and rotary_base else ()
+        self.reads = ("activation", "activation_dropout", "toeplitz", *tiny, *rotary)
 
     def build(self, input_shape):
         *outer_shape, hidden_dim = input_shape
@@ -148,7 +145,9 @@ class GatedMLP(Mixer):
         self.tiny_attention = None
         if self.tiny_attention_dim is not None:
             rotary = {"rotary_base": self.rotary_base} if self.rotary_base else {}
-            self.tiny_attention = (RotaryAttention if rotary else MultiHeadAttention)(
+            self.tiny_attention = self.part(
+                RotaryAttention if rotary else MultiHeadAttention,
+                input_shape,
                 num_heads=1,
                 head_dim=self.tiny_attention_dim,
                 dropout=self.attention_dropout,
@@ -158,7 +157,6 @@ class GatedMLP(Mixer):
                 name="tiny_attention",
                 **rotary,
             )
-            self.tiny_attention.build(input_shape)
         gated_shape = (*outer_shape, self.feed_forward_dim // 2)
         self.outer = self.dense_part("outer", gated_shape, hidden_dim, axes=("mlp", "embed"))
 

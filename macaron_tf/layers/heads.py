@@ -105,10 +105,8 @@ class Head(Recording, keras.layers.Layer):
 
     def build_dense(self, x_shape, units: int, name: str = "dense", **options) -> Dense:
         """Builds a `Dense` layer with the head's initializer for inputs of shape `x_shape`."""
-        return self.dense_part(name, x_shape, units, self.new_initializer(), **options)
-
-    def new_initializer(self) -> keras.initializers.Initializer:
-        return keras.initializers.TruncatedNormal(stddev=self.initializer_range)
+        initializer = keras.initializers.TruncatedNormal(stddev=self.initializer_range)
+        return self.dense_part(name, x_shape, units, initializer, **options)
 
 
 class Pooler(Head):

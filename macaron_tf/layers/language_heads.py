@@ -63,8 +63,9 @@ class NextTokenHead(TableHead):
             self.projection = self.build_dense(x_shape, width, "projection", use_bias=False)
         self.output_table = None
         if not self.tied:
-            options = {"initializer": self.new_initializer(), "name": "output_table"}
-            self.output_table = self.part(TiedEmbedding, None, *table_shape, False, **options)
+            initializer = keras.initializers.TruncatedNormal(stddev=self.initializer_range)
+            arguments = (*table_shape, False, initializer)
+            self.output_table = self.part(TiedEmbedding, None, *arguments, name="output_table")
         self.build_bias()
 
     def call(self, x, table, transposed=False):
@@ -149,7 +150,8 @@ class SpanBoundaryHead(TransformingHead):
     def build(self, left_shape, right_shape, positions_shape, table_shape):
         *rows, width = left_shape
         shape = (self.max_span, self.position_dim)
-        self.positions = self.add_weight(shape, self.new_initializer(), name="positions")
+        initializer = keras.initializers.TruncatedNormal(stddev=self.initializer_range)
+        self.positions = self.add_weight(shape, initializer, name="positions")
         joined_shape = (*rows, 2 * width + self.position_dim)
         self.dense_0, self.norm_0 = self.build_transformation(joined_shape, width, "_0")
         self.dense_1, self.norm_1 = self.build_transformation(left_shape, table_shape[-1], "_1")

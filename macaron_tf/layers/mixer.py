@@ -68,9 +68,6 @@ class Context:
     training: bool | None = None
     packing: Packing | None = None
 
-    def replace(self, **fields) -> "Context":
-        return dataclasses.replace(self, **fields)
-
 
 class Mixer(Recording, keras.layers.Layer):
     """Base class of layers that mix tokens or channels: `(B, T, D) -> (B, T, D)`.

@@ -195,7 +195,8 @@ def _wrap_build(build):
         with _default_policy(self.dtype_policy):
             build(self, *args, **kwargs)
         _freeze_new(self, count_before)
-        set_part_flags(self, vars(self).get("_pending_flags", {}))
+        if pending := vars(self).get("_pending_flags"):
+            set_part_flags(self, pending)
         shape = next(iter((*args, *kwargs.values())), None)
         if self.input_rank and shape and not self.takes_ids:
             self.input_spec.axes = {-1: shape[-1]}

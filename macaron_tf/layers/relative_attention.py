@@ -106,7 +106,6 @@ class RelativeAttention(MultiHeadAttention):
         *("clamp_length", "shared_position_biases"),
     )
     takes_packed = False
-    takes_cache_mask = False
 
     def __init__(
         self,
@@ -120,6 +119,7 @@ class RelativeAttention(MultiHeadAttention):
         grouped = self.num_kv_heads != num_heads
         if self.cross or self.window or grouped or self.qk_norm != "none":
             raise ValueError("relative attention has no cross, window, num_kv_heads or qk_norm")
+        self.takes_cache_mask = False
         self.content_bias = self.distance_bias = None  # u and v
         self._shared_biases: Callable | None = None
 
@@ -129,10 +129,14 @@ class RelativeAttention(MultiHeadAttention):
         self._shared_biases = lambda: (other.content_bias, other.distance_bias)
 
     def build_projections(self, x_shape, memory_shape, width):
-        self.query = self._projection("query", x_shape, width)
-        self.key_value = self._projection("key_value", x_shape, 2 * width, parts=2)
-        self.distance = self._projection("distance", x_shape, width, use_bias=False, axes=())
-        self.output_projection = self._output(x_shape, width)
+        options = {"use_bias": self.use_bias, "axes": ("embed", "heads")}
+        self.query = self.dense_part("query", x_shape, width, **options)
+        self.key_value = self.dense_part("key_value", x_shape, 2 * width, parts=2, **options)
+        self.distance = self.dense_part("distance", x_shape, width, use_bias=False)
+        initializer = (self.output_initializer or self.kernel_initializer).clone()
+        arguments = ("output", (*x_shape[:-1], width), self.output_dim or x_shape[-1], initializer)
+        options["axes"] = ("heads", "embed")
+        self.output_projection = self.dense_part(*arguments, **options)
         if self._shared_biases:
             self.content_bias, self.distance_bias = self._shared_biases()
         else:
@@ -157,21 +161,19 @@ class RelativeAttention(MultiHeadAttention):
         keys = self._keys(x, context, state)
         y = self._attend_keys(x, keys, context)
         if state is not None:
-            state = self._next_segment(x, context, state)
+            # The last M positions, of the old memory and of x, are the next memory.
+            length = ops.shape(x)[1]
+            real = ops.ones(ops.shape(x)[:2], "bool") if context.mask is None else context.mask
+            # (B, M + T, D) -> (B, M, D)
+            hidden = [state.hidden, ops.cast(x, state.hidden.dtype)]
+            hidden = ops.concatenate(hidden, axis=1)[:, length:]
+            seen = ops.concatenate([state.seen, real], axis=1)[:, length:]
+            state = Segment(ops.stop_gradient(hidden), seen)
         return y, (state, keys) if context.two_streams else state
 
     def init_memory(self, batch_size, length: int):
         hidden = ops.zeros((batch_size, length, self.query.kernel.shape[0]))
         return Segment(hidden, ops.zeros((batch_size, length), "bool"))
-
-    def _next_segment(self, x, context: Context, past: Segment) -> Segment:
-        """Appends x to the old memory, and returns the last M positions as the next memory."""
-        length = ops.shape(x)[1]
-        real = ops.ones(ops.shape(x)[:2], "bool") if context.mask is None else context.mask
-        # (B, M + T, D) -> (B, M, D)
-        hidden = ops.concatenate([past.hidden, ops.cast(x, past.hidden.dtype)], axis=1)[:, length:]
-        seen = ops.concatenate([past.seen, real], axis=1)[:, length:]
-        return Segment(ops.stop_gradient(hidden), seen)
 
     def _keys(self, x, context: Context, past: Segment | None = None) -> Keys:
         """Computes the keys and values of the memory, if any, followed by `x (B, T, D)`."""
@@ -224,7 +226,7 @@ class RelativeAttention(MultiHeadAttention):
         key_length = ops.shape(keys.key)[2]
         mask = broadcast_mask(context.attention_mask)
         if self.causal:
-            mask = combine_masks(mask, attention.causal_attention_mask(length))
+            mask = combine_masks(mask, attention.self_attention_mask(length, causal=True))
         if mask is not None:
             mask = _prepend_true(mask, key_length - length)
         mask = combine_masks(mask, keys.mask)

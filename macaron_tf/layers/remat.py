@@ -1,5 +1,6 @@
 """Gradient checkpointing, which recomputes activations in the backward pass to save memory."""
 
+import dataclasses
 from typing import Any
 
 import keras
@@ -25,7 +26,9 @@ def mix_with_remat(mixer: Mixer, x, context: Context, state=None):
     # query stream, the state contains the keys of the content stream.
     leaves = keras.tree.flatten(state)
     tensors: dict[str | int, Any] = {"x": x, "memory": context.memory, "bias": bias}
-    tensors |= {index: leaf for index, leaf in enumerate(leaves) if _is_float(leaf)}
+    for index, leaf in enumerate(leaves):
+        if leaf is not None and keras.backend.is_float_dtype(leaf.dtype):
+            tensors[index] = leaf
     names = [name for name, value in tensors.items() if value is not None]
     old_values = [ops.copy(variable) for variable in non_trainable]  # values before the call
     structure: list = []
@@ -33,7 +36,9 @@ def mix_with_remat(mixer: Mixer, x, context: Context, state=None):
     def forward(*arrays):
         inputs = dict(zip(names, arrays, strict=False))
         new_bias = None if bias is None else lambda **_: inputs["bias"]
-        recomputed_context = context.replace(memory=inputs.get("memory"), bias=new_bias)
+        recomputed_context = dataclasses.replace(
+            context, memory=inputs.get("memory"), bias=new_bias
+        )
         values = [*arrays[len(names) :], *old_values]
         old_state = [inputs.get(index, leaf) for index, leaf in enumerate(leaves)]
         old_state = keras.tree.pack_sequence_as(state, old_state)
@@ -54,7 +59,3 @@ def mix_with_remat(mixer: Mixer, x, context: Context, state=None):
     for index, value in zip(changed, outputs, strict=True):
         non_trainable[index].assign(value)
     return y, keras.tree.pack_sequence_as(new_state, flat)
-
-
-def _is_float(leaf) -> bool:
-    return leaf is not None and keras.backend.is_float_dtype(leaf.dtype)

@@ -73,24 +73,13 @@ class Residual(Recording, keras.layers.Layer):
     def call(self, x, memory=None, training=None, **kwargs):
         if memory is not None:
             kwargs["memory"] = memory
-        return self.solve(x, lambda y: self.sublayer(y, training=training, **kwargs), training)
+        y = self.normalized(x, "pre", training)
+        x = self.move(x, x, y, lambda y: self.sublayer(y, training=training, **kwargs), training)
+        return self.normalized(x, "post", training)
 
-    @property
-    def evaluations(self) -> int:
-        """Number of sub-layer evaluations per step."""
-        return len(SOLVERS[self.solver])
-
-    def solve(self, x, sublayer, training=None):
-        """Moves `x (B, L, D)` by one ODE solver step, with one `sublayer` call per evaluation."""
-        return self.end(self.move(x, x, self.start(x, training), sublayer, training), training)
-
-    def start(self, x, training=None):
-        """Returns the input of the sub-layer: `LayerNorm(x)` with pre-norm, and x otherwise."""
-        return self.layer_norm(x, training=training) if self.norm == "pre" else x
-
-    def end(self, x, training=None):
-        """Returns the output of a step: `LayerNorm(x)` with post-norm, and x otherwise."""
-        return self.layer_norm(x, training=training) if self.norm == "post" else x
+    def normalized(self, x, place: str, training=None):
+        """Returns `LayerNorm(x)` if the norm is at `place`, such as `"pre"`, and x otherwise."""
+        return self.layer_norm(x, training=training) if self.norm == place else x
 
     def move(self, moved, x, y, sublayer, training=None):
         """Adds the ODE solver's step at x to `moved`.
@@ -98,29 +87,23 @@ class Residual(Recording, keras.layers.Layer):
         Args:
             moved: `(B, L, D)`, x plus the steps of earlier parallel branches.
             x: `(B, L, D)`, the start of the step.
-            y: input of the sub-layer at x, from `start`.
+            y: input of the sub-layer at x, `LayerNorm(x)` with pre-norm and x otherwise.
             sublayer: function of y. The solver calls the function once per evaluation.
         """
-        *rows, weights = SOLVERS[self.solver]
-        slopes = []
-        for row in rows:
-            slopes.append(self._slope(sublayer(y), training))
-            y = self.start(self._add_slopes(x, slopes, row), training)
-        slopes.append(self._slope(sublayer(y), training))
-        return self._add_slopes(moved, slopes, weights)
-
-    def _slope(self, y, training):
-        y = self.layer_norm(y, training=training) if self.norm == "output" else y
-        return self.drop(y, training=training)
-
-    def _add_slopes(self, x, slopes, weights):
-        """Adds `step_size` times the weighted sum of the ODE solver's slopes to x."""
-        for slope, weight in zip(slopes, weights, strict=True):
-            step = self.step_size * weight
-            if step == 0.0:
-                continue
-            if step != 1.0:
-                slope = ops.multiply(slope, step)
-            # `MultiHeadAttention._weighted_sum` explains why this is not `ops.add`.
-            x = ops.cast(x, slope.dtype) + slope
-        return x
+        tableau, slopes = SOLVERS[self.solver], []
+        for index, weights in enumerate(tableau, 1):
+            slope = self.normalized(sublayer(y), "output", training)
+            slopes.append(self.drop(slope, training=training))
+            is_last = index == len(tableau)
+            y = moved if is_last else x
+            # Add `step_size` times the weighted sum of the slopes.
+            for slope, weight in zip(slopes, weights, strict=True):
+                step = self.step_size * weight
+                if step == 0.0:
+                    continue
+                if step != 1.0:
+                    slope = ops.multiply(slope, step)
+                # `MultiHeadAttention._weighted_sum` explains why this is not `ops.add`.
+                y = ops.cast(y, slope.dtype) + slope
+            y = y if is_last else self.normalized(y, "pre", training)
+        return y

@@ -40,12 +40,9 @@ class RotaryAttention(MultiHeadAttention):
     ):
         super().__init__(num_heads, head_dim, **kwargs)
         check_scaling(rotary_scaling)
-
-    @property
-    def reads(self) -> tuple[str, ...]:
         rotary = ("positions", "rotary_base", "rotary_dim", "rotary_scaling")
         local = ("local_rotary_base",) if self.window else ()
-        return (*MultiHeadAttention.reads, *rotary, *local)
+        self.reads = (*MultiHeadAttention.reads, *rotary, *local)
 
     def build_projections(self, x_shape, memory_shape, width):
         rotated_dim = self.rotary_dim or self._head_dim

@@ -1,5 +1,7 @@
 """SwishRNN, a recurrent channel mixer that replaces the feed-forward layer."""
 
+import dataclasses
+
 from keras import ops
 
 from macaron_tf.errors import check_choice
@@ -82,7 +84,7 @@ class SwishRNN(Mixer):
                 value if value is None else ops.flip(value, axis=1)
                 for value in (x, context.mask, context.documents)
             )
-            context = context.replace(mask=mask, documents=documents)
+            context = dataclasses.replace(context, mask=mask, documents=documents)
         if state is not None:
             return self._with_state(x, context, state)
         if 0 not in x.shape and select_implementation("auto", self.compute_dtype) == "xla":

@@ -1,7 +1,6 @@
 """Base class of the models, the names of model inputs, and mask functions."""
 
 import contextlib
-import functools
 import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -75,27 +74,20 @@ class Model(Recording, keras.Model):
         kwargs.setdefault("name", re.sub("(?<!^)(?=[A-Z])", "_", type(self).__name__).lower())
         super().__init__(**kwargs)
 
-    def __init_subclass__(cls, **kwargs):
-        super().__init_subclass__(**kwargs)
-        if "call" in cls.__dict__:
-            call = cls.call
-
-            # `keras.layers.TimeDistributed`, `stateless_call` and JAX's `fit` run `call` without
-            # `__call__`.
-            @functools.wraps(call)
-            def named_call(self, inputs, *args, **kwargs):
-                return call(self, self._named_inputs(inputs), *args, **kwargs)
-
-            cls.call = named_call
-
     def __call__(self, inputs, *args, **kwargs):
         is_tensor = not isinstance(inputs, Mapping)
         inputs = self._named_inputs(inputs)
         outputs = super().__call__(inputs, *args, **kwargs)
         if not self._first_inputs and (self.input_names or is_tensor):
             self._first_is_tensor = is_tensor
-            first = inputs if self.input_names else {"inputs": ops.convert_to_tensor(inputs)}
-            self._first_inputs = tuple(self._describe_input(name, x) for name, x in first.items())
+            # Shapes for any batch size and length.
+            if self.input_names:
+                shapes = {name: (None,) * len(x.shape) for name, x in inputs.items()}
+                self._first_inputs = tuple((name, s, "int32") for name, s in shapes.items())
+            else:
+                x = ops.convert_to_tensor(inputs)
+                dtype = keras.backend.standardize_dtype(x.dtype)
+                self._first_inputs = (("inputs", (None, None, *x.shape[2:]), dtype),)
         return outputs
 
     def build(self, input_shape=None):
@@ -124,6 +116,8 @@ class Model(Recording, keras.Model):
         return [name for name in READ_BY_SOME if name in names and name not in read]
 
     def call(self, inputs, training=None):
+        # `keras.layers.TimeDistributed`, `stateless_call` and JAX's `fit` run `call` without
+        # `__call__`, so the `call` of each subclass names its inputs too.
         return self.logits(self.hidden_states(self._named_inputs(inputs), training=training))
 
     def export(
@@ -159,26 +153,28 @@ class Model(Recording, keras.Model):
         names = [*self.input_names][: self.num_required]
         return list(zip(names, (self.ids_rank, 2), strict=False))
 
-    def _describe_input(self, name: str, x) -> tuple[str, tuple, str]:
-        """Returns name, shape and dtype of an input, with a shape for any batch size and length."""
-        if self.input_names:
-            return name, (None,) * len(x.shape), "int32"
-        return name, (None, None, *x.shape[2:]), keras.backend.standardize_dtype(x.dtype)
-
     def _named_inputs(self, inputs):
         """Returns a dict of the inputs under their names in `input_names`."""
         if self.input_names is None:
             return inputs
-        if not isinstance(inputs, Mapping):
-            inputs = {next(iter(self.input_names)): inputs}
+        first = next(iter(self.input_names))
+        inputs = inputs if isinstance(inputs, Mapping) else {first: inputs}
         model, named = type(self).__name__, {}
+        names = {alias: name for name, others in self.input_names.items() for alias in others}
         for alias, value in inputs.items():
-            name = self._input_name(alias)
+            name = names.get(alias, alias)
+            if name not in self.input_names:
+                choices = ", ".join(self.input_names)
+                raise ValueError(f"{model} has no input {alias!r}: use one of {choices}")
             if name in named:
                 raise ValueError(f"{model} got {name} twice in {', '.join(inputs)}: remove one")
             if value is not None:
-                is_ids = name == next(iter(self.input_names))
-                value = ops.convert_to_tensor(_filled(value, self.config.pad_id if is_ids else 0))
+                if keras.backend.backend() == "tensorflow":
+                    import tensorflow as tf  # only TensorFlow has ragged tensors
+
+                    if isinstance(value, tf.RaggedTensor):
+                        value = value.to_tensor(self.config.pad_id if name == first else 0)
+                value = ops.convert_to_tensor(value)
                 # Lookups in tables take no unsigned integers. MirroredStrategy builds models on the
                 # mean of the ids over replicas, which is a float.
                 usual = keras.backend.standardize_dtype(value.dtype) in ("int32", "bool")
@@ -189,27 +185,10 @@ class Model(Recording, keras.Model):
             shape = tuple(named[name].shape)
             if len(shape) < rank or (len(shape) > rank and not self.takes_groups):
                 raise ValueError(f"{model} needs {name} with {rank} axes, but got shape {shape}")
-        ids, mask = named[next(iter(self.input_names))], named.get("attention_mask")
+        ids, mask = named[first], named.get("attention_mask")
         if mask is not None and len(mask.shape) in (2, len(ids.shape)):
             named["padding_mask"] = all_of(named.get("padding_mask"), named.pop("attention_mask"))
         return named
-
-    def _input_name(self, alias: str) -> str:
-        """Returns the key of `input_names` for a name or an alternative name of an input."""
-        for name, alternatives in self.input_names.items():
-            if alias in (name, *alternatives):
-                return name
-        names = ", ".join(self.input_names or ())
-        raise ValueError(f"{type(self).__name__} has no input {alias!r}: use one of {names}")
-
-
-def _filled(value, fill: int):
-    """Fills up the rows of a ragged tensor, which only TensorFlow has."""
-    if keras.backend.backend() != "tensorflow":
-        return value
-    import tensorflow as tf
-
-    return value.to_tensor(fill) if isinstance(value, tf.RaggedTensor) else value
 
 
 def step_context(context, kind: str, positions, index) -> Context:

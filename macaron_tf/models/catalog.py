@@ -69,16 +69,13 @@ _GPT: dict[str, Any] = dict(
     causal=True, num_segments=0, embedding_norm=False, activation="gelu_tanh", epsilon=1e-5
 )
 _GPT2 = {**_GPT, "norm": "pre", "scaled_outputs": True, "max_length": 1024}
+_GPT3 = {**_GPT2, "max_length": 2048}
 _GPT2_SIZES = {  # D, H, layers
     "base": (768, 12, 12),
     "medium": (1024, 16, 24),
     "large": (1280, 20, 36),
     "xl": (1600, 25, 48),
 }
-
-
-def _gpt(width: int, heads: int, layers: int, **options: Any) -> partial:
-    return _encoder(50_264, width, 4 * width, heads, layers, **options)
 
 
 # GPT-3 (Brown et al. 2020, table 2.1) is GPT-2 in the sizes below with 2,048 positions. GPT-3
@@ -249,10 +246,13 @@ CONFIGS: dict[str, partial] = {
     **_family("gpt", _CPU_SIZES, **_GPT),
     **_family("gpt", _BASE, vocab_size=40_480, **_GPT),
     **_family("gpt2", _CPU_SIZES, **_GPT2),
-    **{f"gpt2_{size}": _gpt(*sizes, **_GPT2) for size, sizes in _GPT2_SIZES.items()},
     **{
-        f"gpt3_{size}": _gpt(*sizes, head_dim=head_dim, **{**_GPT2, "max_length": 2048})
-        for size, (*sizes, head_dim) in _GPT3_SIZES.items()
+        f"gpt2_{size}": _encoder(50_264, width, 4 * width, heads, layers, **_GPT2)
+        for size, (width, heads, layers) in _GPT2_SIZES.items()
+    },
+    **{
+        f"gpt3_{size}": _encoder(50_264, width, 4 * width, *numbers, head_dim=head_dim, **_GPT3)
+        for size, (width, *numbers, head_dim) in _GPT3_SIZES.items()
     },
     **_family("llama", _CPU_SIZES, num_kv_heads=2, **_LLAMA),
     **_family("llama", _BASE, num_kv_heads=4, **_LLAMA),

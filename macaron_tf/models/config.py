@@ -133,20 +133,11 @@ class StackConfig(BlockConfig, Sizes):
         """Type of the norms after embeddings and in heads: `"layer"` if `norm_type` is `"rms"`."""
         return "layer" if self.norm_type == "rms" else self.norm_type
 
-    @property
-    def relative(self) -> bool:
-        """Whether attention uses Transformer-XL's relative positions."""
-        return self.positions == "transformer_xl"
-
-    @property
-    def added_positions(self) -> str:
-        """Position encoding added to the embeddings: `"sinusoidal"`, `"learned"` or `"none"`."""
-        return self.positions if self.positions in ("sinusoidal", "learned") else "none"
-
     def embedding_options(self) -> dict[str, Any]:
         """Returns the arguments that all models pass to `EncoderEmbeddings`."""
         names = ("vocab_size", "max_length", "position_offset", "dropout", "epsilon", "affine")
-        options = {"positions": self.added_positions, "norm": self.embedding_norm}
+        positions = self.positions if self.positions in ("sinusoidal", "learned") else "none"
+        options = {"positions": positions, "norm": self.embedding_norm}
         return {**options, "norm_type": self.outer_norm_type, **self.options(*names)}
 
     @property
@@ -256,8 +247,8 @@ class EncoderConfig(StackConfig):
         super().check()
         if any(mix.operator == "memory" for mix in self.splitting()):
             raise self.error(f"scheme={self.scheme!r} has 'memory' in an encoder: remove 'memory'")
-        branches = any(mix.beside for scheme in self.splittings for mix in scheme)
-        if branches and self.sharing in ("attention", "feed_forward"):
+        shares_part = self.sharing in ("attention", "feed_forward")
+        if shares_part and any(mix.beside for scheme in self.splittings for mix in scheme):
             raise self.error(f"sharing={self.sharing!r} excludes branches (&): set 'all' or 'none'")
         if self.adaptive_cutoffs:
             # The layers check the size of the vocabulary, which may not be known here.
@@ -267,7 +258,7 @@ class EncoderConfig(StackConfig):
                 raise self.error(f"adaptive_divisor={self.adaptive_divisor} is too large: lower it")
             if self.tied and self.embedding_width != self.hidden_dim:
                 raise self.error("embedding_dim with adaptive_cutoffs needs tied=False")
-        setting = "positions='transformer_xl'" if self.relative else ""
+        setting = "positions='transformer_xl'" if self.positions == "transformer_xl" else ""
         if any(self.attention_windows):
             if setting or self.relative_bias != "none":
                 other = setting or f"relative_bias={self.relative_bias!r}"
@@ -352,8 +343,6 @@ class EncoderDecoderConfig(StackConfig):
         return Special(pad=self.pad_id, begin=self.begin_id, end=self.end_id)
 
     def check(self) -> None:
-        if self.hidden_dim % 2:
-            raise self.error(f"hidden_dim={self.hidden_dim} is odd: give an even hidden_dim")
         super().check()
         if self.without_attention:
             raise self.error(f"block={self.without_attention[0]!r} needs attends=True to decode")

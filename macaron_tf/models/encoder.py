@@ -1,5 +1,7 @@
 """Transformer encoder with any type of block and position encoding."""
 
+import dataclasses
+
 import keras
 from keras import ops
 
@@ -50,7 +52,7 @@ class Encoder(Model):
         **kwargs,
     ):
         super().__init__(config, **kwargs)
-        width = config.embedding_width
+        width, relative = config.embedding_width, config.positions == "transformer_xl"
         initializer = keras.initializers.TruncatedNormal(stddev=config.initializer_range)
         tokens = None
         if config.adaptive_embeddings and embeddings is None:
@@ -60,7 +62,7 @@ class Encoder(Model):
         self.embeddings = embeddings or EncoderEmbeddings(
             embedding_dim=width,
             # Relative attention compares segments instead of adding embeddings.
-            num_segments=0 if config.relative else config.num_segments,
+            num_segments=0 if relative else config.num_segments,
             scale=config.embedding_scale,
             **config.embedding_options(),
             **config.options("num_languages", "initializer_range"),
@@ -73,23 +75,26 @@ class Encoder(Model):
         if width != config.hidden_dim:
             options = {"kernel_initializer": initializer.clone(), "name": "projection"}
             self.projection = Dense(config.hidden_dim, **options)
+        output_initializer = None
+        if config.scaled_outputs:
+            layers = (config.layer(index)[0] for index in range(config.num_layers))
+            depth = sum(len(config.splitting(block_class(block).scheme)) for block in layers)
+            deviation = config.initializer_range / depth**0.5
+            output_initializer = keras.initializers.TruncatedNormal(stddev=deviation)
         self.stack = Stack(
             config,
             **config.options("num_layers", "causal", "sharing"),
-            segments=config.relative and config.num_segments > 0,
-            shared_biases=config.relative and config.shared_position_biases,
+            segments=relative and config.num_segments > 0,
+            shared_biases=relative and config.shared_position_biases,
             kernel_initializer=initializer,
-            output_initializer=_output_initializer(config),
+            output_initializer=output_initializer,
             name="stack",
         )
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        config = self.config
-        positions = () if config.positions in BY_ATTENTION else ("positions",)
+        self.reads = () if config.positions in BY_ATTENTION else ("positions",)
         if config.adaptive_cutoffs:
-            return ("adaptive_divisor", "tied", *positions)
-        return ("output_bias", "tied", *positions) if config.causal else positions
+            self.reads += ("adaptive_divisor", "tied")
+        elif config.causal:
+            self.reads += ("output_bias", "tied")
 
     def build(self, input_shape=None):
         if not self.embeddings.built:
@@ -102,7 +107,7 @@ class Encoder(Model):
         return padding_mask(self._named_inputs(inputs), self.config.pad_id)
 
     def call(self, inputs, training=None):
-        return self.with_memory(inputs, None, training=training)[0]
+        return self.with_memory(self._named_inputs(inputs), None, training=training)[0]
 
     def with_memory(self, inputs, memory, training=None):
         """Encodes the next segment of a text, and returns `(B, L, D)` and the new memory.
@@ -118,7 +123,11 @@ class Encoder(Model):
                 raise ValueError("document_ids and a memory exclude each other: remove one")
             masks.append(ops.equal(documents[:, None, :, None], documents[:, None, None, :]))
             if "position_ids" not in inputs:
-                inputs = {**inputs, "position_ids": _document_positions(masks[-1])}
+                # A position is the number of earlier positions in the same document, (B, L).
+                columns = ops.arange(ops.shape(documents)[1], dtype="int32")
+                earlier = ops.logical_and(masks[-1][:, 0], columns < columns[:, None])
+                positions = ops.sum(ops.cast(earlier, "int32"), axis=-1)
+                inputs = {**inputs, "position_ids": positions}
         context = Context(
             mask=padding_mask(inputs, self.config.pad_id),
             attention_mask=all_of(*masks),
@@ -136,7 +145,7 @@ class Encoder(Model):
         unpacked = {"position_ids": positions, **inputs}
         names = [name for name in _TOKEN_INPUTS if name in unpacked]
         x = self.embed({name: packing.pack(unpacked[name]) for name in names})
-        x, memory = self.stack.mix(x, context.replace(packing=packing))  # (N, D)
+        x, memory = self.stack.mix(x, dataclasses.replace(context, packing=packing))  # (N, D)
         return packing.pad(x), memory
 
     def embed(self, inputs, training=None):
@@ -144,23 +153,3 @@ class Encoder(Model):
         ids = {name: inputs.get(name) for name in _TOKEN_INPUTS}
         x = self.embeddings(ids.pop("token_ids"), **ids, training=training)  # (B, L, E)
         return self.projection(x) if self.projection else x  # (B, L, D)
-
-
-def _document_positions(same_document):
-    """Computes positions `(B, L)` that start at 0 in each document.
-
-    `same_document (B, 1, L, L)` is True if two positions are in the same document.
-    """
-    length = ops.shape(same_document)[-1]
-    positions = ops.arange(length, dtype="int32")
-    earlier = ops.logical_and(same_document[:, 0], positions < positions[:, None])  # (B, L, L)
-    return ops.sum(ops.cast(earlier, "int32"), axis=-1)
-
-
-def _output_initializer(config: EncoderConfig) -> keras.initializers.Initializer | None:
-    """Returns the initializer of the last matrix in each sub-layer, `None` for the common one."""
-    if not config.scaled_outputs:
-        return None
-    schemes = (block_class(config.layer(index)[0]).scheme for index in range(config.num_layers))
-    depth = sum(len(config.splitting(scheme)) for scheme in schemes)
-    return keras.initializers.TruncatedNormal(stddev=config.initializer_range / depth**0.5)

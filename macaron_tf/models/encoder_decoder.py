@@ -95,14 +95,21 @@ class EncoderDecoder(Model):
             self.output_projection = Dense(config.vocab_size, **options, name="output_projection")
         self.source_encoder = None
         if config.num_source_layers:
-            self.source_encoder = Encoder(source_encoder_config(config), name="source_encoder")
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        config = self.config
-        names: tuple[str, ...] = ("position_layout",) if config.positions == "sinusoidal" else ()
-        names += () if config.positions in configs.BY_ATTENTION else ("positions",)
-        return ("tied", *names, *(() if config.initializer_range else ("initializer",)))
+            # The source encoder has the model's blocks and sizes.
+            fields = {**configs.architecture_of(config), **config.options(*DROPOUTS)}
+            fields |= {"embedding_scale": False, "num_layers": config.num_source_layers}
+            fields["scheme"] = scheme_text(config.splitting(), without=("memory",)) or None
+            source_config = EncoderConfig(
+                vocab_size=config.source_vocab_size or config.vocab_size,
+                num_segments=0,
+                initializer_range=config.initializer_range or config.hidden_dim**-0.5,
+                **fields,
+            )
+            self.source_encoder = Encoder(source_config, name="source_encoder")
+        self.reads = ("tied",)
+        self.reads += ("position_layout",) if config.positions == "sinusoidal" else ()
+        self.reads += () if config.positions in configs.BY_ATTENTION else ("positions",)
+        self.reads += () if config.initializer_range else ("initializer",)
 
     def build(self, input_shape=None):
         vectors = (None, None, self.config.hidden_dim)
@@ -248,19 +255,6 @@ class Backward:
 
     def decode_step(self, tokens, index, context, cache):
         return self.network.decode_step(tokens, index, context, cache)
-
-
-def source_encoder_config(config: EncoderDecoderConfig) -> EncoderConfig:
-    """Returns the configuration of the source encoder, with the model's blocks and sizes."""
-    scheme = scheme_text(config.splitting(), without=("memory",))
-    return EncoderConfig(
-        vocab_size=config.source_vocab_size or config.vocab_size,
-        num_layers=config.num_source_layers,
-        num_segments=0,
-        initializer_range=config.initializer_range or config.hidden_dim**-0.5,
-        **{**configs.architecture_of(config), "scheme": scheme or None, "embedding_scale": False},
-        **config.options(*DROPOUTS),
-    )
 
 
 def first_stage_variables(network: keras.Model) -> list[keras.Variable]:

@@ -2,7 +2,6 @@
 
 from keras import ops
 
-from macaron_tf.layers.heads import Head
 from macaron_tf.layers.language_heads import AdaptiveSoftmax, NextTokenHead
 from macaron_tf.models.base import Model, step_context
 from macaron_tf.models.config import EncoderConfig
@@ -19,16 +18,12 @@ class TokenModel(Model):
     def __init__(self, config: EncoderConfig, use_bias: bool, **kwargs):
         super().__init__(config, **kwargs)
         self.encoder = Encoder(config)
-        self.language_head = self.make_language_head()
-
-    def make_language_head(self) -> Head:
-        """Creates the head that predicts tokens. Subclasses can override this method."""
-        config = self.config
         options = config.options("vocab_size", "initializer_range", "tied")
         if config.adaptive_cutoffs:
             options |= {"cutoffs": config.adaptive_cutoffs, "divisor": config.adaptive_divisor}
-            return AdaptiveSoftmax(**options, name="adaptive_softmax")
-        return NextTokenHead(**options, use_bias=self.use_bias, name="language_head")
+            self.language_head = AdaptiveSoftmax(**options, name="adaptive_softmax")
+        else:
+            self.language_head = NextTokenHead(**options, use_bias=use_bias, name="language_head")
 
     def build(self, input_shape=None):
         vectors = (None, None, self.config.hidden_dim)

@@ -10,22 +10,6 @@ import numpy as np
 from macaron_tf.errors import UserError, first_line, needed
 
 
-class _Erfc:
-    """tf2onnx handler that converts `Erfc(x)`, which the exact GELU uses, to `1 - Erf(x)`.
-
-    The rounding error is at most 6e-8.
-    """
-
-    @classmethod
-    def version_9(cls, graph, node, **kwargs):
-        dtype, shape = graph.get_dtype(node.output[0]), graph.get_shape(node.output[0])
-        graph.remove_node(node.name)
-        erf = graph.make_node("Erf", node.input, dtypes=[dtype], shapes=[shape])
-        one = graph.make_const(f"{node.name}_one", np.ones((), np.float32))
-        options = {"outputs": node.output, "dtypes": [dtype], "shapes": [shape]}
-        graph.make_node("Sub", [one.output[0], erf.output[0]], name=node.name, **options)
-
-
 @contextlib.contextmanager
 def onnx_file(path: str | os.PathLike) -> Iterator[None]:
     """Lets tf2onnx convert `Erfc`, and checks the file at `path` at the end of this context.
@@ -37,7 +21,22 @@ def onnx_file(path: str | os.PathLike) -> Iterator[None]:
         import onnx
         from tf2onnx.handler import tf_op
 
-    tf_op("Erfc")(_Erfc)
+    @tf_op("Erfc")
+    class Erfc:
+        """Handler that converts `Erfc(x)`, which the exact GELU uses, to `1 - Erf(x)`.
+
+        The rounding error is at most 6e-8.
+        """
+
+        @classmethod
+        def version_9(cls, graph, node, **kwargs):
+            dtype, shape = graph.get_dtype(node.output[0]), graph.get_shape(node.output[0])
+            graph.remove_node(node.name)
+            erf = graph.make_node("Erf", node.input, dtypes=[dtype], shapes=[shape])
+            one = graph.make_const(f"{node.name}_one", np.ones((), np.float32))
+            options = {"outputs": node.output, "dtypes": [dtype], "shapes": [shape]}
+            graph.make_node("Sub", [one.output[0], erf.output[0]], name=node.name, **options)
+
     yield
     try:
         onnx.checker.check_model(os.fspath(path))

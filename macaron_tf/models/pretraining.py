@@ -85,6 +85,7 @@ class PretrainingEncoder(Model):
             self.span_boundary.build(vector_shape, vector_shape, (None,), table_shape)
 
     def call(self, inputs, training=None):
+        inputs = self._named_inputs(inputs)
         hidden = self.hidden_states(inputs, training=training)  # (B, L, D)
 
         def hidden_at(name):
@@ -102,18 +103,17 @@ class PretrainingEncoder(Model):
 
     def masked_logits(self, hidden):
         """Computes the logits over the vocabulary: `(..., D) -> (..., V)`."""
-        return self.masked_language(hidden, self._table())
+        table = self.encoder.embeddings.tokens.matrix(self.compute_dtype)
+        return self.masked_language(hidden, table)
 
     def span_boundary_logits(self, left, right, positions):
         """Computes the logits `(..., V)` of masked spans' tokens (see `SpanBoundaryHead`)."""
-        return self.span_boundary(left, right, positions, self._table())
+        table = self.encoder.embeddings.tokens.matrix(self.compute_dtype)
+        return self.span_boundary(left, right, positions, table)
 
     def pair_logits(self, hidden, training=None):
         """Computes the logits of sentence-pair classes (see the class): `(B, L, D) -> (B, 2)`."""
         return self.sentence_pair(self.pooler(hidden), training=training)
-
-    def _table(self):
-        return self.encoder.embeddings.tokens.matrix(self.compute_dtype)
 
     def get_config(self):
         # The owner of shared embeddings saves the embeddings and passes them in again.
@@ -181,6 +181,7 @@ class GeneratorDiscriminator(Model):
         self.replaced_token = language_heads.ReplacedTokenHead(**options, name="replaced_token")
 
     def call(self, inputs, training=None):
+        inputs = self._named_inputs(inputs)
         outputs = self.generator(inputs, training=training)
         return {**outputs, "replaced_token": self.replaced_logits(inputs, training=training)}
 

@@ -1,6 +1,6 @@
 """Models with a memory of earlier segments: Transformer-XL and XLNet."""
 
-import functools
+import dataclasses
 from typing import Any
 
 import keras
@@ -31,7 +31,18 @@ class SegmentMemory:
     """
 
     def __init__(self, empty: Any, micro_batches: int = 1):
-        variable = functools.partial(_variable, micro_batches=micro_batches)
+        def variable(value):
+            return keras.Variable(
+                ops.repeat(ops.zeros_like(value)[:, None], micro_batches, axis=1),
+                dtype=keras.backend.standardize_dtype(value.dtype),
+                trainable=False,
+                autocast=False,
+                # Each replica reads and writes a separate memory.
+                synchronization="on_read",
+                aggregation="only_first_replica",
+                name="segment_memory",
+            )
+
         self._variable_tree = keras.tree.map_structure(variable, empty)
         self.variables: list[keras.Variable] = keras.tree.flatten(self._variable_tree)
 
@@ -82,19 +93,6 @@ class KeepsMemory:
         empty = self.init_memory(rows)
         training, evaluation = SegmentMemory(empty, micro_batches), SegmentMemory(empty)
         self.memories = {"training": training, "evaluation": evaluation}
-
-
-def _variable(value, micro_batches: int) -> keras.Variable:
-    return keras.Variable(
-        ops.repeat(ops.zeros_like(value)[:, None], micro_batches, axis=1),
-        dtype=keras.backend.standardize_dtype(value.dtype),
-        trainable=False,
-        autocast=False,
-        # Each replica reads and writes a separate memory.
-        synchronization="on_read",
-        aggregation="only_first_replica",
-        name="segment_memory",
-    )
 
 
 class SegmentLanguageModel(KeepsMemory, LanguageModel):
@@ -165,7 +163,7 @@ class TwoStreamModel(KeepsMemory, TokenModel):
     input_names = None
 
     def __init__(self, config: EncoderConfig, memory_length: int, **kwargs):
-        if not config.relative or config.causal:
+        if config.positions != "transformer_xl" or config.causal:
             raise ValueError("two streams need positions='transformer_xl' and causal=False")
         check_count("memory_length", memory_length)
         super().__init__(config, use_bias=True, **kwargs)
@@ -211,6 +209,7 @@ class TwoStreamModel(KeepsMemory, TokenModel):
         # In the second pass, queries attend to the keys of the content stream in each layer.
         memory, keys = ([[pair[i] for pair in block] for block in states] for i in (0, 1))
         lower_order = order[:, None, :] < order[:, :, None]
-        context = context.replace(attention_mask=lower_order, query_positions=positions)
+        changes = {"attention_mask": lower_order, "query_positions": positions}
+        context = dataclasses.replace(context, **changes)
         query, _ = self.encoder.stack.mix(query, context, keys)
         return content, query, memory

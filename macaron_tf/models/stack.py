@@ -1,5 +1,6 @@
 """`Stack`, a sequence of blocks in an encoder or decoder."""
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable
@@ -68,7 +69,7 @@ class Stack(Mixer):
                 config,
                 causal=causal,
                 cross_attention=cross_attention,
-                relative=config.relative,
+                relative=config.positions == "transformer_xl",
                 segments=segments,
                 rnn_step_size=step_size,
                 attention_window=window,
@@ -81,7 +82,9 @@ class Stack(Mixer):
             if first < index and SHARING[sharing]:
                 block.share(self.blocks[first], SHARING[sharing])
             self.blocks.append(block)
+        self.can_prefill = all(block.can_prefill for block in self.blocks)
         attending = sum(block.takes_bias for block in self.blocks)
+        self.reads = ("relative_bias",) if attending else ()
         tables = {"none": 0, "shared": min(attending, 1), "per_layer": attending}
         self.biases = []
         options: dict[str, Any] = {"bidirectional": not causal}
@@ -90,14 +93,13 @@ class Stack(Mixer):
             if bias_range:
                 options["initializer"] = keras.initializers.RandomNormal(stddev=bias_range)
             self.biases.append(RelativePositionBias(config.num_heads, **options))
+        # A read-only cache excludes relative position biases.
+        mixers = [mixer for block in self.blocks for mixer in block.mixers() if mixer.keeps_state]
+        self.takes_cache_mask = not self.biases and all(m.takes_cache_mask for m in mixers)
         self.final_norm = None
         if config.norm != "post":
             options = config.options("norm_type", "epsilon", "affine")
             self.final_norm = normalization(**options, name="final_norm")
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return ("relative_bias",) if any(block.takes_bias for block in self.blocks) else ()
 
     def build(self, x_shape, memory_shape=None):
         owner = None
@@ -113,19 +115,6 @@ class Stack(Mixer):
         if self.final_norm:
             self.final_norm.build(x_shape)
 
-    @property
-    def can_prefill(self) -> bool:
-        return all(block.can_prefill for block in self.blocks)
-
-    @property
-    def takes_cache_mask(self) -> bool:
-        """Whether the stack accepts a read-only cache (see `Context.cache_mask`).
-
-        All mixers must accept such a cache, and the stack must have no relative position biases.
-        """
-        mixers = [mixer for block in self.blocks for mixer in block.mixers() if mixer.keeps_state]
-        return not self.biases and all(mixer.takes_cache_mask for mixer in mixers)
-
     def check_documents(self) -> None:
         """Raises a SettingError if a mixer cannot separate the documents within a sequence."""
         for mixer in (mixer for block in self.blocks for mixer in block.mixers()):
@@ -133,7 +122,8 @@ class Stack(Mixer):
                 raise SettingError(f"{type(mixer).__name__} mixes packed documents: use others")
 
     def mix(self, x, context: Context, state=None):
-        context = context.replace(
+        context = dataclasses.replace(
+            context,
             attention_mask=broadcast_mask(context.attention_mask),
             memory_mask=broadcast_mask(context.memory_mask),
         )
@@ -144,7 +134,7 @@ class Stack(Mixer):
         for index, block in enumerate(self.blocks):
             memory_keys = context.memory_keys and context.memory_keys[index]
             bias = next(biases) if block.takes_bias else None
-            block_context = context.replace(bias=bias, memory_keys=memory_keys)
+            block_context = dataclasses.replace(context, bias=bias, memory_keys=memory_keys)
             recomputes = self.config.remat and context.training
             mix = functools.partial(mix_with_remat, block) if recomputes else block.mix
             x, new_state = mix(x, block_context, state and state[index])

@@ -115,6 +115,7 @@ class EncoderClassifier(TokenLevelModel):
         self.head = self.classification_head(num_classes, head_dropout)
 
     def call(self, inputs, training=None):
+        inputs = self._named_inputs(inputs)
         hidden = self.hidden_states(inputs, training=training)  # (B, L, D)
         vectors = self.pool(hidden, mask=padding_mask(inputs, self.config.pad_id))  # (B, D)
         return self.head(self.pooler(vectors[:, None]), training=training)  # (B, C)
@@ -149,6 +150,7 @@ class EncoderMultipleChoice(TaskModel):
     pooler = property(attrgetter("classifier.pooler"))
 
     def call(self, inputs, training=None):
+        inputs = self._named_inputs(inputs)
         rows = _flattened(inputs)
         scores = self.classifier(rows, training=training)  # (B R, 1)
         real = padding_mask(rows, self.config.pad_id)
@@ -194,6 +196,7 @@ class EncoderQuestionAnswering(TokenLevelModel):
         self.head = SpanHead(self.head_range, name="head")
 
     def call(self, inputs, training=None):
+        inputs = self._named_inputs(inputs)
         hidden = self.hidden_states(inputs, training=training)  # (B, L, D)
         real, segment_ids = padding_mask(inputs, self.config.pad_id), inputs["segment_ids"]
         cls_last = self.config.summary == "last"
@@ -245,6 +248,7 @@ class EncoderTokenClassifier(TokenLevelModel):
     compute_mask = Encoder.compute_mask
 
     def call(self, inputs, training=None):
+        inputs = self._named_inputs(inputs)
         hidden = self.hidden_states(inputs, training=training)  # (B, L, D)
         return self.head(hidden, training=training)  # (B, L, C)
 
@@ -271,7 +275,7 @@ class CausalReader(TaskModel, abc.ABC):
     language_head = property(attrgetter("language_model.language_head"))
 
     def call(self, inputs, training=None):
-        return self.answers_and_hidden(inputs, training=training)[0]
+        return self.answers_and_hidden(self._named_inputs(inputs), training=training)[0]
 
     def answers_and_hidden(self, inputs, training=None):
         """Computes the outputs, the token ids `(B, R, L)` and the hidden states `(B, R, L, D)`."""
@@ -425,6 +429,7 @@ class SiameseEncoder(TaskModel):
             self.head.build((None, len(self.features) * self.config.hidden_dim))
 
     def call(self, inputs, training=None):
+        inputs = self._named_inputs(inputs)
         *outer, _ = ops.shape(inputs["token_ids"])
         rows = _flattened(inputs)
         hidden = self.encoder(rows, training=training)  # (N, L, D)

@@ -76,17 +76,17 @@ class TemporalConfig(Settings):
     def parameters(self) -> int:
         """Number of trainable parameters."""
         widths = (self.embedding_dim if self.vocab_size else self.input_dim, *self.widths)
-        body = sum(self._layer_parameters(*pair) for pair in itertools.pairwise(widths))
+        body = 0
+        for input_width, width in itertools.pairwise(widths):
+            if self.mixer == "tcn":
+                # Two kernels, each with one length and one bias per channel.
+                body += self.kernel_size * (input_width + width) * width + 2 * 2 * width
+                body += (input_width + 1) * width if input_width != width else 0
+            else:
+                _, gates, biases = _RECURRENT[self.mixer]
+                body += gates * (input_width + width + biases) * width
         output = self.output_dim * (1 if self.tied else self.widths[-1] + 1)
         return self.vocab_size * self.embedding_dim + body + output
-
-    def _layer_parameters(self, input_width: int, width: int) -> int:
-        if self.mixer == "tcn":
-            skip = (input_width + 1) * width if input_width != width else 0
-            # Two kernels, each with one length and one bias per channel.
-            return self.kernel_size * (input_width + width) * width + 2 * 2 * width + skip
-        _, gates, biases = _RECURRENT[self.mixer]
-        return gates * (input_width + width + biases) * width
 
     def equal_sized(self, mixer: Any) -> "TemporalConfig":
         """Returns the configuration of a recurrent model with nearly as many parameters as `self`.
@@ -176,16 +176,13 @@ class TemporalModel(Model):
 
     input_names = None
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return ("tied", *("embedding_dropout",) * bool(self.embedding))
-
     def __init__(self, config: TemporalConfig, **kwargs):
         super().__init__(config, **kwargs)
         self.takes_ids = bool(config.vocab_size)
         self.input_spec = keras.layers.InputSpec(ndim=2 if self.takes_ids else 3)
-        self.embedding = None
+        self.embedding, self.reads = None, ("tied",)
         if config.vocab_size:
+            self.reads += ("embedding_dropout",)
             # A small standard deviation keeps the initial scores small, because the scores use the
             # same table.
             options = {"initializer": keras.initializers.RandomNormal(stddev=0.1), "scale": False}

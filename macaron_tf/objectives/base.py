@@ -21,12 +21,6 @@ Sums = dict[str, Tensor]
 Preparation = Callable[[Batch, tf.Tensor], Batch]
 
 
-def _with_int32(value: Tensor) -> Tensor:
-    """Converts integers to int32, because objectives compute with indices of this type."""
-    value = ops.convert_to_tensor(value)
-    return ops.cast(value, "int32") if keras.backend.is_int_dtype(value.dtype) else value
-
-
 @dataclasses.dataclass(frozen=True)
 class Objective(Settings, abc.ABC):
     """Base class of the objectives, which compute the loss of a network on a batch.
@@ -63,7 +57,12 @@ class Objective(Settings, abc.ABC):
 
             @functools.wraps(call)
             def int32_call(self, network, batch, training):
-                return call(self, network, keras.tree.map_structure(_with_int32, batch), training)
+                # Objectives compute with indices of this type.
+                batch = {name: ops.convert_to_tensor(value) for name, value in batch.items()}
+                for name, value in batch.items():
+                    if keras.backend.is_int_dtype(value.dtype):
+                        batch[name] = ops.cast(value, "int32")
+                return call(self, network, batch, training)
 
             cls.__call__ = int32_call
 

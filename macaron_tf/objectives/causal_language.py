@@ -162,27 +162,21 @@ class AuxiliaryLanguageObjective(ClassificationObjective):
         logits, token_ids, hidden = network.answers_and_hidden(inputs, training=training)
         sums = self.sums(logits, batch, training, network.config.pad_id)
         if self.language_weight:
-            nll = _language_loss(network.language_model, token_ids, hidden)  # (B,)
+            # `token_ids (B, R, L)` has R rows per example, and `hidden` is `(B, R, L, D)`.
+            labels = token_ids[:, :, 1:]  # (B, R, L - 1)
+            # (B, R, L - 1, D) -> (N, D) and (B, R, L - 1) -> (N,), N = B R (L - 1)
+            hidden = ops.reshape(hidden[:, :, :-1], (-1, hidden.shape[-1]))
+            logits = network.language_model.logits(hidden)
+            nll = base.cross_entropy(ops.reshape(labels, (-1,)), logits)  # (N,)
+            nll = ops.reshape(nll, ops.shape(labels))  # (N,) -> (B, R, L - 1)
+            # A row's last token is not predicted, so only labels that precede another label count.
+            used = ops.not_equal(labels[:, :, 1:], network.config.pad_id)
+            used = ops.pad(ops.cast(used, "float32"), [[0, 0], [0, 0], [0, 1]])
+            count = ops.maximum(ops.sum(used, axis=2), 1.0)  # (B, R)
+            nll = ops.mean(ops.sum(nll * used, axis=2) / count, axis=1)  # (B,)
             sums["language_loss_sum"] = ops.sum(nll * batch["weight"])
             sums["loss_sum"] += self.language_weight * sums["language_loss_sum"]
         return sums
-
-
-def _language_loss(language_model, token_ids: Tensor, hidden: Tensor) -> Tensor:
-    """Computes L1 of `AuxiliaryLanguageObjective` in nats, `(B,)` float32.
-
-    `token_ids (B, R, L)` has R rows per example, and `hidden (B, R, L, D)` their hidden states.
-    """
-    labels = token_ids[:, :, 1:]  # (B, R, L - 1)
-    # (B, R, L - 1, D) -> (N, D) and (B, R, L - 1) -> (N,), N = B R (L - 1)
-    rows = ops.reshape(hidden[:, :, :-1], (-1, hidden.shape[-1]))
-    nll = base.cross_entropy(ops.reshape(labels, (-1,)), language_model.logits(rows))  # (N,)
-    nll = ops.reshape(nll, ops.shape(labels))  # (N,) -> (B, R, L - 1)
-    # A row's last token is not predicted, so only labels that precede another label count.
-    used = ops.cast(ops.not_equal(labels[:, :, 1:], language_model.config.pad_id), "float32")
-    used = ops.pad(used, [[0, 0], [0, 0], [0, 1]])
-    count = ops.maximum(ops.sum(used, axis=2), 1.0)  # (B, R)
-    return ops.mean(ops.sum(nll * used, axis=2) / count, axis=1)
 
 
 @dataclass(frozen=True)
@@ -227,30 +221,22 @@ class BidirectionalLanguageObjective(Objective):
             weights = tf.cast((targets >= 0) & (context_words >= 0), tf.float32)
             weights, targets = tf.reshape(weights, (-1,)), tf.reshape(targets, (-1,))
             targets = tf.maximum(targets, 0)
-            samples = self.samples if training else 0
-            losses, correctness = _losses(network, hidden, targets, samples, seed)
-            direction_sums = base.weighted_sums(losses, weights, None if training else correctness)
+            correctness = None
+            if self.samples and training:
+                output = network.output_layer
+                kernel, bias = map(tf.convert_to_tensor, (output.kernel, output.bias))
+                sampled_ids = log_uniform(seed, self.samples, bias.shape[0])
+                hidden = tf.cast(hidden, tf.float32)
+                losses = sampled_cross_entropy(hidden, kernel, bias, targets, sampled_ids)
+            else:
+                scores = network.logits(hidden)  # (N, V)
+                losses = base.cross_entropy(targets, scores)
+                correctness = None if training else base.correct(scores, targets)
+            direction_sums = base.weighted_sums(losses, weights, correctness)
             sums |= {key: sums.get(key, 0.0) + value for key, value in direction_sums.items()}
             sums[f"{name}_sum"] = direction_sums["loss_sum"]
             sums[f"{name}_weight"] = direction_sums["weight"]
         return {**sums, "nll_sum": sums["loss_sum"]}
-
-
-def _losses(network, hidden, targets, samples: int, seed) -> tuple[tf.Tensor, tf.Tensor]:
-    """Computes cross-entropy `(N,)` and correctness `(N,)` (0 or 1) of N predicted words.
-
-    With `samples` above 0, the cross-entropy is that of the sampled softmax, and the correctness is
-    0 for all words, because the full logits are not computed.
-    """
-    if samples:
-        output = network.output_layer
-        kernel, bias = tf.convert_to_tensor(output.kernel), tf.convert_to_tensor(output.bias)
-        sampled_ids = log_uniform(seed, samples, bias.shape[0])
-        hidden = tf.cast(hidden, tf.float32)
-        losses = sampled_cross_entropy(hidden, kernel, bias, targets, sampled_ids)
-        return losses, tf.zeros_like(losses)
-    scores = network.logits(hidden)  # (N, V)
-    return base.cross_entropy(targets, scores), base.correct(scores, targets)
 
 
 def log_uniform(seed: tf.Tensor, count: int, num_classes: int) -> tf.Tensor:

@@ -16,7 +16,6 @@ from macaron_tf.errors import UserError
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.objectives.base import Batch, PretrainingObjective, Sums
 from macaron_tf.objectives.masking import choice as draws
-from macaron_tf.objectives.masking.masking import multiple_of_8
 from macaron_tf.objectives.translation import TranslationObjective
 from macaron_tf.special import Special
 from macaron_tf.text.base import PieceVocabulary
@@ -101,7 +100,7 @@ def add_eos(ids: tf.Tensor, real: tf.Tensor, new_length: int, special: Special) 
 # span's sentinel V + 1, ...
 SENTINELS = 100
 # Number of embedding rows for the sentinels, a multiple of 8.
-SENTINEL_ROWS = multiple_of_8(SENTINELS)
+SENTINEL_ROWS = -(-SENTINELS // 8) * 8
 # Fraction of the tokens hidden by "bert_style" that become a random token instead of the mask.
 _RANDOM = 0.1
 

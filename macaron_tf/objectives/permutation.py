@@ -52,10 +52,9 @@ def permute_tokens(
     # Ranks of the draws within a row. Context tokens get 2.0, which is above all draws, so context
     # ranks last.
     ranks = tf.argsort(tf.argsort(tf.where(predicted, drawn, 2.0), stable=True), stable=True)
-    count = masking.multiple_of_8(math.ceil(length / partial))
-    flat, real = masking.flat_positions(predicted, count)  # (B, P)
+    count = -(-math.ceil(length / partial) // 8) * 8
+    features, _, real = masking.masked_features(token_ids, predicted, count)
     order = tf.where(predicted, ranks, -1)  # (B, L)
-    features = masking.masked_features(token_ids, flat, real)
     features["masked_positions"] = tf.where(real, features["masked_positions"], -1)
     return {**batch, "order": order, **features}
 

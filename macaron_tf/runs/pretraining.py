@@ -192,7 +192,7 @@ class PretrainingRecipe(Recipe):
                 f"{name} does not support model.block=swish_rnn, because the recurrence would "
                 "reveal each token to its own prediction: set model.block=transformer or macaron"
             )
-        if objective.has_memory and not config.relative:
+        if objective.has_memory and config.positions != "transformer_xl":
             raise UserError(f"{name} needs model.positions=transformer_xl")
         if config.num_languages and not languages:
             raise UserError(

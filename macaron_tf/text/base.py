@@ -51,6 +51,7 @@ class Vocabulary(abc.ABC):
 
     Attributes:
         special: ids of the special tokens.
+        pieces: number of tokens, not counting the unused rows that pad an embedding table.
         added: dict mapping text to id, for tokens that were added to a Hugging Face tokenizer. Text
             that equals an added token is always encoded as this single token.
         unnormalized: names of the tokens in `added` that are found in a text before the text is
@@ -64,6 +65,7 @@ class Vocabulary(abc.ABC):
     options: ClassVar[tuple[str, ...]] = ()
     classes: ClassVar[dict[str, type["Vocabulary"]]] = {}
     special: Special = SPECIAL
+    pieces: int
     added: Mapping[str, int] = types.MappingProxyType({})
     unnormalized: Sequence[str] = ()
     languages: tuple[str, ...] = ()
@@ -72,11 +74,6 @@ class Vocabulary(abc.ABC):
         super().__init_subclass__(**kwargs)
         if cls.kind:
             Vocabulary.classes[cls.kind] = cls
-
-    @property
-    @abc.abstractmethod
-    def pieces(self) -> int:
-        """Number of tokens, not counting the unused rows that pad an embedding table."""
 
     @property
     def size(self) -> int:

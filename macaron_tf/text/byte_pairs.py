@@ -78,6 +78,7 @@ class MergedPieceVocabulary(PieceVocabulary):
         self.special = special or _SPECIAL
         self.units = tuple(units)
         self.names = (*(SPECIAL_PIECES if special is None else ()), *self.units)
+        self.pieces = len(self.names)
         # The last rank of a repeated merge counts, as in Hugging Face's tokenizers.
         self.merges = tuple(dict.fromkeys(reversed(merges)))[::-1]
         text_ids = self._text_ids
@@ -98,10 +99,6 @@ class MergedPieceVocabulary(PieceVocabulary):
                 raise UserError(f"the vocabulary lacks a piece of the merge {merge!r}")
         # (merges, 3): ids of the left, the right and the merged piece.
         self._merge_ids = np.array(rows, np.int64).reshape(-1, 3)
-
-    @property
-    def pieces(self) -> int:
-        return len(self.names)
 
     @property
     def _text_ids(self) -> list[int]:
@@ -167,35 +164,34 @@ class MergedPieceVocabulary(PieceVocabulary):
         is a flat int64 array of all N words, `lengths` is `(N,)`, and the result is `(N, None)`.
         """
         count = tf.size(lengths)
-        owners = tf.repeat(tf.range(count), lengths)
+        no_rank = len(self.merges)  # the rank of a pair without a merge
+        merged = np.append(self._merge_ids[:, 2], 0)
+
+        def merge_round(ids, owners, more):
+            """Applies the merge with the lowest rank in each word, at all of its positions.
+
+            `owners` contains the index of the word that contains each unit in the flat array `ids`.
+            """
+            in_same_word = owners[:-1] == owners[1:]
+            rank = tf.where(in_same_word, self.ranks.lookup(ids[:-1] * _SHIFT + ids[1:]), no_rank)
+            best = tf.math.unsorted_segment_min(rank, owners[:-1], count)
+            chosen = (rank < no_rank) & (rank == tf.gather(best, owners[:-1]))
+            chosen = _every_second(chosen)  # pairs must not overlap: "aaa" becomes "aa a"
+            ids = tf.concat([tf.where(chosen, tf.gather(merged, rank), ids[:-1]), ids[-1:]], 0)
+            is_kept = tf.concat([tf.ones_like(ids[:1], tf.bool), ~chosen], 0)
+            ids, owners = (tf.boolean_mask(values, is_kept) for values in (ids, owners))
+            return ids, owners, tf.reduce_any(chosen)
+
         any_length = tf.TensorShape([None])
         ids, owners, _ = tf.while_loop(
             lambda ids, owners, more: more,
-            lambda ids, owners, more: self._merge_round(ids, owners, count),
-            (ids, owners, tf.constant(True)),
+            merge_round,
+            (ids, tf.repeat(tf.range(count), lengths), tf.constant(True)),
             shape_invariants=(any_length, any_length, tf.TensorShape([])),
         )
         return tf.RaggedTensor.from_value_rowids(
             tf.cast(ids, tf.int32), tf.cast(owners, tf.int64), tf.cast(count, tf.int64)
         )
-
-    def _merge_round(self, ids: tf.Tensor, owners: tf.Tensor, count: tf.Tensor):
-        """Applies the merge with the lowest rank in each word, at all of its positions.
-
-        `owners` contains the index of the word that contains each unit in the flat array `ids`.
-        Returns the new ids and owners, and whether any pair was merged.
-        """
-        no_rank = len(self.merges)  # the rank of a pair without a merge
-        merged = np.append(self._merge_ids[:, 2], 0)
-        in_same_word = owners[:-1] == owners[1:]
-        rank = tf.where(in_same_word, self.ranks.lookup(ids[:-1] * _SHIFT + ids[1:]), no_rank)
-        best = tf.math.unsorted_segment_min(rank, owners[:-1], count)
-        chosen = (rank < no_rank) & (rank == tf.gather(best, owners[:-1]))
-        chosen = _every_second(chosen)  # pairs must not overlap: "aaa" becomes "aa a"
-        ids = tf.concat([tf.where(chosen, tf.gather(merged, rank), ids[:-1]), ids[-1:]], 0)
-        is_kept = tf.concat([tf.ones_like(ids[:1], tf.bool), ~chosen], 0)
-        ids, owners = (tf.boolean_mask(values, is_kept) for values in (ids, owners))
-        return ids, owners, tf.reduce_any(chosen)
 
 
 def _table(keys: Sequence, values: Sequence[int], default: int) -> tf.lookup.StaticHashTable:
@@ -214,19 +210,16 @@ def _every_second(chosen: tf.Tensor) -> tf.Tensor:
     return chosen & ((positions - tf.gather(first, runs)) % 2 == 0)
 
 
-def byte_alphabet() -> tuple[str, ...]:
-    """Returns the characters that stand for the 256 byte values in GPT-2's pieces.
-
-    None of the characters is white space. A printable Latin-1 byte stands for itself. All other
-    bytes are represented by U+0100, U+0101, ... in order.
-    """
-    printed = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    substitutes = iter(range(0x100, 0x200))
-    return tuple(chr(byte if byte in printed else next(substitutes)) for byte in range(256))
-
-
-BYTES = {unit: bytes([byte]) for byte, unit in enumerate(byte_alphabet())}
-_SPACE_UNITS = frozenset(byte_alphabet()[ord(space)] for space in " \t\n\v\f\r")
+# Characters that stand for the 256 byte values in GPT-2's pieces. None of the characters is white
+# space. A printable Latin-1 byte stands for itself. All other bytes are represented by U+0100,
+# U+0101, ... in order.
+_PRINTED = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+_OTHERS = [byte for byte in range(256) if byte not in _PRINTED]
+BYTE_ALPHABET = tuple(
+    chr(byte if byte in _PRINTED else 0x100 + _OTHERS.index(byte)) for byte in range(256)
+)
+BYTES = {unit: bytes([byte]) for byte, unit in enumerate(BYTE_ALPHABET)}
+_SPACE_UNITS = frozenset(BYTE_ALPHABET[ord(space)] for space in " \t\n\v\f\r")
 
 
 class BytePairVocabulary(MergedPieceVocabulary):
@@ -237,7 +230,7 @@ class BytePairVocabulary(MergedPieceVocabulary):
 
     Args:
         units, merges, special: see `MergedPieceVocabulary`. In a piece, each byte is written as a
-            character of `byte_alphabet`.
+            character of `BYTE_ALPHABET`.
         add_prefix_space: whether to add a space before a line without a leading space, so that the
             first word is tokenized like every other word. RoBERTa and GPT-2 do not add a space.
         composed: whether to normalize text to Unicode's composed form NFC, as ModernBERT does.
@@ -271,10 +264,10 @@ class BytePairVocabulary(MergedPieceVocabulary):
         self.pair_separators, self.mask_takes_space = pair_separators, mask_takes_space
         self.add_prefix_space = add_prefix_space
         self.leading_space = "^ " if add_prefix_space else ""
-        missing = [byte for byte, unit in enumerate(byte_alphabet()) if unit not in self.unit_ids]
+        missing = [byte for byte, unit in enumerate(BYTE_ALPHABET) if unit not in self.unit_ids]
         if missing:
             raise UserError(f"the vocabulary has no piece for the byte {missing[0]}")
-        self._byte_ids = np.array([self.unit_ids[unit] for unit in byte_alphabet()], np.int64)
+        self._byte_ids = np.array([self.unit_ids[unit] for unit in BYTE_ALPHABET], np.int64)
 
     @classmethod
     @reports_unknown
@@ -287,7 +280,7 @@ class BytePairVocabulary(MergedPieceVocabulary):
         with needed("training a byte-level BPE vocabulary"):
             from tokenizers import Tokenizer, models, pre_tokenizers, trainers
         # A vocabulary without merges normalizes the training text.
-        plain = cls(byte_alphabet(), [], lower_case, add_prefix_space=True)
+        plain = cls(BYTE_ALPHABET, [], lower_case, add_prefix_space=True)
         if size < plain.pieces:
             raise too_small(size, "the bytes", plain.pieces)
         with Progress("training the vocabulary", "lines") as progress:
@@ -300,7 +293,7 @@ class BytePairVocabulary(MergedPieceVocabulary):
             tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
             trainer = trainers.BpeTrainer(
                 vocab_size=size - len(SPECIAL_PIECES),
-                initial_alphabet=list(byte_alphabet()),
+                initial_alphabet=list(BYTE_ALPHABET),
                 show_progress=False,
             )
             tokenizer.train_from_iterator(itertools.chain([first], text), trainer)

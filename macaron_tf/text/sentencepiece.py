@@ -91,6 +91,7 @@ class SentencePieceVocabulary(PieceVocabulary):
         ids = [model.unk_id(), *(controls or (model.bos_id(), model.eos_id()))]
         if special is None and min(ids) < 0:
             raise UserError(f"the SentencePiece model lacks one of UNK, BOS and EOS (ids {ids})")
+        self.pieces = model.get_piece_size()
         pad = model.pad_id() if model.pad_id() >= 0 else self.pieces
         self.special = special or Special(pad, *ids)
         self.byte_fallback = model.is_byte(model.piece_to_id("<0x00>"))
@@ -146,10 +147,6 @@ class SentencePieceVocabulary(PieceVocabulary):
             **ids,
         )
         return cls(proto, normalization, languages, fold_accents)
-
-    @property
-    def pieces(self) -> int:
-        return self.processor.get_piece_size()
 
     def contents(self) -> bytes:
         return self.proto

@@ -45,13 +45,9 @@ class PairVocabulary(PieceVocabulary):
         self.source, self.target = source, target
         self.normalization = normalization or NormalizationConfig()
         self.languages = tuple(languages)
-        self.special = target.special
+        self.special, self.pieces = target.special, target.pieces
         self.spaces_after, self.leading_space = target.spaces_after, target.leading_space
         self.byte_fallback = target.byte_fallback
-
-    @property
-    def pieces(self) -> int:
-        return self.target.pieces
 
     @property
     def size(self) -> int:

@@ -56,15 +56,12 @@ class TokenizerJsonVocabulary(PieceVocabulary):
         self.names = [""] * (1 + max(token_ids.values()))
         for name, token_id in token_ids.items():
             self.names[token_id] = name
+        self.pieces = len(self.names)
         self._added = {*self._tokenizer.get_added_tokens_decoder()}
         self._decoder = json.dumps(fields.get("decoder"))
         self.byte_fallback = "ByteFallback" in self._decoder
         self.spaces_after = WORD_END in self._decoder
         self.leading_space = "" if "ByteLevel" in self._decoder else "^ "
-
-    @property
-    def pieces(self) -> int:
-        return len(self.names)
 
     @property
     def starts(self) -> bool:

@@ -128,6 +128,7 @@ class WordPieceVocabulary(PieceVocabulary):
         ids_by_piece = {word: token_id for token_id, word in enumerate(words)}
         # The last id of a repeated piece counts, as in Hugging Face's tokenizers.
         self.words = tuple("" if ids_by_piece[w] != n else w for n, w in enumerate(words))
+        self.pieces = len(self.words)
         missing = [piece for piece in SPECIAL_PIECES if piece not in ids_by_piece]
         if missing:
             raise UserError(f"the vocabulary has no token {missing[0]}: give a BERT vocabulary")
@@ -194,10 +195,6 @@ class WordPieceVocabulary(PieceVocabulary):
             else:
                 raise too_large(size, len(merges) + minimum)
         return cls([*SPECIAL_PIECES, *singles, *merges[: size - minimum]], lower_case)
-
-    @property
-    def pieces(self) -> int:
-        return len(self.words)
 
     def contents(self) -> bytes:
         return "".join(f"{word}\n" for word in self.words).encode()

@@ -20,7 +20,7 @@ from macaron_tf.models import (
 )
 from macaron_tf.models.elmo import WordEncoderConfig
 from macaron_tf.text import BytePairVocabulary, WordPieceVocabulary
-from macaron_tf.text.byte_pairs import byte_alphabet
+from macaron_tf.text.byte_pairs import BYTE_ALPHABET
 from tests.harness import built, ids, numpy_of, refuses
 from tests.toys.marks import slow
 from tests.toys.processes import in_new_process
@@ -37,7 +37,7 @@ from macaron_tf.hub.keras_hub import (  # noqa: E402
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdef", *(f"##{c}" for c in "abcdef")]
 WORD_PIECES = WordPieceVocabulary([*WORDS, "good", "bad"])
-BYTES = BytePairVocabulary([*byte_alphabet(), "oo"], ["o o"], pair_separators=2)
+BYTES = BytePairVocabulary([*BYTE_ALPHABET, "oo"], ["o o"], pair_separators=2)
 TEXTS, LABELS = ["good a", "bad b", "a good", "b bad c"], np.array([1, 0, 1, 0])
 
 

@@ -20,7 +20,7 @@ from macaron_tf.models import (
     EncoderDecoderConfig,
     PretrainingEncoder,
 )
-from macaron_tf.text.byte_pairs import byte_alphabet
+from macaron_tf.text.byte_pairs import BYTE_ALPHABET
 from tests.harness import ids, numpy_of, refuses
 from tests.toys.decoding import check_greedy
 from tests.toys.hugging_face import check_equal, noise
@@ -164,7 +164,7 @@ def test_a_preset_is_read_with_its_masked_language_head(task, backbone, tmp_path
     assert read.vocabulary.encode_lines([text]) == [np.asarray(tokenizer()(text)).tolist()]
 
 
-BYTES = [*byte_alphabet(), "Ġa", "ab"]
+BYTES = [*BYTE_ALPHABET, "Ġa", "ab"]
 ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", *BYTES, "<mask>"]
 
 

@@ -13,7 +13,7 @@ from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.model import Pretrained
 from macaron_tf.tasks import Limits, SpanLimits, labelled
 from macaron_tf.text import WordPieceVocabulary
-from macaron_tf.text.byte_pairs import BytePairVocabulary, byte_alphabet
+from macaron_tf.text.byte_pairs import BYTE_ALPHABET, BytePairVocabulary
 from tests.harness import refuses, run_card
 from tests.toys.decoders import language_model
 from tests.toys.hugging_face import FORMAT, random, read_back
@@ -41,7 +41,7 @@ FAMILIES = {
 def vocabulary_of(family: str):
     if family in ("roberta", "gpt2"):
         separators = 2 if family == "roberta" else 1
-        return BytePairVocabulary(byte_alphabet(), [], pair_separators=separators)
+        return BytePairVocabulary(BYTE_ALPHABET, [], pair_separators=separators)
     return WordPieceVocabulary(WORDS)
 
 

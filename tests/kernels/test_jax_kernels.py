@@ -48,7 +48,7 @@ def plain(query, key, value, seen, seed, scale, causal, window, rate):
 )
 def test_attention_and_its_gradients(causal, window, rate, length, count, shared, monkeypatch):
     small = flash.Blocks(16, 16, 4, 2)
-    for name in ("FORWARD_BLOCKS", "BACKWARD_QUERIES_BLOCKS", "BACKWARD_KEYS_BLOCKS"):
+    for name in ("FORWARD_BLOCKS", "BACKWARD_BLOCKS"):
         monkeypatch.setattr(flash, name, small)
     rng = np.random.default_rng(0)
     shapes = [(2, length, 2, 16), *[(2, count, 2 // shared, 16)] * 2, (2, length, 2, 16)]

@@ -11,10 +11,10 @@ import tensorflow as tf
 
 from macaron_tf.text import PairVocabulary, PieceVocabulary
 from macaron_tf.text.byte_pairs import (
+    BYTE_ALPHABET,
     BytePairVocabulary,
     CharacterPairVocabulary,
     MosesPairVocabulary,
-    byte_alphabet,
 )
 from tests.harness import refuses
 from tests.toys.hard_texts import hard_texts
@@ -163,8 +163,8 @@ def test_a_space_stands_before_what_follows_and_none_at_its_end(characters):
 
 
 def test_a_pair_of_vocabularies_decodes_as_its_target():
-    target = BytePairVocabulary(byte_alphabet(), [], add_prefix_space=False)
-    pair = PairVocabulary(BytePairVocabulary(byte_alphabet(), []), target)
+    target = BytePairVocabulary(BYTE_ALPHABET, [], add_prefix_space=False)
+    pair = PairVocabulary(BytePairVocabulary(BYTE_ALPHABET, []), target)
     rows = tf.ragged.constant(target.encode_lines([" a"]), tf.int32)
     assert pair.decode(rows).numpy().tolist() == target.decode(rows).numpy().tolist() == [b" a"]
     assert pair.decode_lines(rows.to_list()) == [" a"]

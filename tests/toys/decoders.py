@@ -4,7 +4,7 @@ import functools
 
 from macaron_tf.model import Pretrained
 from macaron_tf.models import EncoderConfig, EncoderDecoder, EncoderDecoderConfig, LanguageModel
-from macaron_tf.text.byte_pairs import BytePairVocabulary, byte_alphabet
+from macaron_tf.text.byte_pairs import BYTE_ALPHABET, BytePairVocabulary
 from macaron_tf.text.sentencepiece import SentencePieceVocabulary
 from tests.toys import hugging_face
 
@@ -32,7 +32,7 @@ T5 = {
 
 @functools.cache
 def byte_pairs() -> BytePairVocabulary:
-    pieces = [*byte_alphabet(), "th", "the", "\u0120the"]
+    pieces = [*BYTE_ALPHABET, "th", "the", "\u0120the"]
     return BytePairVocabulary(pieces, ["t h", "th e", "\u0120 the"], add_prefix_space=True)
 
 

@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from macaron_tf.hub.tokenizers.parts import CONTROLS, SINGLE_SPACES, STRIP, metaspace
-from macaron_tf.text.byte_pairs import byte_alphabet
+from macaron_tf.text.byte_pairs import BYTE_ALPHABET
 from tests.toys.hugging_face import save_random
 from tests.toys.peer_language_models import write_merges
 
@@ -63,7 +63,7 @@ def write_vocabulary(kind, directory) -> int:
         (directory / "tokenizer_config.json").write_text('{"do_lower_case": true}')
         return len(WORDS)
     if kind == "bytes":
-        return write_merges(directory, [*FAIRSEQ, *byte_alphabet(), "<mask>"], [])
+        return write_merges(directory, [*FAIRSEQ, *BYTE_ALPHABET, "<mask>"], [])
     if kind == "moses":
         special = ["<s>", "</s>", "<pad>", "<unk>", *(f"<special{i}>" for i in range(10))]
         names = [*special, *"abcdefgh", *(f"{letter}</w>" for letter in "abcdefgh")]
@@ -71,7 +71,7 @@ def write_vocabulary(kind, directory) -> int:
         (directory / "merges.txt").write_text("a b 1\n")
         return size
     if kind == "modern":
-        whole = Tokenizer(models.BPE({name: n for n, name in enumerate(byte_alphabet())}, []))
+        whole = Tokenizer(models.BPE({name: n for n, name in enumerate(BYTE_ALPHABET)}, []))
         whole.normalizer = normalizers.NFC()
         whole.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         whole.add_special_tokens(["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"])

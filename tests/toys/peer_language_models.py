@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from macaron_tf.text.byte_pairs import byte_alphabet
+from macaron_tf.text.byte_pairs import BYTE_ALPHABET
 from tests.toys.hugging_face import save_random
 
 torch = pytest.importorskip("torch")
@@ -66,7 +66,7 @@ def write_merges(directory, names, merges, last=()) -> int:
 
 def write_vocabulary(directory) -> int:
     """Writes GPT-2's tokenizer files with four merges; the end-of-text token comes last."""
-    return write_merges(directory, byte_alphabet(), ["h e", "l l", "he ll", "Ġ w"], [END])
+    return write_merges(directory, BYTE_ALPHABET, ["h e", "l l", "he ll", "Ġ w"], [END])
 
 
 def write_gpt_vocabulary(directory) -> int:

@@ -69,5 +69,5 @@ def relative_error(actual, expected):
 
 @pytest.fixture(scope="module", autouse=True)
 def built():
-    if not native.available():
+    if not native.operations():
         pytest.skip("no C++ compiler, or it fails: see the log")

@@ -19,7 +19,7 @@ from macaron_tf.models import EncoderConfig
 from macaron_tf.models.config import EncoderDecoderConfig, StackConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.special import Special
-from macaron_tf.text.byte_pairs import byte_alphabet
+from macaron_tf.text.byte_pairs import BYTE_ALPHABET
 
 # Weight types of CTranslate2.
 COMPUTE_TYPES = ("float32", "int8")
@@ -190,7 +190,7 @@ class GPT2Peer(HuggingFacePeer):
         end-of-text token.
         """
         self.model.save_pretrained(directory)
-        letters = sorted(byte_alphabet())
+        letters = sorted(BYTE_ALPHABET)
         count = self.model.config.vocab_size - len(letters) - 1
         pairs = list(itertools.islice(itertools.product(letters, repeat=2), count))
         names = [*letters, *map("".join, pairs), "<|endoftext|>"]

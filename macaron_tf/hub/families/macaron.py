@@ -96,7 +96,7 @@ def _fields(config: EncoderConfig) -> dict[str, Any]:
     """
     activations = [mix.activation for scheme in config.splittings for mix in scheme]
     unsupported = {
-        "positions": config.relative,
+        "positions": config.positions == "transformer_xl",
         # A causal gMLP cannot decode token by token.
         "block": any(map(is_import_path, config.blocks))
         or (config.causal and bool(config.without_attention)),

@@ -3,6 +3,7 @@
 B is the batch size and L the row length.
 """
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -47,11 +48,8 @@ def uniform(
     seed = tf.convert_to_tensor(seed)
     dtype = tf.float32 if below is None else tf.int32
     shape = [rows, columns] if seed.shape.rank == 1 else [columns]
-
-    def draw(seed):
-        return tf.random.stateless_uniform(shape, seed, 0, below, dtype, alg=_ALGORITHM)
-
-    return _by_seed(draw, seed, dtype)
+    options = {"minval": 0, "maxval": below, "dtype": dtype, "alg": _ALGORITHM}
+    return _by_seed(functools.partial(tf.random.stateless_uniform, shape, **options), seed, dtype)
 
 
 def choose_tokens(maskable: tf.Tensor, counts: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:

@@ -66,7 +66,7 @@ class MaskingConfig(Settings):
 
     def positions(self, length: int) -> int:
         """Returns P, the maximum number of masked tokens in a row, as a multiple of 8."""
-        return multiple_of_8(int(rounded_up(self.rate, length)))
+        return -(-int(rounded_up(self.rate, length)) // 8) * 8
 
     def counts(self, length: int) -> np.ndarray:
         """Returns the number of masked tokens in rows of n = 0 to L tokens, `(L + 1,)` int32.
@@ -82,10 +82,6 @@ def rounded_up(rate: float, tokens: int | np.ndarray) -> np.ndarray:
     """Computes `ceil(rate * tokens)` as int32, ignoring float rounding errors below 1e-9."""
     # For example, 0.07 * 100 is 7.000000000000001 in float64 and must not become 8.
     return np.ceil(rate * np.asarray(tokens) - 1e-9).astype(np.int32)
-
-
-def multiple_of_8(value: int) -> int:
-    return -(-value // 8) * 8
 
 
 def mask_tokens(
@@ -127,10 +123,22 @@ def mask_tokens(
     choice_seed, fate_seed, piece_seed = draws.split(seed, 3)
 
     maskable = maskable_tokens(token_ids, vocabulary)  # (B, L)
-    chosen = _chosen(config, vocabulary, token_ids, maskable, choice_seed)  # (B, L)
+    counts = draws.lookup_by_count(config.counts(length), maskable)  # (B,)
+    # (B, L), a positive number that identifies the token, word or span at chosen tokens, or 0
+    if config.choice == "tokens":
+        chosen = draws.choose_tokens(maskable, counts, choice_seed)
+    else:
+        starts = tf.gather(tf.constant(vocabulary.word_starts()), token_ids)  # (B, L)
+        arguments = (maskable, starts, counts, choice_seed)
+        if config.choice == "whole_words":
+            chosen = draws.choose_words(*arguments)
+        elif config.choice == "ngrams":
+            chosen = draws.choose_spans(*arguments, draws.ngram_lengths())
+        else:
+            chosen = draws.choose_spans(*arguments, draws.span_lengths(), apart=True)
 
-    flat, real = flat_positions(chosen > 0, config.positions(length))  # (B, P)
-    masked = masked_features(token_ids, flat, real)
+    # (B, P) each
+    masked, flat, real = masked_features(token_ids, chosen > 0, config.positions(length))
     labels = masked["masked_labels"]
     chosen_ids = tf.gather(tf.reshape(chosen, [-1]), flat)  # (B, P), equal within a span
     is_new_span = tf.cast(chosen_ids[:, 1:] != chosen_ids[:, :-1], tf.int32)
@@ -154,7 +162,10 @@ def mask_tokens(
         rows = tf.cast(tf.reduce_any(is_real, axis=-1), tf.float32)  # (B,)
         tokens = tf.reduce_sum(tf.cast(real, tf.float32))
         extra["pair_weights"] = rows * tokens / tf.maximum(tf.reduce_sum(rows), 1.0)
-    masked_ids = put_tokens(token_ids, flat, replaced, real)
+    ids = tf.reshape(token_ids, [-1])  # (B, L) -> (B L,)
+    change = tf.where(real, replaced - tf.gather(ids, flat), 0)
+    masked_ids = ids + tf.math.unsorted_segment_sum(change, flat, tf.size(ids))
+    masked_ids = tf.reshape(masked_ids, tf.shape(token_ids))
     return {**batch, **masked, **extra, "token_ids": masked_ids}
 
 
@@ -164,56 +175,25 @@ def maskable_tokens(token_ids: tf.Tensor, vocabulary: PieceVocabulary) -> tf.Ten
     return functools.reduce(tf.logical_and, different)
 
 
-def _chosen(config: MaskingConfig, vocabulary, token_ids, maskable, seed) -> tf.Tensor:
-    """Chooses the tokens to mask, as `config.choice` specifies: `(B, L)` int32.
+def masked_features(
+    token_ids: tf.Tensor, masked: tf.Tensor, count: int
+) -> tuple[Batch, tf.Tensor, tf.Tensor]:
+    """Builds `masked_positions`, `masked_labels` and `masked_weights` (see `mask_tokens`).
 
-    A positive number identifies the token, word or span at chosen tokens. Elsewhere, it is 0.
-    """
-    counts = draws.lookup_by_count(config.counts(token_ids.shape[1]), maskable)  # (B,)
-    if config.choice == "tokens":
-        return draws.choose_tokens(maskable, counts, seed)
-    starts = tf.gather(tf.constant(vocabulary.word_starts()), token_ids)  # (B, L)
-    if config.choice == "whole_words":
-        return draws.choose_words(maskable, starts, counts, seed)
-    if config.choice == "ngrams":
-        return draws.choose_spans(maskable, starts, counts, seed, draws.ngram_lengths())
-    return draws.choose_spans(maskable, starts, counts, seed, draws.span_lengths(), apart=True)
-
-
-def flat_positions(masked: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Finds the masked positions of each row as `count` indices into the flattened `(B L,)`.
-
-    The result is indices `(B, P)` int32, ascending in each row, and `(B, P)` bool, True at valid
-    indices. The indices after a row's last masked position are arbitrary.
+    `token_ids (B, L)` are the tokens before masking, and `masked (B, L)` is True at P = `count` or
+    fewer positions of each row. The second result is the indices `(B, P)` int32 of the masked
+    positions in the flattened `(B L,)`, ascending in each row. The third result, `(B, P)` bool, is
+    True at valid indices. The indices after a row's last masked position are arbitrary.
     """
     counts = tf.reduce_sum(tf.cast(masked, tf.int32), axis=-1)  # (B,)
     columns = tf.range(count)
     indices = tf.cast(tf.where(tf.reshape(masked, [-1]))[:, 0], tf.int32)
     firsts = tf.cumsum(counts, exclusive=True)[:, None]  # (B, 1)
     flat = tf.gather(tf.pad(indices, [[0, count]]), firsts + columns)
-    return flat, columns < counts[:, None]
-
-
-def masked_features(token_ids: tf.Tensor, flat: tf.Tensor, real: tf.Tensor) -> Batch:
-    """Builds `masked_positions`, `masked_labels` and `masked_weights` (see `mask_tokens`).
-
-    `flat` and `real`, `(B, P)`, are from `flat_positions`, and `token_ids` are before masking.
-    """
-    return {
+    real = columns < counts[:, None]
+    features = {
         "masked_positions": tf.where(real, flat % token_ids.shape[1], 0),
         "masked_labels": tf.where(real, tf.gather(tf.reshape(token_ids, [-1]), flat), 0),
         "masked_weights": tf.cast(real, tf.float32),
     }
-
-
-def put_tokens(
-    token_ids: tf.Tensor, flat: tf.Tensor, tokens: tf.Tensor, used: tf.Tensor
-) -> tf.Tensor:
-    """Replaces tokens of `token_ids (B, L)` at indices `flat (B, P)` into the flattened `(B L,)`.
-
-    `used (B, P)` is False at entries to ignore.
-    """
-    ids = tf.reshape(token_ids, [-1])  # (B, L) -> (B L,)
-    change = tf.where(used, tokens - tf.gather(ids, flat), 0)
-    changed = ids + tf.math.unsorted_segment_sum(change, flat, tf.size(ids))
-    return tf.reshape(changed, tf.shape(token_ids))
+    return features, flat, real
