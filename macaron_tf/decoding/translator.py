@@ -12,7 +12,7 @@ from macaron_tf.decoding.beam_search import BeamSearchConfig, beam_search, targe
 from macaron_tf.decoding.sampling import SamplingConfig, sample
 from macaron_tf.decoding.scoring import padded
 from macaron_tf.distribution.replicas import ReplicaMap
-from macaron_tf.errors import check_count, check_encodable
+from macaron_tf.errors import check_encodable
 from macaron_tf.text.normalization import in_chunks, text_limit
 
 
@@ -121,7 +121,6 @@ class LineTranslator:
     prefix: Sequence[int] = ()
 
     def __post_init__(self):
-        check_count("max_source_length", self.max_source_length)
         if keras.backend.backend() == "jax":
             from macaron_tf.decoding.greedy import GreedySearch  # needs JAX
 

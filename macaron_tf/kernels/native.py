@@ -21,10 +21,9 @@ import subprocess
 import filelock
 import tensorflow as tf
 
-from macaron_tf.errors import UserError, check_choice
+from macaron_tf.errors import UserError
 from macaron_tf.io.files import cache_directory
 from macaron_tf.io.progress import Progress
-from macaron_tf.kernels.recurrence import GATES
 
 DTYPES = ("float32", "bfloat16")
 SOURCES = pathlib.Path(__file__).parent / "native"
@@ -262,7 +261,6 @@ def gated(x, alpha, beta, state_bias, gate_bias, step_size: int, gate: str, mask
 
     References: Lei et al. 2022, eq. 2-4.
     """
-    check_choice("gate", gate, GATES)
     vectors = [tf.cast(vector, tf.float32) for vector in (alpha, beta, state_bias, gate_bias)]
     masks = [] if mask is None else [tf.cast(mask, tf.uint8)]
     options = {"step_size": step_size, "gate": gate}

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import keras
 from keras import ops
@@ -260,23 +261,27 @@ class MultiHeadAttention(Mixer):
 
     def build_projections(self, x_shape, memory_shape, width: int) -> None:
         """Builds the projections. `width` is the total width H d of all query heads."""
-        options = {"use_bias": self.use_bias, "axes": ("embed", "heads")}
+        options: dict[str, Any] = {"use_bias": self.use_bias, "axes": ("embed", "heads")}
         query_initializer = self.kernel_initializer
         if not self.scaled:
             query_initializer = NarrowColumns(query_initializer, width, self._head_dim**-0.5)
         if self.cross or self.num_kv_heads != self.num_heads:
             kv_width = self.num_kv_heads * self._head_dim
-            arguments = ("query", x_shape, width, query_initializer.clone())
-            self.query = self.dense_part(*arguments, **options)
-            arguments = ("key_value", memory_shape, 2 * kv_width)
-            self.key_value = self.dense_part(*arguments, parts=2, **options)
+            initializer = query_initializer.clone()
+            self.query = self.dense_part("query", x_shape, width, initializer, **options)
+            options["parts"] = 2
+            self.key_value = self.dense_part("key_value", memory_shape, 2 * kv_width, **options)
         else:
-            arguments = ("query_key_value", x_shape, 3 * width, query_initializer.clone())
-            self.query_key_value = self.dense_part(*arguments, parts=3, **options)
+            options |= {"initializer": query_initializer.clone(), "parts": 3}
+            name = "query_key_value"
+            self.query_key_value = self.dense_part(name, x_shape, 3 * width, **options)
+        self._build_output(x_shape, width)
+
+    def _build_output(self, x_shape, width: int) -> None:
+        units, axes = self.output_dim or x_shape[-1], ("heads", "embed")
         initializer = (self.output_initializer or self.kernel_initializer).clone()
-        arguments = ("output", (*x_shape[:-1], width), self.output_dim or x_shape[-1], initializer)
-        options["axes"] = ("heads", "embed")
-        self.output_projection = self.dense_part(*arguments, **options)
+        arguments = ("output", (*x_shape[:-1], width), units, initializer, axes)
+        self.output_projection = self.dense_part(*arguments, use_bias=self.use_bias)
 
     def _scale(self, name: str, heads: int) -> keras.Variable:
         size = self._head_dim * (heads if self.qk_norm == "heads" else 1)
@@ -468,12 +473,13 @@ class MultiHeadAttention(Mixer):
             is_key_mask = mask is None or mask.shape[1] == mask.shape[2] == 1
             if is_key_mask and can_shard(query.shape[0], key.shape[1]) and not is_watching():
                 rate = self.dropout if context.training else 0.0
-                arrays = [ops.swapaxes(part, 1, 2) for part in (query, key, value)]  # (B, L, H, d)
+                # (B, L, H, d)
+                arrays: list[Any] = [ops.swapaxes(part, 1, 2) for part in (query, key, value)]
                 arrays.append(None if mask is None else mask[:, 0, 0])  # (B, S)
-                seed = self.drop.seed_generator.next() if rate else None
+                arrays.append(self.drop.seed_generator.next() if rate else None)
+                scale = self._head_dim**-0.5 if self.scaled else 1.0
                 options = {"causal": self.causal, "window": self.window, "rate": rate}
-                options["scale"] = self._head_dim**-0.5 if self.scaled else 1.0
-                y = flash_attention(*arrays, seed, **options)
+                y = flash_attention(*arrays, scale=scale, **options)
                 return ops.swapaxes(y, 1, 2)  # (B, H, T, d)
         if self_length is not None:
             own_mask = self_attention_mask(self_length, self.causal, self.window)

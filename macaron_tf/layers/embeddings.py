@@ -220,6 +220,7 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
     """
 
     takes_ids = True
+    shared = ("tokens",)
 
     def __init__(
         self,
@@ -292,7 +293,3 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
             x = self.position_layer(x, position_ids=position_ids)
         x = self.layer_norm(x) if self.layer_norm else x
         return self.drop(x, training=training)
-
-    def get_config(self):
-        # The owner of shared token embeddings saves the embeddings and passes them in again.
-        return {**super().get_config(), "tokens": None}

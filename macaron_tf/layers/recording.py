@@ -39,11 +39,14 @@ class Recording:
         input_rank: rank of the first input. `None` means that the layer accepts several ranks.
         reads: names of the settings in `macaron_tf.models.config.READ_BY_SOME` that affect the
             layer.
+        shared: names of arguments with layers of another layer, which saves them and passes them in
+            again. The config contains `None` for these arguments.
     """
 
     takes_ids = False
     input_rank: int | None = None
     reads: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
     kernel_initializer: Any
     _flatten_layers: Any  # Keras's
 
@@ -131,6 +134,7 @@ class Recording:
 
     def get_config(self) -> dict[str, Any]:
         arguments = {name: _serialized(v) for name, v in vars(self).get("_arguments", {}).items()}
+        arguments |= dict.fromkeys(self.shared, None)
         config, policy = {**super().get_config(), **arguments}, policy_of(self)
         policies = {layer.path: policy_of(layer) for layer in self._flatten_layers() if layer.path}
         if others := {path: other for path, other in policies.items() if other != policy}:

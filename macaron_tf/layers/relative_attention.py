@@ -133,10 +133,7 @@ class RelativeAttention(MultiHeadAttention):
         self.query = self.dense_part("query", x_shape, width, **options)
         self.key_value = self.dense_part("key_value", x_shape, 2 * width, parts=2, **options)
         self.distance = self.dense_part("distance", x_shape, width, use_bias=False)
-        initializer = (self.output_initializer or self.kernel_initializer).clone()
-        arguments = ("output", (*x_shape[:-1], width), self.output_dim or x_shape[-1], initializer)
-        options["axes"] = ("heads", "embed")
-        self.output_projection = self.dense_part(*arguments, **options)
+        self._build_output(x_shape, width)
         if self._shared_biases:
             self.content_bias, self.distance_bias = self._shared_biases()
         else:

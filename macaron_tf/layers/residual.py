@@ -58,7 +58,6 @@ class Residual(Recording, keras.layers.Layer):
         super().__init__(autocast=False, **kwargs)
         self.sublayer = sublayer
         check_choice("norm", norm, ("pre", "post", "output", "none"))
-        check_choice("solver", solver, tuple(SOLVERS))
         self.layer_norm = None
         if norm != "none":
             self.layer_norm = layer_norm or normalization(norm_type, epsilon, affine, name="norm")

@@ -143,15 +143,11 @@ class Model(Recording, keras.Model):
         return tf.function(self, input_signature=[self._signature(tf.TensorSpec)], autograph=False)
 
     def _signature(self, make_spec) -> Any:
-        required = [(name, (None,) * rank, "int32") for name, rank in self._required_inputs()]
+        ranks = zip(self.input_names or (), (self.ids_rank, 2)[: self.num_required], strict=False)
+        required = [(name, (None,) * rank, "int32") for name, rank in ranks]
         inputs = self._first_inputs or required
         specs = {name: make_spec(shape=s, dtype=dtype, name=name) for name, s, dtype in inputs}
         return next(iter(specs.values())) if self._first_is_tensor else specs
-
-    def _required_inputs(self) -> list[tuple[str, int]]:
-        """Returns pairs of the name and the rank of each required input."""
-        names = [*self.input_names][: self.num_required]
-        return list(zip(names, (self.ids_rank, 2), strict=False))
 
     def _named_inputs(self, inputs):
         """Returns a dict of the inputs under their names in `input_names`."""
@@ -179,7 +175,8 @@ class Model(Recording, keras.Model):
                 # mean of the ids over replicas, which is a float.
                 usual = keras.backend.standardize_dtype(value.dtype) in ("int32", "bool")
                 named[name] = value if usual else ops.cast(value, "int32")
-        for name, rank in self._required_inputs():
+        ranks = (self.ids_rank, 2)[: self.num_required]
+        for name, rank in zip(self.input_names, ranks, strict=False):
             if name not in named:
                 raise ValueError(f"{model} got no {name}: pass a dict with all required inputs")
             shape = tuple(named[name].shape)

@@ -42,6 +42,7 @@ class PretrainingEncoder(Model):
     (SpanBERT).
     """
 
+    shared = ("embeddings",)
     input_names: ClassVar = {
         **ENCODER_INPUTS,
         **dict.fromkeys(("masked_positions", "span_positions"), ()),
@@ -114,10 +115,6 @@ class PretrainingEncoder(Model):
     def pair_logits(self, hidden, training=None):
         """Computes the logits of sentence-pair classes (see the class): `(B, L, D) -> (B, 2)`."""
         return self.sentence_pair(self.pooler(hidden), training=training)
-
-    def get_config(self):
-        # The owner of shared embeddings saves the embeddings and passes them in again.
-        return {**super().get_config(), "embeddings": None}
 
 
 _SHARED_FIELDS = (

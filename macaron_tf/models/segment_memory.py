@@ -6,7 +6,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from macaron_tf.errors import check_count
 from macaron_tf.layers.mixer import Context
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.encoder import Encoder
@@ -114,7 +113,6 @@ class SegmentLanguageModel(KeepsMemory, LanguageModel):
     """
 
     def __init__(self, config: EncoderConfig, memory_length: int, **kwargs):
-        check_count("memory_length", memory_length)
         super().__init__(config, **kwargs)
 
     def with_memory(self, inputs, memory, training=None):
@@ -165,7 +163,6 @@ class TwoStreamModel(KeepsMemory, TokenModel):
     def __init__(self, config: EncoderConfig, memory_length: int, **kwargs):
         if config.positions != "transformer_xl" or config.causal:
             raise ValueError("two streams need positions='transformer_xl' and causal=False")
-        check_count("memory_length", memory_length)
         super().__init__(config, use_bias=True, **kwargs)
         if not all(block.takes_queries for block in self.encoder.stack.blocks):
             raise ValueError("two streams need block='transformer', which hides a query's token")

@@ -141,8 +141,6 @@ class TemporalConvolution(Recording, keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         self.supports_masking = not last_only
-        if not filters:
-            raise ValueError("filters is empty: give the number of channels for at least one block")
         drops = (dropout, spatial_dropout)
         self.blocks = [
             ConvolutionBlock(width, kernel_size, 2**index, *drops, name=f"block_{index}")

@@ -147,9 +147,8 @@ def test_prompts_of_any_length_go_on_as_the_whole_model_with_banded_layers(max_l
 
 
 def test_a_mixer_that_cannot_prefill_is_told(monkeypatch):
-    model = small(**BLOCKS["swish_rnn"])
     monkeypatch.setattr(SwishRNN, "can_prefill", False)
-    assert not model.can_prefill and small().can_prefill
+    assert not small(**BLOCKS["swish_rnn"]).can_prefill and small().can_prefill
 
 
 def test_cached_steps_compile_with_xla_under_bfloat16():
