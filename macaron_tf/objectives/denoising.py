@@ -24,19 +24,6 @@ from macaron_tf.text.base import PieceVocabulary
 _SPARE = 16
 
 
-def poisson_limits(mean: float) -> np.ndarray:
-    """Returns P(X <= k) of a Poisson distribution for k = 0, 1, ..., `(K,)` float32.
-
-    The array ends at the first k at which P(X > k) is at most 1e-7.
-    """
-    probabilities, k, tail = [math.exp(-mean)], 0, 1.0 - math.exp(-mean)
-    while tail > 1e-7:
-        k += 1
-        probabilities.append(probabilities[-1] * mean / k)
-        tail -= probabilities[-1]
-    return np.cumsum(probabilities).astype(np.float32)
-
-
 def draw_spans(
     budget: tf.Tensor, seed: tf.Tensor, mean: float, max_budget: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
@@ -56,7 +43,12 @@ def draw_spans(
     """
     num_draws = max_budget + _SPARE
     uniform = draws.uniform(seed, tf.shape(budget)[0], num_draws)  # (B, M)
-    limits = tf.constant(poisson_limits(mean))
+    # P(X <= k) of the Poisson distribution, up to the first k at which P(X > k) is at most 1e-7.
+    probabilities, tail = [math.exp(-mean)], 1.0 - math.exp(-mean)
+    while tail > 1e-7:
+        probabilities.append(probabilities[-1] * mean / len(probabilities))
+        tail -= probabilities[-1]
+    limits = tf.constant(np.cumsum(probabilities), tf.float32)
     lengths = tf.searchsorted(limits, tf.reshape(uniform, [-1]), side="right")
     lengths = tf.reshape(lengths, tf.shape(uniform))
     remaining = budget[:, None] - tf.cumsum(lengths, axis=-1, exclusive=True)
