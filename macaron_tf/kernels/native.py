@@ -60,8 +60,20 @@ def library_path() -> pathlib.Path | None:
     """
     try:
         compiler = find_compiler()
+        version = subprocess.run([*compiler, "--version"], capture_output=True, check=True).stdout
+        sources = [path for path in sorted(SOURCES.iterdir()) if path.suffix in (".h", ".cc")]
+        parts = [*(path.read_bytes() for path in sources)]
+        parts.append(repr((compiler, FLAGS, _TUNING, tf.sysconfig.get_compile_flags())).encode())
+        # Machines with different processors may share a home directory.
+        names = ("model name", "flags", "Features", "CPU implementer", "CPU part")
+        info = pathlib.Path("/proc/cpuinfo")
+        lines = info.read_text().splitlines() if info.exists() else []
+        found_lines = sorted({line for line in lines if line.split(":")[0].strip() in names})
+        processor = "\n".join([platform.machine(), platform.processor(), *found_lines])
+        parts += [tf.version.VERSION.encode(), version, processor.encode()]
+        digests = b"".join(hashlib.sha256(part).digest() for part in parts)
         folder = cache_directory() / "native"
-        library = folder / f"kernels-{_cache_key(compiler)}.so"
+        library = folder / f"kernels-{hashlib.sha256(digests).hexdigest()[:16]}.so"
         if not library.exists():
             folder.mkdir(parents=True, exist_ok=True)
             with filelock.FileLock(library.with_suffix(".lock")):
@@ -120,27 +132,6 @@ def _compile(compiler: list[str], library: pathlib.Path) -> None:
         temporary_path.unlink(missing_ok=True)
         output.write_bytes(f"{shlex.join(command)}\n".encode() + result.stdout)
     raise UserError(f"{compiler[0]} failed: see {output}, and remove that file to try again")
-
-
-def _cache_key(compiler: list[str]) -> str:
-    """Returns a digest of the sources, flags, versions and processor that determine the library.
-
-    The processor's model and instruction sets count, because machines may share a home directory.
-    """
-    version = subprocess.run([*compiler, "--version"], capture_output=True, check=True).stdout
-    sources = [path for path in sorted(SOURCES.iterdir()) if path.suffix in (".h", ".cc")]
-    parts = [*(path.read_bytes() for path in sources)]
-    parts.append(repr((compiler, FLAGS, _TUNING, tf.sysconfig.get_compile_flags())).encode())
-    names = ("model name", "flags", "Features", "CPU implementer", "CPU part")
-    try:
-        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    found_lines = sorted({line for line in lines if line.split(":")[0].strip() in names})
-    processor = "\n".join([platform.machine(), platform.processor(), *found_lines])
-    parts += [tf.version.VERSION.encode(), version, processor.encode()]
-    digests = b"".join(hashlib.sha256(part).digest() for part in parts)
-    return hashlib.sha256(digests).hexdigest()[:16]
 
 
 @functools.cache

@@ -268,11 +268,6 @@ class EncoderConfig(StackConfig):
             raise self.error(f"{setting} excludes block={self.without_attention[0]!r}: remove one")
 
     @property
-    def adaptive_embeddings(self) -> bool:
-        """Whether embeddings are narrower for rare tokens."""
-        return bool(self.adaptive_cutoffs) and self.tied and self.adaptive_divisor > 1
-
-    @property
     def embedding_width(self) -> int:
         return self.embedding_dim or self.hidden_dim
 

@@ -55,7 +55,8 @@ class Encoder(Model):
         width, relative = config.embedding_width, config.positions == "transformer_xl"
         initializer = keras.initializers.TruncatedNormal(stddev=config.initializer_range)
         tokens = None
-        if config.adaptive_embeddings and embeddings is None:
+        adapts = config.adaptive_cutoffs and config.tied and config.adaptive_divisor > 1
+        if adapts and embeddings is None:  # embeddings that are narrower for rare tokens
             cutoffs = (config.adaptive_cutoffs, config.adaptive_divisor, config.embedding_scale)
             options = {"initializer": initializer.clone(), "name": "tokens"}
             tokens = AdaptiveEmbedding(config.vocab_size, width, *cutoffs, **options)

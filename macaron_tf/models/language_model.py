@@ -2,6 +2,7 @@
 
 from keras import ops
 
+from macaron_tf.layers.embeddings import AdaptiveEmbedding
 from macaron_tf.layers.language_heads import AdaptiveSoftmax, NextTokenHead
 from macaron_tf.models.base import Model, step_context
 from macaron_tf.models.config import EncoderConfig
@@ -42,7 +43,7 @@ class TokenModel(Model):
         matrices per cluster (see `AdaptiveEmbedding.tables`).
         """
         tokens = self.encoder.embeddings.tokens
-        if self.config.adaptive_embeddings:
+        if isinstance(tokens, AdaptiveEmbedding):
             return tokens.tables(dtype)
         untied = not (self.config.tied or self.config.adaptive_cutoffs)
         return (self.language_head.output_table if untied else tokens).matrix(dtype)
