@@ -82,10 +82,6 @@ def _package(name: str) -> Any:
         return importlib.import_module(name)
 
 
-_scikit_learn = functools.partial(_package, "sklearn.metrics")
-_scipy = functools.partial(_package, "scipy.stats")
-
-
 def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
     """Computes the fraction of examples whose predicted class is right."""
     return float(np.mean(predictions == labels))
@@ -125,20 +121,20 @@ def _or_zero(correlation: Metric) -> Metric:
 @_or_zero
 def matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
     """Computes Matthews' correlation (Gorodkin 2004), from -1 to 1, or 0 if it is undefined."""
-    return _scikit_learn().matthews_corrcoef(labels, predictions)
+    return _package("sklearn.metrics").matthews_corrcoef(labels, predictions)
 
 
 @_or_zero
 def pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
     """Computes Pearson's correlation, from -1 to 1, or 0 if it is undefined."""
     x, y = predictions.astype(np.float64), labels.astype(np.float64)
-    return _scipy().pearsonr(x, y).statistic
+    return _package("scipy.stats").pearsonr(x, y).statistic
 
 
 @_or_zero
 def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
     """Computes Spearman's rank correlation, or 0 if it is undefined. Ties get mean ranks."""
-    return pearson(_scipy().rankdata(predictions), _scipy().rankdata(labels))
+    return pearson(*map(_package("scipy.stats").rankdata, (predictions, labels)))
 
 
 def exact_match(predictions: np.ndarray, labels: np.ndarray, groups: np.ndarray | None) -> float:

@@ -99,16 +99,17 @@ class Work:
 
         self.texts, self.vocabulary, self.tokens = texts, vocabulary, 0
         self.length, self.batch_size = length, batch_size
-        path, documents_folder = folder / "vocabulary.txt", folder / "documents"
+        path, documents = folder / "vocabulary.txt", folder / "documents"
         path.write_bytes(vocabulary.contents())
-        lower_case = vocabulary.lower_case
-        self._tokenizer = tokenizers.BertWordPieceTokenizer(str(path), lowercase=lower_case)
-        documents_folder.mkdir()
+        self._tokenizer = tokenizers.BertWordPieceTokenizer(
+            str(path), lowercase=vocabulary.lower_case
+        )
+        documents.mkdir()
         for index, text in enumerate(texts):
-            (documents_folder / f"{index:07d}.txt").write_text(text, encoding="utf-8", newline="\n")
+            (documents / f"{index:07d}.txt").write_text(text, encoding="utf-8", newline="\n")
         # This value of `validation_every` holds out only the first row for validation.
         options = {"sequence_length": length, "validation_every": 1 << 30}
-        config = CorpusConfig(f"text:{documents_folder}/*.txt", **options)
+        config = CorpusConfig(f"text:{documents}/*.txt", **options)
         self._corpus = prepare(config, vocabulary, folder / "corpus")
 
     def hugging_face_rows(self) -> Iterator[np.ndarray]:
@@ -121,11 +122,9 @@ class Work:
             count = -(-len(ids) // capacity)
             rows = np.zeros((count, self.length), np.int32)
             rows[:, 0] = self.vocabulary.special.begin
-            rows[:, -1] = self.vocabulary.special.end
             rows[:, 1:-1] = np.pad(ids, (0, count * capacity - len(ids))).reshape(count, capacity)
-            if len(ids) % capacity:
-                rows[-1, -1] = 0
-                rows[-1, len(ids) % capacity + 1] = self.vocabulary.special.end
+            rows[:-1, -1] = self.vocabulary.special.end
+            rows[-1, (len(ids) - 1) % capacity + 2] = self.vocabulary.special.end
             yield rows
 
     def hugging_face_batches(self) -> Iterator[dict[str, np.ndarray]]:
