@@ -165,7 +165,8 @@ class Source:
         from macaron_tf.io.paths import as_path  # imports TensorFlow
 
         if not (self.has_splits or split in WHOLE_SPLITS or isinstance(split, HeldOut)):
-            raise UserError(f"'{self}' has no split {split!r}: give a file per split, as {{split}}")
+            mend = "give one file per split, as {split}"
+            raise UserError(f"'{self}' has no split {split!r}: {mend}")
         return as_path(self.location.replace("{split}", str(split))).expanduser()
 
     def paths(self, split: str | HeldOut) -> list[epath.Path]:

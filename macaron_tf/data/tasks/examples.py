@@ -196,7 +196,8 @@ def _in_language(texts: str | dict, field: str, language: str | None, where: str
     if "translation" in texts:  # a list of language codes and a list of translations
         texts = dict(zip(texts["language"], texts["translation"], strict=True))
     if language not in texts:
-        raise UserError(f"{where}: {field!r} has {', '.join(sorted(texts))}, not {language!r}")
+        known = ", ".join(sorted(texts))
+        raise UserError(f"{where}: {field!r} has the languages {known}, but not {language!r}")
     return texts[language]
 
 

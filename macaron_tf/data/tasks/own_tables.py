@@ -173,7 +173,8 @@ class TableSettings(Settings):
             others = [name for name in header if name not in (label, *choices)]
             if len(default_names or others) != 1:
                 columns = f"which of the columns {quoted(header)} contains the text"
-                raise UserError(f"{table.place} does not show {columns}: give table.text=COLUMN")
+                mend = "give --set table.text=COLUMN, and for a second text table.text_b"
+                raise UserError(f"{table.place} does not show {columns}: {mend}")
             text = tuple(default_names or others)
             if not text_b and pairs.get(text[0]) in header:
                 text_b = (pairs[text[0]],)
@@ -232,7 +233,8 @@ def _classes(task: Task, table: Records) -> list[str]:
         rows += 1
     if len(where_by_label) > max(_MAX_CLASSES, rows // 2):
         found = f"column {task.label!r} has {len(where_by_label):,} different labels"
-        raise UserError(f"{table.place}: {found}: give table.label, or train the task regress")
+        mend = "give --set table.label=COLUMN, or train the task regress"
+        raise UserError(f"{table.place}: {found}: {mend}")
     warn_alike(where_by_label)
     return sorted(where_by_label)
 

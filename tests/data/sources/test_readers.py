@@ -66,11 +66,15 @@ def test_plain_gzip_and_split_names(files):
     [
         ("text:{d}/nope.en,{d}/train.de", "train", r"read .*nope\.en \((No such|FileNot)"),
         ("text:{d}/train.en", "train", "train.en. does not have the form text:S"),
-        ("text:{d}/train.en,{d}/train.de", "validation", r"no split 'validation': give a file per"),
+        (
+            "text:{d}/train.en,{d}/train.de",
+            "validation",
+            r"no split 'validation': give one file per",
+        ),
         ("text:{d}/empty,{d}/empty", "train", "empty is empty"),
         ("text:{d}/train.en,{d}/one", "train", r"train\.en and .*one have 4 and 1 lines"),
         ("tsv:{d}/three.tsv", "train", r"three\.tsv, line 2 has 3, not 2 columns"),
-        ("tsv:{d}/train.tsv", "test", "no split 'test': give a file per"),
+        ("tsv:{d}/train.tsv", "test", "no split 'test': give one file per"),
         ("csv:{d}/train.tsv", "train", r"unknown source 'csv:.*tfds:NAME\[/CONFIG\]\[:VERSION"),
     ],
 )
