@@ -105,7 +105,7 @@ def test_the_language_of_a_run_goes_with_its_folder_and_its_export(tmp_path, ran
     dataclasses.replace(macaron_tf.load(run), recipe={}).save_pretrained(saved)
     task = load_labelled_task(Run.open(run))
     expected = tf.nn.softmax(outputs_of(task, texts)).numpy()
-    english = SetOutputs(task, 8).compute(Examples([texts], None), "en")
+    english = SetOutputs(task, 8).compute(Examples((texts,), None), "en")
     english = tf.nn.softmax(english).numpy()
     assert np.abs(expected - english).max() > 1e-4
     again = tf.nn.softmax(outputs_of(macaron_tf.load(saved).task, texts)).numpy()
@@ -113,7 +113,8 @@ def test_the_language_of_a_run_goes_with_its_folder_and_its_export(tmp_path, ran
     for place in (run, saved):
         found = macaron_tf.load(place).task.serve(tf.constant(texts))["probabilities"]
         np.testing.assert_allclose(found, expected, atol=1e-6)
-    score = ["evaluate", run, "--languages", "en", "de"]
+    (tmp_path / "other.tsv").write_bytes(table.read_bytes())
+    score = ["evaluate", run, "--source", f"tsv:{tmp_path}/other.tsv", "--languages", "en", "de"]
     refused(main, score, "has identical texts for the languages en and de", tmp_path)
     lines = ["predict", run, "--input", tmp_path / "lines.txt", "--set"]
     (tmp_path / "lines.txt").write_text("\n".join(texts), encoding="utf-8")
