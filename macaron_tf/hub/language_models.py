@@ -70,7 +70,7 @@ class LanguageFamily(Family):
         start = config.number("bos_token_id") if has_start else ends[0]
         pad = config.number("pad_token_id", len(tokens)) if self.bias else len(tokens)
         special = Special(pad, None, start, ends[0], rows=len(tokens))
-        vocabulary, starts = self._read_vocabulary(folder)
+        vocabulary, starts, unread_tokenizer = self._read_vocabulary(folder)
         # A model that macaron_tf exported has special tokens around a text, the last [MASK].
         has_special = vocabulary is not None and vocabulary.special.mask < vocabulary.pieces
         head = self.find_head(config, arrays, settings, has_special) if has_task else None
@@ -78,6 +78,7 @@ class LanguageFamily(Family):
         missing = "" if head else missing_head(config, model.unread) or model.missing_head
         generation = {} if head else config.generation(folder.path)
         fields = {"generation": generation, "ends": ends_of(generation, model.special)}
+        fields["unread_tokenizer"] = unread_tokenizer
         return dataclasses.replace(model, missing_head=missing, starts=starts, **fields)
 
     def convert(
@@ -124,20 +125,21 @@ class LanguageFamily(Family):
         fields = {"unread": unread, **fields}
         return ModelParts(network, self.catalog, None, vocabulary, special, **fields)
 
-    def _read_vocabulary(self, folder: ModelFolder) -> tuple[PieceVocabulary | None, bool]:
-        """Returns the vocabulary, and whether texts begin with a special token."""
+    def _read_vocabulary(self, folder: ModelFolder) -> tuple[PieceVocabulary | None, bool, str]:
+        """Returns the vocabulary, whether texts begin with [CLS], and why it was not read."""
         if vocabulary := folder.vocabulary:
-            return vocabulary, vocabulary.starts
+            return vocabulary, vocabulary.starts, ""
         names = ("vocab.json", "tokenizer.json", "tokenizer.model")
         if self.tokenizer == "required" or folder.has(*names):
             try:
-                return read_language_vocabulary(folder.path, self.starts)
+                return *read_language_vocabulary(folder.path, self.starts), ""
             except UserError as error:
                 if self.tokenizer != "tried":
                     raise
                 note = f"note: the model is read without its tokenizer, because {error}"
                 print(note, file=sys.stderr)
-        return None, False
+                return None, False, str(error)
+        return None, False, ""
 
     def missing_part(self, model: ModelParts) -> str:
         if isinstance(model.network, CausalClassifier):

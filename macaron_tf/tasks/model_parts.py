@@ -31,6 +31,7 @@ HEADS = ("pooler", "replaced_token")  # fields with layers that are not part of 
 _NOT_IN_USAGE = (
     "network",
     "vocabulary",
+    "unread_tokenizer",
     "special",
     "name",
     "checkpoint",
@@ -62,6 +63,7 @@ class ModelParts:
             heads.
         missing_head: head that `predict` would need, but that was not read from the checkpoint,
             such as "lm_head.weight". "" means that no head is missing.
+        unread_tokenizer: why the tokenizer beside the weights was not read; "" if it was.
         pooler: pooler over [CLS] that is not part of the network, or `None`.
         replaced_token: head of an ELECTRA discriminator, which maps hidden states `(B, L, D)` to
             logits `(B, L)`. `None` means no such head.
@@ -112,6 +114,7 @@ class ModelParts:
     replaced_token: ReplacedTokenHead | None = None
     has_masked_language: bool = False
     missing_head: str = ""
+    unread_tokenizer: str = ""
     starts: bool = True
     sentinels: int = 0
     ends: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -200,10 +203,10 @@ class ModelParts:
         if self.vocabulary is None and self.checkpoint.endswith(".keras"):
             raise needs_vocabulary(self.checkpoint)
         if self.vocabulary is None:
-            raise UserError(
-                f"{self.name or self.checkpoint or 'the model'} has no vocabulary: pass "
-                "`vocabulary=`, or put tokenizer files beside it that macaron_tf can read"
-            )
+            lack = f"{self.name or self.checkpoint or 'the model'} has no vocabulary"
+            if why := self.unread_tokenizer:
+                raise UserError(f"{lack}, because {why}")
+            raise UserError(f"{lack}: pass `vocabulary=`, or put the tokenizer's files beside it")
 
     def require_head(self) -> None:
         """Raises a UserError if the model's head was not read (see `missing_head`)."""
