@@ -301,7 +301,7 @@ class Pretrained(ModelParts):
                 files above. Transformers and `load("hugging-face:DIR")` can read the folder.
             license: license to record. `None` means the model's `license`.
         """
-        saving.save(self, self._task, directory, format, license)
+        saving.save(self, self._task, directory, format=format, license=license)
 
     def push_to_hub(
         self,
@@ -322,7 +322,8 @@ class Pretrained(ModelParts):
             format, license: see `save_pretrained`.
             private: whether a new repository is private. `None` means the owner's default.
         """
-        return saving.publish(self, self._task, repository, format, license, private)
+        options = {"format": format, "license": license}
+        return saving.publish(self, self._task, repository, private, **options)
 
     @property
     def _task(self) -> TaskKind | None:

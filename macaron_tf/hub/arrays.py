@@ -13,10 +13,9 @@ the key is the end of a variable's path, the value is an array, which is assigne
 `Raw`: the names of one or more arrays and an optional transformation. A function as the value gets
 the whole path, and returns one of these, or `None` for a path without a counterpart.
 
-`assign_weights` reads by such a mapping, and `layer_state` in writing.py writes by it.
+`assign_weights` reads by such a mapping, and `layer_state` writes by it.
 """
 
-import dataclasses
 import pathlib
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -27,8 +26,6 @@ import numpy as np
 
 from macaron_tf.errors import UserError, first_line, needed
 from macaron_tf.io.paths import read_json
-from macaron_tf.special import Special
-from macaron_tf.text import PieceVocabulary
 
 _MEND = "download or copy the weights again"
 _SAME = "give a configuration and weights of the same model"
@@ -96,8 +93,6 @@ def read_state(directory: pathlib.Path) -> dict[str, np.ndarray]:
             state: dict[str, np.ndarray] = {}
             for shard in sorted({*map(str, shards.values())}):
                 state |= _read_arrays(directory / shard)
-            if absent := sorted(shards.keys() - state.keys()):
-                raise UserError(f"{index} names {absent[0]}, which no file contains: {_MEND}")
             return state
     raise UserError(f"{directory} contains no weights, neither {' nor '.join(names)}: {_MEND}")
 
@@ -236,23 +231,6 @@ def padded_rows(size: int, is_bias: bool = False, fill_row: int | None = None) -
     return pad
 
 
-def fitted(vocabulary: PieceVocabulary | None, special: Special, tokens: np.ndarray) -> Special:
-    """Returns the special tokens of `vocabulary` with the embedding table `tokens`, or `special`.
-
-    A table with too few rows for the vocabulary raises a UserError.
-    """
-    if vocabulary is None:
-        return special
-    special_ids = {*vocabulary.special.ids, *vocabulary.special.sentinels}
-    # Some released models lack the row of a special token, such as the mask of BART for summaries.
-    if not {*range(len(tokens), vocabulary.pieces)} <= special_ids:
-        found = f"the vocabulary has {vocabulary.pieces} tokens, but the model has only"
-        mend = "use the tokenizer files and config.json that belong to the weights"
-        raise UserError(f"{found} {len(tokens)} embeddings: {mend}")
-    vocabulary.special = dataclasses.replace(vocabulary.special, rows=len(tokens))
-    return vocabulary.special
-
-
 def assign(variable: keras.Variable, value: np.ndarray) -> None:
     """Assigns an array to a variable. Raises a UserError if the two shapes differ."""
     if tuple(variable.shape) != value.shape:
@@ -305,3 +283,30 @@ def find_entry(path: str, table: Table, transpose_kernels: bool = True) -> Any:
             names = (f"{name.format(index)}.{suffix}" for name in layers)
             return Raw(*names, transform=flip, inverse=flip)
     return None
+
+
+def layer_state(
+    layer: keras.layers.Layer,
+    table: Table,
+    prefix: str = "",
+    transpose_kernels: bool = True,
+    convert: Callable[[keras.Variable, np.ndarray], np.ndarray] = lambda variable, array: array,
+) -> dict[str, np.ndarray]:
+    """Converts a layer's weights to PyTorch's names and arrays (the inverse of `assign_weights`).
+
+    Args:
+        transpose_kernels: see `Arrays`.
+        convert: function of a variable and its array that returns the array to write, for example
+            with permuted channels.
+    """
+    state = {}
+    for variable in layer.weights:
+        entry = find_entry(variable.path, table, transpose_kernels)
+        if entry is None:
+            why = f"the weight {variable.path} has no counterpart in Hugging Face's model"
+            raise UserError(f"{why}: save the model in macaron_tf's own format")
+        array = convert(variable, keras.ops.convert_to_numpy(variable).astype("float32"))
+        parts = np.split(array, len(entry.names), axis=-1)
+        for name, value in zip(entry.names, parts, strict=True):
+            state[prefix + name] = entry.inverse(value)
+    return state

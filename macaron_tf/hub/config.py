@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -9,32 +10,41 @@ import numpy as np
 
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import read_json, refuse_damage
+from macaron_tf.models.catalog import CONFIGS
 from macaron_tf.special import Special
 
 # Fields of `config.json` that transformers reads as generation settings if the folder has no
 # `generation_config.json`.
-_GENERATION = (
-    *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "bad_words_ids"),
-    *("forced_bos_token_id", "forced_eos_token_id", "max_length", "min_length", "do_sample"),
-    *("num_beams", "early_stopping", "length_penalty", "no_repeat_ngram_size", "top_k", "top_p"),
-    *("temperature", "repetition_penalty"),
+_GENERATION = re.compile(
+    r"""(bos|eos|pad|decoder_start|forced_[be]os)_token_id | bad_words_ids | (max|min)_length
+    | do_sample | num_beams | early_stopping | (length|repetition)_penalty | no_repeat_ngram_size
+    | top_[kp] | temperature""",
+    re.VERBOSE,
 )
-# Fields that do not change the answers of any model: names, labels, switches of PyTorch, dropout,
-# and ids, which belong to the vocabulary.
-_WITHOUT_EFFECT = (
-    *("_name_or_path", "architectures", "auto_map", "model_type", "transformers_version", "dtype"),
-    *("torch_dtype", "torchscript", "attn_implementation", "_attn_implementation_autoset"),
-    *("return_dict", "output_attentions", "output_hidden_states", "use_cache", "vocab_size"),
-    *("chunk_size_feed_forward", "gradient_checkpointing", "tokenizer_class", "classifier_dropout"),
-    *("output_past", "num_labels", "_num_labels", "max_new_tokens", "min_new_tokens", "prefix"),
-    *("finetuning_task", "task_specific_params", "problem_type", "id2label", "label2id"),
-    *("is_decoder", "is_encoder_decoder", "cls_token_id", "sep_token_id", "mask_token_id"),
-    # Of earlier versions: switches of other frameworks, and defaults of text generation.
-    *("xla_device", "use_bfloat16", "tf_legacy_loss", "_flash_attn_2_enabled", "typical_p"),
-    *("num_beam_groups", "num_return_sequences", "language", "name", "adapters", "is_composition"),
-    # Of heads: a family reads those that its heads need.
-    *("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels"),
-    *("summary_first_dropout", "summary_last_dropout", "start_n_top", "end_n_top", "macaron_tf"),
+# Fields that do not change the answers of any model, unless its family reads them.
+_WITHOUT_EFFECT = re.compile(
+    r"""
+    # Names and labels, switches of PyTorch and other frameworks, and text generation.
+    _name_or_path | name | architectures | auto_map | model_type | macaron_tf | (torch_)?dtype
+    | .*_version | torchscript | _?attn_implementation.* | _flash_attn_2_enabled | return_dict
+    | output_(attentions|hidden_states) | use_(cache|bfloat16) | chunk_size_feed_forward
+    | gradient_checkpointing | tokenizer_class | output_past | _?num_labels
+    | (max|min)_new_tokens | prefix | finetuning_task | task_specific_params | problem_type
+    | id2label | label2id | is_(decoder|encoder_decoder) | is_composition | adapters
+    | xla_device | tf_legacy_loss | typical_p | num_beam_groups | num_return_sequences
+    | tie_weights_ | reference_compile | deterministic_flash_attn
+    # Ids and numbers of tokens, which belong to the vocabulary.
+    | (cls|sep|mask)_token_id | (pad|unk|mask|bos|eos)_index | vocab_size | n_words | max_vocab
+    | min_count | lang(uage|_id) | id2lang
+    # Dropout and initial weights, other settings of training, and those of heads.
+    | .*(drop|init).* | sparse_pred.* | repad_logits_with_grad | save_step | output_bias
+    | (summary|pooler)_.* | (start|end)_n_top | directionality | predict_special_tokens
+    # What the weights or other fields say, and numerical variants.
+    | (down_scale|gap|net_structure|num_memory)_.* | num_hidden_layers | n_(ctx|positions) | d_head
+    | extra_pos_embeddings | sinusoidal_.* | share_inout_emb | layer_norm_eps | sliding_window
+    | position_embedding_type | max_window_layers | force_bos_token_to_be_generated
+    | reorder_and_upcast_attn | pretraining_tp | reuse_len | use_mems_(eval|train)""",
+    re.VERBOSE,
 )
 # Dict mapping the name of an activation in PyTorch models to its name in macaron_tf.
 ACTIVATIONS = {
@@ -56,17 +66,6 @@ ROPE_TYPES = {
         "original_max_position_embeddings",
     ),
 }
-
-
-def check_files(directory: pathlib.Path, description: str, *names: str) -> None:
-    """Raises a UserError if a directory lacks one of the files `names`.
-
-    `description` is a noun for the directory in the error message, such as "KerasHub preset".
-    """
-    for name in names:
-        if not (directory / name).is_file():
-            why = f"{directory} is not a {description}, because it has no {name}"
-            raise UserError(f"{why}: give the model's whole folder")
 
 
 def json_bytes(value: Any) -> bytes:
@@ -91,7 +90,6 @@ class ForeignConfig:
     def of_directory(cls, directory: pathlib.Path, model_types: Collection[str]) -> "ForeignConfig":
         """Reads a Hugging Face `config.json`, whose `model_type` must be in `model_types`."""
         file = directory / "config.json"
-        check_files(directory, "Hugging Face directory", file.name)
         config = cls(read_json(file), str(file))
         config.choice("model_type", {name: name for name in model_types})
         config.require({"quantization_config": None})
@@ -107,7 +105,7 @@ class ForeignConfig:
         """Returns the generation settings of a Hugging Face model, with its ids."""
         file = directory / "generation_config.json"
         if not file.is_file():
-            return {name: value for name, value in self.fields.items() if name in _GENERATION}
+            return {name: self.fields[name] for name in self.fields if _GENERATION.fullmatch(name)}
         # Without its marks, the file takes precedence over `config.json`.
         marks = ("_from_model_config", "transformers_version")
         return {name: value for name, value in read_json(file).items() if name not in marks}
@@ -120,13 +118,14 @@ class ForeignConfig:
         self.names_read.add(field)
         return self.fields.get(field, default)
 
-    def refuse_unread(self, without_effect: Sequence[str]) -> None:
+    def refuse_unread(self) -> None:
         """Raises a UserError that names the fields that nothing read, except those without effect.
 
         Empty values, such as `None` and False, count as switched off.
         """
-        known = {*self.names_read, *_WITHOUT_EFFECT, *_GENERATION, *without_effect}
-        unread = [name for name, value in self.fields.items() if value and name not in known]
+        names = (name for name in self.fields if self.fields[name] and name not in self.names_read)
+        kinds = (_GENERATION, _WITHOUT_EFFECT)
+        unread = [name for name in names if not any(kind.fullmatch(name) for kind in kinds)]
         if unread:
             found = f"{self.where} has fields that macaron_tf does not know: {', '.join(unread)}"
             raise UserError(f"{found}: remove those that the model's answers do not depend on")
@@ -144,8 +143,7 @@ class ForeignConfig:
         # Not isinstance, because a bool is an int in Python.
         if type(value) not in (int, value_type):
             names = {int: "a whole number", float: "a number", bool: "true or false"}
-            why = f"{self.where} has {field}={value!r}"
-            raise UserError(f"{why}, but {field} must be {names[value_type]}: correct this field")
+            raise self.refusal(f"{field}={value!r}", names[value_type])
         return value_type(value)
 
     def choice(self, field: str, choices: Mapping[Any, str], default: Any = None) -> str:
@@ -195,16 +193,25 @@ def shortest_period(values: Sequence[int]) -> tuple[int, ...]:
     return next(periods, (0,))
 
 
-def usual_sizes(hidden: int, inner: int, heads: int, layers: int, length: int) -> dict[str, tuple]:
-    """Entries of `Family.settings` for transformers' usual field names, with these defaults."""
-    return {
-        "hidden_dim": ("hidden_size", hidden),
-        "feed_forward_dim": ("intermediate_size", inner),
-        "num_heads": ("num_attention_heads", heads),
-        "num_layers": ("num_hidden_layers", layers),
-        "max_length": ("max_position_embeddings", length),
-        "initializer_range": ("initializer_range", 0.02),
-    }
+def sizes(
+    *defaults: int,
+    fields: str = "hidden_size num_attention_heads num_hidden_layers intermediate_size "
+    "max_position_embeddings",
+) -> dict[str, tuple]:
+    """Entries of `Family.settings` for the sizes of a model, from names of fields and defaults."""
+    settings = ("hidden_dim", "num_heads", "num_layers", "feed_forward_dim", "max_length")
+    entries = dict(zip(settings, zip(fields.split(), defaults, strict=True), strict=False))
+    return {**entries, "initializer_range": ("initializer_range", 0.02)}
+
+
+def parts_of(name: str) -> dict[str, Any]:
+    """Returns the settings of a model in the catalog, for a family that replaces its sizes."""
+    return {n: value for n, value in CONFIGS[name].keywords.items() if n != "vocab_size"}
+
+
+def required(true: str = "", false: str = "", **fields: Any) -> dict[str, Any]:
+    """The only supported values of fields: those that must be true, those false, and others."""
+    return {**dict.fromkeys(true.split(), True), **dict.fromkeys(false.split(), False), **fields}
 
 
 def rotary_settings(

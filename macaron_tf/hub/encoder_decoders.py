@@ -1,43 +1,34 @@
 """Rules for the encoder-decoders of another library: the reader and the writer of their folders."""
 
 import dataclasses
-import pathlib
-from collections.abc import Callable, Mapping
 
 import keras
 import numpy as np
 
+from macaron_tf import models
 from macaron_tf.errors import UserError
-from macaron_tf.hub.arrays import Raw, Table, assign_weights, fitted, padded_rows
-from macaron_tf.hub.config import ForeignConfig, ends_of, id_tuple, json_bytes
-from macaron_tf.hub.family import LANGUAGE_CLASSES, Family, ModelFolder, build_model, missing_head
-from macaron_tf.hub.tokenizers.reading import refuse_lower_case
+from macaron_tf.hub import family
+from macaron_tf.hub.arrays import Raw, Table, assign_weights, layer_state, padded_rows
+from macaron_tf.hub.config import ends_of, id_tuple, json_bytes
 from macaron_tf.hub.tokenizers.writing import sequence_tokenizer
-from macaron_tf.hub.writing import HuggingFaceFolder, kept_rows, layer_state
 from macaron_tf.layers.positions import SinusoidalPositions
-from macaron_tf.models.config import EncoderDecoderConfig
-from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.special import Special
 from macaron_tf.tasks.model_parts import ModelParts
-from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.byte_pairs import BytePairVocabulary
 from macaron_tf.text.sentencepiece import SentencePieceVocabulary
 from macaron_tf.variables import spec_of
 
 _MAX_NEW_TOKENS = 512  # maximum number of generated tokens, if the model has no limit
-_TOKENIZERS = ("spiece.model", "vocab.json", "tokenizer.json")
 # Dict mapping a stack to its embeddings.
 STACKS = {"encoder": "source_embeddings", "decoder": "target_embeddings"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SequenceFamily(Family):
+class SequenceFamily(family.Family):
     """Conversion rules for one type of encoder-decoder, such as Hugging Face's "t5".
 
     Attributes:
         class_name: name of the model class with its output layer.
-        read_tokenizer: function that reads the tokenizer in a folder. `None` means that the
-            tokenizer is not read. The tokenizer's files are optional.
         starts: whether sources begin with BOS, and the decoder starts with EOS.
         appends_padding: whether a padding token after all others starts the decoder, whose
             embedding must be zero (see `_shift_start_to_zero`).
@@ -46,12 +37,11 @@ class SequenceFamily(Family):
             embeddings. Without a name, the two are equal.
     """
 
-    networks = (EncoderDecoder,)
-    config_class = EncoderDecoderConfig
-    converted_settings: tuple[str, ...] = ("tied", "logits_bias", "position_layout")
+    networks = (models.EncoderDecoder,)
+    config_class = models.EncoderDecoderConfig
     objective: str | None = None
     class_name: str
-    read_tokenizer: Callable[[pathlib.Path], PieceVocabulary] | None = None
+    tokenizer_files: tuple[str, ...] = ("spiece.model", "vocab.json", "tokenizer.json")
     starts: bool = False
     gated_table: Table = dataclasses.field(default_factory=dict)
     starts_with_padding: bool = False
@@ -59,40 +49,18 @@ class SequenceFamily(Family):
     saves_positions: bool = False
     output_kernel: str = ""
 
-    def read(self, folder: ModelFolder) -> ModelParts:
-        config = folder.config
-        refuse_lower_case(folder.lower_case, folder.path)
-        vocabulary: PieceVocabulary | None = folder.vocabulary
-        if self.read_tokenizer and vocabulary is None and folder.has(*_TOKENIZERS):
-            vocabulary = self.read_tokenizer(folder.path)
-        generation = config.generation(folder.path)
-        name = "decoder_start_token_id"
-        start = generation.get(name, config.get(name))
+    def read(self, folder: family.ModelFolder) -> ModelParts:
+        config, arrays, missing = folder.config, self.arrays(folder), ""
+        settings, tokens = self.read_settings(config), arrays.array(*self.tokens)
+        generation, field = config.generation(folder.path), "decoder_start_token_id"
+        vocabulary, start = self.vocabulary(folder), generation.get(field, config.get(field))
         if vocabulary and not self.starts and start is not None:
             vocabulary.special = dataclasses.replace(vocabulary.special, begin=start)
-        model = self.convert(folder.state, config, vocabulary)
-        special, ends = model.special, ends_of(generation, model.special)
-        if self.starts and vocabulary and start != special.begin:
-            # The encoder reads <s> text </s>, and the decoder starts with </s>, which most models
-            # force <s> to follow.
-            forced = id_tuple(generation.get("forced_bos_token_id"))
-            ends |= {"source_start": (special.begin,), "answer_start": (start, *forced)}
-        return dataclasses.replace(model, generation=generation, ends=ends)
-
-    def convert(
-        self,
-        state: Mapping[str, np.ndarray],
-        config: ForeignConfig,
-        vocabulary: PieceVocabulary | None = None,
-    ) -> ModelParts:
-        """Builds a macaron_tf model from another library's weights and settings."""
-        arrays, missing = self.arrays(state), ""
-        settings, tokens = self.read_settings(config), arrays.array(*self.tokens)
         # Of a model whose tokenizer is not read.
-        pad_id, start = map(config.number, ("pad_token_id", "decoder_start_token_id"))
+        pad_id, begin = map(config.number, ("pad_token_id", field))
         end, *_ = id_tuple(config.get("eos_token_id")) or (config.number("eos_token_id"),)
-        special = Special(pad_id, config.get("unk_token_id"), start, end, rows=len(tokens))
-        special = fitted(vocabulary, special, tokens)
+        special = Special(pad_id, config.get("unk_token_id"), begin, end, rows=len(tokens))
+        special = family.fitted(vocabulary, special, tokens)
         size = vocabulary.size if vocabulary else len(tokens)
         # Rows without a token are copies of the padding, whose probability is almost 0.
         pad = padded_rows(size, fill_row=special.pad)
@@ -108,30 +76,38 @@ class SequenceFamily(Family):
             has_output = arrays.has(self.output_kernel)
             output = pad(arrays.array(self.output_kernel)) if has_output else tokens
             # A T5 1.1 without its output matrix may be saved with tie_word_embeddings=True.
-            tied = settings["scaled_logits"] or config.architecture.endswith(LANGUAGE_CLASSES)
+            is_whole = config.architecture.endswith(family.LANGUAGE_CLASSES)
+            tied = settings["scaled_logits"] or is_whole
             if not has_output and not (tied and config.get("tie_word_embeddings", True)):
                 missing = self.output_kernel
             settings["tied"] = np.array_equal(output, tokens)
             table["output_projection/kernel"] = output.T
         else:
-            bias = np.ravel(arrays.arrays.get("final_logits_bias", 0.0))
+            bias = pad(np.ravel(arrays.arrays.get("final_logits_bias", np.zeros(len(tokens)))))
             settings["logits_bias"] = bool(np.any(bias))
-            if settings["logits_bias"]:
-                table["logits_bias"] = pad(bias)
+            table["logits_bias"] = bias
         ids = {"pad_id": special.pad, "begin_id": special.begin, "end_id": special.end}
-        network = build_model(EncoderDecoder, {"vocab_size": size, **ids, **settings})
+        network = family.build_model(models.EncoderDecoder, {"vocab_size": size, **ids, **settings})
         assign_weights(network, arrays, table)
-        unread = self.check_unread(arrays)
-        fields = {"missing_head": missing_head(config, unread) or missing, "unread": unread}
-        fields["sentinels"] = len(special.sentinels)
-        return ModelParts(network, self.catalog, self.objective, vocabulary, special, **fields)
+        ends = ends_of(generation, special)
+        if self.starts and vocabulary and start != special.begin:
+            # The encoder reads <s> text </s>, and the decoder starts with </s>, which most models
+            # force <s> to follow.
+            forced = id_tuple(generation.get("forced_bos_token_id"))
+            ends |= {"source_start": (special.begin,), "answer_start": (start, *forced)}
+        return ModelParts(
+            *(network, self.catalog, self.objective, vocabulary, special),
+            unread=self.check_unread(arrays),
+            missing_head=missing,
+            sentinels=len(special.sentinels),
+            generation=generation,
+            ends=ends,
+        )
 
     def missing_part(self, model: ModelParts) -> str:
-        if self.output_kernel:  # T5
-            return "logits_bias=True" if model.config.logits_bias else ""
-        return "" if model.config.tied else "tied=False"
+        return "logits_bias=True" if self.output_kernel and model.config.logits_bias else ""
 
-    def write(self, model: ModelParts) -> HuggingFaceFolder:
+    def write(self, model: ModelParts) -> family.HuggingFaceFolder:
         """Converts an encoder-decoder to the files of a Hugging Face model.
 
         In MarianMT's sinusoidal positions, all sines precede the cosines. In macaron_tf's
@@ -140,7 +116,7 @@ class SequenceFamily(Family):
         embedding must be zero; see `_shift_start_to_zero`.
         """
         model.require_head()
-        config, special, rows = model.config, model.special, kept_rows(model)
+        config, special, rows = model.config, model.special, family.kept_rows(model)
         answer_start = _answer_start(model)
         is_own = special.rows is None and self.starts_with_padding
         # Only these tokenizers can add MarianMT's padding after all pieces.
@@ -187,7 +163,7 @@ class SequenceFamily(Family):
                 tokenizer |= dict.fromkeys(("source.spm", "target.spm"), model_file)
             files |= tokenizer
         fields = self.written_fields(config, self.class_name, len(rows))
-        return HuggingFaceFolder(
+        return family.HuggingFaceFolder(
             config={**fields, **token_ids, "is_encoder_decoder": True},
             state=state,
             pipeline="translation" if model.decoding else "text2text-generation",
@@ -203,13 +179,12 @@ class SequenceFamily(Family):
             "output_projection/kernel": Raw(self.output_kernel, inverse=lambda w: w.T[rows]),
             "logits_bias": Raw("final_logits_bias", inverse=lambda bias: bias[rows][None]),
         }
-        if "position_offset" in self.fixed_settings:
-            before = self.fixed_settings["position_offset"] - config.position_offset
-            for stack, embeddings in STACKS.items():
-                table[f"{embeddings}/positions/table"] = Raw(
-                    f"{stack}.embed_positions.weight",
-                    inverse=lambda positions: np.pad(positions, ((before, 0), (0, 0))),
-                )
+        before = self.fixed_settings.get("position_offset", 0) - config.position_offset
+        for stack, embeddings in STACKS.items():
+            table[f"{embeddings}/positions/table"] = Raw(
+                f"{stack}.embed_positions.weight",
+                inverse=lambda positions: np.pad(positions, ((before, 0), (0, 0))),
+            )
         state, width = {}, config.hidden_dim
         if self.saves_positions:
             zeros = np.zeros((1, config.max_length, width), "float32")
@@ -240,7 +215,7 @@ def _answer_start(model: ModelParts) -> tuple[int, ...]:
     return tuple(options.get("answer_start", ())) or (special.begin,)
 
 
-def _shift_start_to_zero(state: dict[str, np.ndarray], config: EncoderDecoderConfig) -> None:
+def _shift_start_to_zero(state: dict[str, np.ndarray], config: models.EncoderDecoderConfig) -> None:
     """Shifts all token embeddings in `state` so that the last token's embedding is zero.
 
     CTranslate2 starts MarianMT's decoder with a zero embedding. The shift subtracts a constant

@@ -7,28 +7,23 @@ from typing import Any
 import keras
 import numpy as np
 
-from macaron_tf.hub.arrays import Arrays, Raw, Table, assign_weights, fitted, padded_rows
-from macaron_tf.hub.family import Family, ModelFolder, build_model, missing_head
+from macaron_tf import models
+from macaron_tf.hub import family
+from macaron_tf.hub.arrays import Arrays, Raw, Table, assign_weights, layer_state, padded_rows
 from macaron_tf.hub.heads import HEADED, ReadHead, TaskHead, head_state
 from macaron_tf.hub.sentence_transformers import sentence_files
-from macaron_tf.hub.tokenizers.reading import read_vocabulary
 from macaron_tf.hub.tokenizers.writing import tokenizer_files
-from macaron_tf.hub.writing import HuggingFaceFolder, kept_rows, layer_state
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.layers.language_heads import ReplacedTokenHead
-from macaron_tf.models.config import EncoderConfig
-from macaron_tf.models.encoder import Encoder
-from macaron_tf.models.pretraining import GeneratorDiscriminator, PretrainingEncoder
-from macaron_tf.models.tasks import SiameseEncoder
 from macaron_tf.special import Special
 from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text import PieceVocabulary
 
-_HEADLESS = (Encoder, PretrainingEncoder, GeneratorDiscriminator, SiameseEncoder)
+_UNUSUAL = (models.GeneratorDiscriminator, models.SiameseEncoder)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EncoderFamily(Family):
+class EncoderFamily(family.Family):
     """Conversion rules for one type of encoder, such as Hugging Face's "bert".
 
     Some encoders lack a part, such as segment embeddings. An attribute that names this part is then
@@ -50,7 +45,7 @@ class EncoderFamily(Family):
             table, as in RoBERTa.
     """
 
-    networks = (*_HEADLESS, *HEADED)
+    networks = (models.Encoder, models.PretrainingEncoder, *_UNUSUAL, *HEADED)
     catalog: str = "bert_base"
     heads: Table = dataclasses.field(default_factory=dict)
     masked_class_suffix: str = "ForMaskedLM"
@@ -62,26 +57,18 @@ class EncoderFamily(Family):
     checks_padding: bool = False
     positions_from_padding: bool = False
 
-    def read_vocabulary(self, folder: ModelFolder) -> PieceVocabulary | None:
-        """Reads the tokenizer in a folder. `None` means that the folder has no tokenizer files."""
-        return read_vocabulary(folder.path, folder.lower_case)
-
-    def read(self, folder: ModelFolder) -> ModelParts:
-        config, has_task = folder.config, folder.has_task
-        settings = self.read_settings(config)
+    def read(self, folder: family.ModelFolder) -> ModelParts:
+        config, settings = folder.config, self.read_settings(folder.config)
         padding = config.number("pad_token_id", self.padding_id)
-        vocabulary = folder.vocabulary or self.read_vocabulary(folder)
+        vocabulary, arrays = self.vocabulary(folder), self.arrays(folder)
         if vocabulary and self.checks_padding and vocabulary.special.pad != padding:
-            tokenizer = f"the tokenizer's {vocabulary.special.pad}"
-            raise config.refusal(f"pad_token_id={padding}", tokenizer)
-        arrays = self.arrays(folder.state)
+            known = f"the tokenizer's {vocabulary.special.pad}"
+            raise config.refusal(f"pad_token_id={padding}", known)
         if self.positions_from_padding:
             settings["position_offset"] = padding + 1
             settings["max_length"] -= padding + 1
-        head = self.find_head(config, arrays, settings) if has_task else None
-        encoder = self.convert(arrays, settings, vocabulary, padding, head)
-        missing = "" if head or not has_task else missing_head(config, encoder.unread)
-        return dataclasses.replace(encoder, missing_head=missing)
+        head = self.find_head(config, arrays, settings) if folder.has_task else None
+        return self.convert(arrays, settings, vocabulary, padding, head)
 
     def convert(
         self,
@@ -101,26 +88,23 @@ class EncoderFamily(Family):
                 the result has no objective, so that it fills no masks.
         """
         tokens = arrays.array(*self.tokens)  # (V', E)
-        special = fitted(vocabulary, Special(pad=pad_id, rows=len(tokens)), tokens)
+        special = family.fitted(vocabulary, Special(pad=pad_id, rows=len(tokens)), tokens)
         size = (vocabulary or special).size
         settings = {"vocab_size": size, "pad_id": special.pad, **settings}
         table = {**self.whole_table(), **self.heads, "tokens/table": padded_rows(size)(tokens)}
         if task_head:
-            network = build_model(task_head.network_class, settings, **task_head.options)
+            network = family.build_model(task_head.network_class, settings, **task_head.options)
             assign_weights(network, arrays, {**table, **task_head.table})
             fields = {"objective": None, **task_head.fields}
         else:
             network, fields = self.pretraining_network(arrays, settings, table)
-            heads: dict[str, keras.layers.Layer] = {}
-            if arrays.has_layer(table.get("pooler/dense")):
-                heads["pooler"] = Pooler(name="pooler")
-            if arrays.has_layer(table.get("replaced_token/dense")):
-                activation = network.config.activation
-                heads["replaced_token"] = ReplacedTokenHead(activation, name="replaced_token")
-            for head in heads.values():
-                head.build((None, None, network.config.hidden_dim))
-                assign_weights(head, arrays, table)
-            fields |= heads
+            width, activation = network.config.hidden_dim, network.config.activation
+            replaced_token = ReplacedTokenHead(activation, name="replaced_token")
+            for layer in (Pooler(name="pooler"), replaced_token):
+                if arrays.has_layer(table.get(f"{layer.name}/dense")):
+                    layer.build((None, None, width))
+                    assign_weights(layer, arrays, table)
+                    fields[layer.name] = layer
         # Some versions also save two buffers: the positions 0, 1, 2, ..., and a row of zeros.
         ignored = (*self.bias, "position_ids", "token_type_ids")
         kernel = f"{self.bias[-1].removesuffix('bias')}weight"  # of the masked language head
@@ -148,8 +132,8 @@ class EncoderFamily(Family):
             table = {**table, "masked_language/bias": Raw(bias, transform=pad)}
         parts = map(table.get, ("pooler/dense", "sentence_pair/dense"))
         has_pair, options = all(map(arrays.has_layer, parts)), self.head_options if bias else None
-        network = build_model(PretrainingEncoder, settings, has_pair, options)
-        assign_weights(network, arrays, table, random_layers=() if bias else ("masked_language",))
+        network = family.build_model(models.PretrainingEncoder, settings, has_pair, options)
+        assign_weights(network, arrays, table, () if bias else ("masked_language",))
         objective = "masked_language" if bias else None
         return network, {"objective": objective, "has_masked_language": bias is not None}
 
@@ -172,21 +156,21 @@ class EncoderFamily(Family):
         differing = [name for name in defaults if ours[name] != theirs[name]]
         return ", ".join(f"the masked language head's {name}={ours[name]!r}" for name in differing)
 
-    def write(self, model: ModelParts) -> HuggingFaceFolder:
+    def write(self, model: ModelParts) -> family.HuggingFaceFolder:
         """Converts an encoder, with or without a task head, to the files of a Hugging Face model.
 
         ELECTRA's generator is left out, and so are a sentence-pair head and a span-boundary head if
         the Hugging Face model lacks such a head.
         """
         network, config, head = model.network, model.config, self._written_head(model)
-        rows, is_bare = kept_rows(model), head.class_suffix == "Model"
-        pooled = network if isinstance(network, SiameseEncoder) else model
+        rows, is_bare = family.kept_rows(model), head.class_suffix == "Model"
+        pooled = network if isinstance(network, models.SiameseEncoder) else model
         is_pooled = bool(pooled.pooling and is_bare)
-        files = self.tokenizer_files(model) if model.vocabulary else {}
+        files = self.written_tokenizer(model) if model.vocabulary else {}
         if is_pooled:
             length = model.max_length or config.longest
             files |= sentence_files(pooled.pooling, pooled.normalize, config.hidden_dim, length)
-        return HuggingFaceFolder(
+        return family.HuggingFaceFolder(
             config=self._written_config(model, head, len(rows)),
             state=self._state(model, head, rows, "" if is_bare else self.prefix),
             pipeline="sentence-similarity" if is_pooled else head.pipeline,
@@ -195,7 +179,7 @@ class EncoderFamily(Family):
             notes=tuple(self._notes(model, head)),
         )
 
-    def tokenizer_files(self, model: ModelParts) -> dict[str, bytes]:
+    def written_tokenizer(self, model: ModelParts) -> dict[str, bytes]:
         length, has_segments = model.config.longest, model.config.num_segments > 1
         return tokenizer_files(model.vocabulary, max_length=length, has_segments=has_segments)
 
@@ -214,20 +198,19 @@ class EncoderFamily(Family):
 
     def _notes(self, model: ModelParts, head: TaskHead) -> Iterator[str]:
         network = model.network
-        if isinstance(network, GeneratorDiscriminator):
+        if isinstance(network, models.GeneratorDiscriminator):
             yield "the generator is left out, because ELECTRA's encoder is the discriminator"
         if _has_masked_head(model):
             if network.sentence_pair and not head.has_pooler:
                 yield f"the sentence-pair head is left out, because {self.name} has no such head"
             if network.span_boundary:
                 yield f"the span-boundary head is left out, because {self.name} has no such head"
-        if head.has_pooler and _pooler(model) is None:
-            name = self.name
-            yield f"the pooler is untrained, because {name} has a pooler and this encoder has none"
+        if head.has_pooler and not (network.pooler or model.pooler):
+            yield f"the pooler is untrained, because {self.name} has one and this encoder has none"
 
     def _written_config(self, model: ModelParts, head: TaskHead, rows: int) -> dict[str, Any]:
         special = model.special
-        fields = self.written_fields(model.config, self.class_prefix + head.class_suffix, rows)
+        fields = self.written_fields(model.config, self.class_name(head.class_suffix), rows)
         if self.segments:
             # Hugging Face's models have at least one segment. An encoder without segments gets a
             # single segment embedding of zeros.
@@ -264,7 +247,8 @@ class EncoderFamily(Family):
         if isinstance(network, HEADED):
             state |= head_state(model, head.table)
         if head.has_pooler:
-            state |= layer_state(_pooler(model) or _new_pooler(config), table, prefix)
+            pooler = network.pooler or model.pooler or _new_pooler(config)
+            state |= layer_state(pooler, table, prefix)
         if replaced_token_head := _replaced_token_head(model):
             state |= layer_state(replaced_token_head, table)
         elif _has_masked_head(model):
@@ -277,21 +261,17 @@ class EncoderFamily(Family):
 def _has_masked_head(model: ModelParts) -> bool:
     """Returns whether the network has a trained masked language head."""
     is_trained = model.has_masked_language or bool(model.recipe)
-    return isinstance(model.network, PretrainingEncoder) and is_trained
+    return isinstance(model.network, models.PretrainingEncoder) and is_trained
 
 
 def _replaced_token_head(model: ModelParts) -> ReplacedTokenHead | None:
     """Returns the head for replaced token detection, as in ELECTRA."""
     network = model.network
-    is_pair = isinstance(network, GeneratorDiscriminator)
+    is_pair = isinstance(network, models.GeneratorDiscriminator)
     return network.replaced_token if is_pair else model.replaced_token
 
 
-def _pooler(model: ModelParts) -> Pooler | None:
-    return model.network.pooler or model.pooler
-
-
-def _new_pooler(config: EncoderConfig) -> Pooler:
+def _new_pooler(config: models.EncoderConfig) -> Pooler:
     pooler = Pooler(config.initializer_range, name="pooler")
     pooler.build((None, None, config.hidden_dim))
     kernel = pooler.dense.kernel

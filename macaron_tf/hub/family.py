@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import keras
@@ -13,24 +13,19 @@ from macaron_tf.errors import UserError
 from macaron_tf.hub.arrays import Arrays, Table, read_state
 from macaron_tf.hub.config import ForeignConfig, shortest_period
 from macaron_tf.hub.heads import Heads
-from macaron_tf.hub.writing import HuggingFaceFolder
+from macaron_tf.hub.tokenizers.reading import read_vocabulary
 from macaron_tf.io.paths import refuse_damage
 from macaron_tf.models import EncoderConfig, EncoderDecoder, EncoderDecoderConfig
 from macaron_tf.models.config import WEIGHTLESS_FIELDS, StackConfig, differing_fields
+from macaron_tf.special import Special
 from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text import PieceVocabulary, TokenizerJsonVocabulary
 
-# Settings that do not change the outputs of a trained model.
+# Settings that do not change the outputs of a trained model, or that `write` itself converts.
 _WITHOUT_EFFECT = (
     *WEIGHTLESS_FIELDS,
-    "vocab_size",
-    "position_offset",
-    "pad_id",
-    "begin_id",
-    "end_id",
-    "initializer_range",
-    "initializer",
-    "scaled_outputs",
+    *("vocab_size", "position_offset", "pad_id", "begin_id", "end_id", "initializer"),
+    *("initializer_range", "scaled_outputs", "output_bias", "logits_bias", "position_layout"),
 )
 # Suffixes of the model classes with a head that predicts tokens.
 LANGUAGE_CLASSES = ("LM", "HeadModel", "HeadsModel", "MTModel", "Generation", "PreTraining")
@@ -52,13 +47,31 @@ class ModelFolder:
     has_task: bool = True
     vocabulary: TokenizerJsonVocabulary | None = None
 
-    @property
-    def state(self) -> dict[str, np.ndarray]:
-        return read_state(self.path)
-
     def has(self, *names: str) -> bool:
         """Returns whether the folder has one of these files."""
         return any((self.path / name).is_file() for name in names)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HuggingFaceFolder:
+    """Contents of a folder that Hugging Face's transformers can load.
+
+    Attributes:
+        config: fields of `config.json`.
+        state: dict mapping the name of a weight in the PyTorch model to its array.
+        pipeline: name of the task on the Hugging Face Hub, such as "fill-mask". An empty string
+            means that the model card names no task.
+        library: name of the library that can load the folder.
+        files: dict mapping the path of a further file, such as a tokenizer's, to its contents.
+        notes: sentences about parts that are left out or added, for stderr and the model card.
+    """
+
+    config: Mapping[str, Any]
+    state: Mapping[str, np.ndarray]
+    pipeline: str = ""
+    library: str = "transformers"
+    files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,24 +98,21 @@ class Family(Heads, abc.ABC):
             is the inverse of `derive_settings`.
         required_fields: dict mapping a field to its only supported value. A missing field is
             accepted.
-        without_effect: fields that do not change the model's answers.
         prefix: prefix of weight names in a model with a head, such as "bert.". The names of the
             head's weights, and all names in a model without a head, lack the prefix.
         transpose_kernels: whether kernels have the shape (outputs, inputs) (see `Arrays`).
         body_prefixes: prefixes of weight names. If a weight with such a prefix remains unread, the
             model is rejected.
         ignored_suffixes: suffixes of array names. Arrays with such a suffix may remain unread.
+        tokenizer: function that reads the tokenizer of a folder, or `None`.
+        tokenizer_files: a folder with none of these files has no vocabulary. Without names, a
+            folder needs a tokenizer.
         vocabulary_class: class of the vocabularies of released models. A model with such a
             vocabulary is written as this family rather than as another.
-        converted_settings: settings that `write` itself converts.
-        code: function that returns a dict mapping file name to contents. An exported folder
-            includes these Python files, so that transformers can load the folder with
-            `trust_remote_code=True`.
     """
 
     networks: ClassVar[tuple[type, ...]]
     config_class: ClassVar[type[StackConfig]] = EncoderConfig
-    model_type: str = ""
     name: str
     catalog: str
     tokens: tuple[str, ...]
@@ -112,14 +122,15 @@ class Family(Heads, abc.ABC):
     derive_settings: Callable[[ForeignConfig], dict[str, Any]] = lambda config: {}
     derive_fields: Callable[[StackConfig], dict[str, Any]] = lambda config: {}
     required_fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    without_effect: tuple[str, ...] = ()
     prefix: str = ""
     transpose_kernels: bool = True
     body_prefixes: tuple[str, ...] = ()
     ignored_suffixes: tuple[str, ...] = ()
+    tokenizer: Callable[[ModelFolder], PieceVocabulary] | None = lambda folder: read_vocabulary(
+        folder.path, folder.lower_case
+    )
+    tokenizer_files: tuple[str, ...] = ()
     vocabulary_class: type[PieceVocabulary] | None = None
-    converted_settings: tuple[str, ...] = ()
-    code: Callable[[], dict[str, bytes]] = dict
 
     @abc.abstractmethod
     def read(self, folder: ModelFolder) -> ModelParts:
@@ -128,6 +139,13 @@ class Family(Heads, abc.ABC):
     @abc.abstractmethod
     def write(self, model: ModelParts) -> HuggingFaceFolder:
         """Converts a model that the family can express to the files of a Hugging Face model."""
+
+    def vocabulary(self, folder: ModelFolder) -> PieceVocabulary | None:
+        """Returns the vocabulary of a folder, or `None` if it has none that can be read."""
+        is_missing = self.tokenizer_files and not folder.has(*self.tokenizer_files)
+        if folder.vocabulary or self.tokenizer is None or is_missing:
+            return folder.vocabulary
+        return self.tokenizer(folder)
 
     def is_tried(self, model: ModelParts) -> bool:
         """Returns whether `model` may be written as this family."""
@@ -191,15 +209,15 @@ class Family(Heads, abc.ABC):
         settings = self.read_settings(ForeignConfig(fields, self.name))
         restored = type(config)(vocab_size=config.vocab_size, **settings)
         differing = differing_fields(config, _normalized(restored))
-        ignored = (*_WITHOUT_EFFECT, *self.converted_settings)
-        return {name: value for name, value in differing.items() if name not in ignored}
+        return {name: value for name, value in differing.items() if name not in _WITHOUT_EFFECT}
 
-    def arrays(self, state: Mapping[str, np.ndarray]) -> Arrays:
-        """Returns the weights in `state`, which maps PyTorch name to array, without their prefix.
+    def arrays(self, folder: ModelFolder) -> Arrays:
+        """Returns the weights of a folder, without the prefix of their names.
 
         If no name begins with `prefix`, the prefix is the part before the token embeddings' name.
         This part is empty in a model without a head, and any name in a user's own model class.
         """
+        state = read_state(folder.path)
         # `torch.compile` and `DataParallel` put these before all names.
         for wrapper in ("_orig_mod.", "module."):
             if all(name.startswith(wrapper) for name in state):
@@ -262,14 +280,34 @@ def _normalized(config: StackConfig) -> StackConfig:
     return dataclasses.replace(config, **changes)
 
 
-def missing_head(config: ForeignConfig, unread: Sequence[str]) -> str:
-    """Describes the task head that the weights contain and macaron_tf cannot read, or returns "".
+def fitted(vocabulary: PieceVocabulary | None, special: Special, tokens: np.ndarray) -> Special:
+    """Returns the special tokens of `vocabulary` with the embedding table `tokens`, or `special`.
 
-    A model class with a head for tokens may have further weights, such as a value head.
+    A table with too few rows for the vocabulary raises a UserError.
     """
-    name = config.architecture
-    is_missing = unread and not name.endswith(LANGUAGE_CLASSES)
-    return f"the head of {name or 'the model'} ({unread[0]})" if is_missing else ""
+    if vocabulary is None:
+        return special
+    special_ids = {*vocabulary.special.ids, *vocabulary.special.sentinels}
+    # Some released models lack the row of a special token, such as the mask of BART for summaries.
+    if not {*range(len(tokens), vocabulary.pieces)} <= special_ids:
+        sizes = f"the vocabulary has {vocabulary.pieces} tokens, but the model {len(tokens)}"
+        raise UserError(f"{sizes}: use the tokenizer files and config.json of the weights")
+    vocabulary.special = dataclasses.replace(vocabulary.special, rows=len(tokens))
+    return vocabulary.special
+
+
+def kept_rows(model: ModelParts) -> np.ndarray:
+    """Returns the indices of the embedding rows that the folder contains, in order.
+
+    A model from another library keeps the rows of its checkpoint. For a model that was trained
+    here, the rows that fill the table up to a multiple of 8 are left out.
+    """
+    vocabulary, special = model.vocabulary, model.special
+    if special.rows is not None:
+        return np.arange(special.rows)
+    if vocabulary is None:
+        return np.arange(model.config.vocab_size)
+    return np.r_[: vocabulary.pieces, vocabulary.size : vocabulary.size + model.sentinels]
 
 
 def build_model(
@@ -280,10 +318,7 @@ def build_model(
     try:
         config = config_class(**settings, trust_code=False)
     except ValueError as error:
-        why = (
-            f"{model_class.__name__} of macaron_tf does not support the model's settings ({error})"
-        )
-        raise UserError(f"{why}: give another model") from None
+        raise UserError(f"{model_class.__name__} does not support a setting ({error})") from None
     network = model_class(config, *arguments, **options)
     network.build()
     return network

@@ -12,9 +12,8 @@ import numpy as np
 from macaron_tf.data.tasks.definitions import TASKS, Task, get_task
 from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.errors import UserError
-from macaron_tf.hub.arrays import Arrays, Table, find_entry
+from macaron_tf.hub.arrays import Arrays, Table, find_entry, layer_state
 from macaron_tf.hub.config import ForeignConfig
-from macaron_tf.hub.writing import layer_state
 from macaron_tf.io.paths import refuse_damage
 from macaron_tf.models.tasks import (
     CausalClassifier,
@@ -115,15 +114,19 @@ class Heads:
     """Rules for the heads of another library's models.
 
     Attributes:
-        class_prefix: prefix of the model class names, such as "Bert".
+        class_prefix: prefix of the model class names, such as "Bert"; "" derives it from the type.
         tasks: dict mapping a macaron_tf model class to the other library's model class for the same
             task.
         head_dropout: field of the configuration file with the dropout rate before a head.
     """
 
+    model_type: str = ""
     class_prefix: str = ""
     tasks: Mapping[type, TaskHead] = dataclasses.field(default_factory=dict)
     head_dropout: str = "classifier_dropout"
+
+    def class_name(self, suffix: str) -> str:
+        return (self.class_prefix or self.model_type.capitalize()) + suffix
 
     def find_head(
         self,
@@ -149,7 +152,7 @@ class Heads:
         with refuse_damage(config.where, "correct its fields architectures and id2label"):
             labels_by_id = (config.get("id2label") or {}).items()
             class_names = {int(index): str(label) for index, label in labels_by_id}
-        tasks = {self.class_prefix + head.class_suffix: cls for cls, head in self.tasks.items()}
+        tasks = {self.class_name(head.class_suffix): cls for cls, head in self.tasks.items()}
         if (network_class := tasks.get(name)) is None:
             return None
         head = self.tasks[network_class]

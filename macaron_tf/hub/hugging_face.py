@@ -3,24 +3,22 @@
 import dataclasses
 import pathlib
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 from etils import epath
 
 from macaron_tf.errors import UserError, needed
 from macaron_tf.hub.config import ForeignConfig, json_bytes
-from macaron_tf.hub.encoder_decoders import SequenceFamily
 from macaron_tf.hub.families import FAMILIES
-from macaron_tf.hub.families.macaron import MACARON_LANGUAGE
-from macaron_tf.hub.family import ModelFolder
-from macaron_tf.hub.sentence_transformers import check_modules, read_modules, with_pooling
-from macaron_tf.hub.tokenizers.reading import read_python_vocabulary
-from macaron_tf.hub.writing import HuggingFaceFolder
+from macaron_tf.hub.families.macaron import MACARON_LANGUAGE, code
+from macaron_tf.hub.family import LANGUAGE_CLASSES, HuggingFaceFolder, ModelFolder
+from macaron_tf.hub.sentence_transformers import read_modules, with_pooling
+from macaron_tf.hub.tokenizers.reading import read_python_vocabulary, refuse_lower_case
 from macaron_tf.models.base import Model
 from macaron_tf.models.model_card import CardFacts, python_block
 from macaron_tf.tasks.model_parts import ModelParts
+from macaron_tf.text import WordPieceVocabulary
 from macaron_tf.training import checkpoints
 from macaron_tf.training.state import require_disk_space
 
@@ -58,29 +56,23 @@ def read_hugging_face(
     modules = None
     if (directory / "modules.json").is_file():
         # Early versions saved the encoder in the subfolder 0_Transformer.
-        modules = read_modules(directory)
-        folder = directory / modules[0]["path"]
-        if pooling:
-            check_modules(directory, modules)
+        modules = read_modules(directory, pooling)
+        folder = directory / next(iter(modules.values()))
     config = ForeignConfig.of_directory(folder, FAMILIES)
     vocabulary = read_python_vocabulary(folder) if in_python else None
     family = FAMILIES[config.get("model_type")]
     model = family.read(ModelFolder(folder, config, lower_case, not modules, vocabulary))
-    config.refuse_unread(family.without_effect)
-    return with_pooling(model, directory, modules) if modules and pooling else model
-
-
-def import_encoder_decoder(
-    state: Mapping[str, np.ndarray], config: Mapping[str, Any]
-) -> ModelParts:
-    """Converts a Hugging Face encoder-decoder in memory to a macaron_tf model.
-
-    `config` is the result of `to_dict` of its transformers configuration.
-    """
-    fields = ForeignConfig(config, "the model's configuration")
-    families = {n: family for n, family in FAMILIES.items() if isinstance(family, SequenceFamily)}
-    model_type = fields.choice("model_type", {name: name for name in families})
-    return families[model_type].convert(state, fields)
+    config.refuse_unread()
+    if not isinstance(model.vocabulary, WordPieceVocabulary):
+        refuse_lower_case(lower_case, directory)
+    if modules:
+        return with_pooling(model, directory, modules) if pooling else model
+    name = config.architecture
+    # A model class with a head for tokens may have further weights, such as a value head.
+    if model.unread and not model.labelled and not name.endswith(LANGUAGE_CLASSES):
+        missing = f"the head of {name or 'the model'} ({model.unread[0]})"
+        return dataclasses.replace(model, missing_head=missing)
+    return model
 
 
 def hugging_face_folder(model: ModelParts) -> HuggingFaceFolder:
@@ -115,7 +107,7 @@ def hugging_face_folder(model: ModelParts) -> HuggingFaceFolder:
     notes = [*folder.notes]
     if model.vocabulary is None:
         notes.append("the tokenizer is missing, because the model has no vocabulary")
-    files = {**folder.files, **family.code()}
+    files = {**folder.files, **(code() if "auto_map" in folder.config else {})}
     return dataclasses.replace(folder, files=files, notes=tuple(notes))
 
 

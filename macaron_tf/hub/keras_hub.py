@@ -24,8 +24,8 @@ import tensorflow as tf
 from keras import ops
 from keras.src.saving.serialization_lib import SafeModeScope  # no public name
 
+from macaron_tf import models
 from macaron_tf.errors import UserError, first_line, needed
-from macaron_tf.hub.config import check_files
 from macaron_tf.hub.heads import unstandardized_weights
 from macaron_tf.hub.keras_models import BACKBONES, import_keras_hub
 from macaron_tf.hub.tokenizers.reading import read_keras_hub_vocabulary
@@ -36,11 +36,6 @@ from macaron_tf.layers.embeddings import TiedEmbedding
 from macaron_tf.layers.heads import Pooler, Pooling
 from macaron_tf.layers.recording import part_flags, set_part_flags
 from macaron_tf.models.base import Model
-from macaron_tf.models.config import EncoderConfig
-from macaron_tf.models.encoder import Encoder
-from macaron_tf.models.language_model import LanguageModel
-from macaron_tf.models.pretraining import PretrainingEncoder
-from macaron_tf.models.tasks import EncoderClassifier
 from macaron_tf.settings import hints_of
 from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text.base import RECORD, PieceVocabulary, Vocabulary
@@ -61,7 +56,7 @@ class _Backbone(keras_hub.models.Backbone):
     """
 
     def __init__(
-        self, config: EncoderConfig, tokens: TiedEmbedding, inputs, outputs, dtype, **kwargs
+        self, config: models.EncoderConfig, tokens: TiedEmbedding, inputs, outputs, dtype, **kwargs
     ):
         self.token_embedding = tokens
         super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, **kwargs)
@@ -73,18 +68,18 @@ class _Backbone(keras_hub.models.Backbone):
         self.max_sequence_length = config.max_length
 
     def get_config(self) -> dict[str, Any]:
-        extra = {"config": keras.saving.serialize_keras_object(self.config)}
         config = super().get_config()
+        config["config"] = keras.saving.serialize_keras_object(self.config)
         if config["dtype"]["class_name"] == "DTypePolicyMap":
-            extra["quantized"] = config["dtype"]  # a copy, because KerasHub's loader resets `dtype`
+            config["quantized"] = config["dtype"]  # because KerasHub's loader resets `dtype`
         if flags := part_flags(self):
-            extra["trainable_parts"] = flags
-        return {**config, **extra}
+            config["trainable_parts"] = flags
+        return config
 
     @classmethod
     def from_config(cls, config: dict[str, Any]):
         options = {**config, "config": keras.saving.deserialize_keras_object(config["config"])}
-        changes = {name: options.pop(name) for name in config.keys() & hints_of(EncoderConfig)}
+        changes = {n: options.pop(n) for n in config.keys() & hints_of(models.EncoderConfig)}
         options["config"] = dataclasses.replace(options["config"], **changes)
         quantized, flags = options.pop("quantized", None), options.pop("trainable_parts", {})
         options["dtype"] = options.get("dtype") or quantized
@@ -95,9 +90,7 @@ class _Backbone(keras_hub.models.Backbone):
     def default_lora_layer_names(self) -> list[str]:
         # KerasHub selects layers by name. These layers project to the attention heads.
         layers = [x for x in self._flatten_layers() if isinstance(x, keras.layers.Dense)]
-        return sorted(
-            {layer.name for layer in layers if spec_of(layer.weights[0]).axes[1:] == ("heads",)}
-        )
+        return sorted({x.name for x in layers if spec_of(x.weights[0]).axes[1:] == ("heads",)})
 
 
 def _inputs(*names: str) -> dict[str, keras.KerasTensor]:
@@ -126,9 +119,9 @@ class EncoderBackbone(_Backbone):
     """
 
     def __init__(
-        self, config: EncoderConfig, dtype=None, pooler_activation: str = "tanh", **kwargs
+        self, config: models.EncoderConfig, dtype=None, pooler_activation: str = "tanh", **kwargs
     ):
-        self.encoder = Encoder(config, dtype=dtype, name="encoder")
+        self.encoder = models.Encoder(config, dtype=dtype, name="encoder")
         self.encoder.build()
         self.pooler = Pooler(
             config.initializer_range, pooler_activation, dtype=dtype, name="pooler"
@@ -160,8 +153,8 @@ class LanguageModelBackbone(_Backbone):
         inputs: dict with `token_ids` and `padding_mask`, each `(B, L)` int.
     """
 
-    def __init__(self, config: EncoderConfig, dtype=None, **kwargs):
-        self.language_model = LanguageModel(config, dtype=dtype, name="language_model")
+    def __init__(self, config: models.EncoderConfig, dtype=None, **kwargs):
+        self.language_model = models.LanguageModel(config, dtype=dtype, name="language_model")
         self.language_model.build()
         encoder = self.language_model.encoder
         inputs = _inputs("token_ids", "padding_mask")
@@ -264,10 +257,6 @@ class LanguageModelTokenizer(_Tokenizer):
     backbone_cls = LanguageModelBackbone
 
 
-def _sequence_length(config: EncoderConfig) -> int:
-    return config.longest or 512
-
-
 class _Sized:
     """Mixin for preprocessors that sets the default of `sequence_length` in `from_preset`.
 
@@ -278,7 +267,7 @@ class _Sized:
     def _add_missing_kwargs(cls, loader, kwargs):
         config = keras.saving.deserialize_keras_object(loader.config["config"]["config"])
         kwargs = super()._add_missing_kwargs(loader, kwargs)
-        return {"sequence_length": _sequence_length(config), **kwargs}
+        return {"sequence_length": config.longest or 512, **kwargs}
 
 
 class _Packing(_Sized):
@@ -432,22 +421,21 @@ class LanguageModelCausalLM(keras_hub.models.CausalLM):
             logits, cache, hidden = model.decode_step(*inputs, with_hidden=True)
             return logits[:, 0], hidden, cache  # (B, 1, V) -> (B, V)
 
-        def read_chunk(index, cache):
-            tokens = slice_tokens(token_ids, index, _CHUNK)
-            return index + _CHUNK, model.prefill(tokens, index, context, cache)
+        def read_prompts(count, state):
+            """Reads tokens of the prompts, `count` at a time, before the last of the shortest."""
 
-        def read_token(index, cache):
-            tokens = slice_tokens(token_ids, index)
-            return index + 1, model.decode_step(tokens, index, context, cache)[1]
+            def read(index, cache):
+                inputs = slice_tokens(token_ids, index, count), index, context, cache
+                cache = model.prefill(*inputs) if count > 1 else model.decode_step(*inputs)[1]
+                return index + count, cache
 
-        # Prefill all but the last token of the shortest prompt, in chunks of fixed size, because
-        # XLA cannot slice by an unknown length.
+            return ops.while_loop(lambda index, _: index + count < first_generated, read, state)
+
+        # Chunks have a fixed size, because XLA cannot slice by an unknown length.
         state = ops.zeros((), "int32"), cache
         if model.can_prefill and token_ids.shape[1] > _CHUNK:
-            state = ops.while_loop(
-                lambda index, _: index + _CHUNK < first_generated, read_chunk, state
-            )
-        _, cache = ops.while_loop(lambda index, _: index + 1 < first_generated, read_token, state)
+            state = read_prompts(_CHUNK, state)
+        _, cache = read_prompts(1, state)
         token_ids = self.sampler(
             next=next_token,
             prompt=token_ids,
@@ -492,18 +480,18 @@ def task_of(
     """
     model = ModelParts(model) if isinstance(model, keras.Model) else model
     network, preprocessor_options, options = model.network, {}, {}
-    is_encoder = isinstance(network, PretrainingEncoder | EncoderClassifier)
+    encoders = models.PretrainingEncoder | models.EncoderClassifier
     if isinstance(network, Model) and not network.built:
         network.build()
-    if isinstance(network, LanguageModel):
+    if isinstance(network, models.LanguageModel):
         model.require_head()
         task_class, backbone = LanguageModelCausalLM, LanguageModelBackbone(network.config)
         backbone.language_model.set_weights(network.get_weights())
         preprocessor_options["add_start_token"] = model.starts
-    elif is_encoder and isinstance(network.config, EncoderConfig):
+    elif isinstance(network, encoders) and isinstance(network.config, models.EncoderConfig):
         _check_head(model)
         task_class, pooler_activation = EncoderMaskedLM, "tanh"
-        if isinstance(network, EncoderClassifier):
+        if isinstance(network, models.EncoderClassifier):
             task_class, pooler_activation = EncoderTextClassifier, network.pooler_activation
             options = {"num_classes": network.num_classes, "dropout": network.head_dropout}
         else:
@@ -513,22 +501,20 @@ def task_of(
         if pooler := network.pooler or model.pooler:
             backbone.pooler.set_weights(pooler.get_weights())
     else:
-        only = "give a classifier of texts, a language model or a masked language model"
-        raise UserError(f"KerasHub has no task for the network {type(network).__name__}: {only}")
+        raise UserError(f"KerasHub has no task for the network {type(network).__name__}")
     preprocessor = None
     if model.vocabulary:
         preprocessor = task_class.preprocessor_cls(
             task_class.preprocessor_cls.tokenizer_cls(model.vocabulary),
-            sequence_length=sequence_length or _sequence_length(network.config),
+            sequence_length=sequence_length or network.config.longest or 512,
             **preprocessor_options,
         )
     task = task_class(backbone=backbone, preprocessor=preprocessor, **{**options, **kwargs})
     if task_class is EncoderTextClassifier:
         task.output_dense.set_weights(unstandardized_weights(model))
     elif task_class is EncoderMaskedLM:
-        values = network.masked_language.get_weights()
-        for variable, value in zip(_head_weights(task), values, strict=True):
-            variable.assign(value)
+        for ours, theirs in zip(network.masked_language.weights, _head_weights(task), strict=True):
+            theirs.assign(ours)
     return task
 
 
@@ -539,7 +525,7 @@ def _check_head(model: ModelParts) -> None:
     language = limits.get("language") or model.language
     if network.config.norm_type == "unbiased":
         reason = "norm_type='unbiased' (ModernBERT) needs a head without biases"
-    elif isinstance(network, EncoderClassifier):
+    elif isinstance(network, models.EncoderClassifier):
         if language not in (None, *languages[:1]):
             reason = f"the language is {language!r}, but a task reads the model's first language"
     elif model.checkpoint and not (model.has_masked_language or model.objective or model.recipe):
@@ -573,14 +559,12 @@ def read_preset(directory: str | os.PathLike, trust_code: bool = False) -> Model
     """
     folder, classes = pathlib.Path(directory), {}
     mend = "download or copy the preset again"
-    check_files(folder, "KerasHub preset", "config.json")
     for file in (folder / name for name in ("config.json", "task.json")):
-        if file.is_file():
+        if file.is_file() or not classes:
             name = read_json(file, mend=mend, registered_name=str)["registered_name"]
             classes[file.name] = keras.saving.get_registered_object(name)
             if classes[file.name] is None:
-                why = f"{file} names the class {name}, which is not registered with Keras"
-                raise UserError(f"{why}: import the module of this class first")
+                raise UserError(f"{file} names an unknown class {name}: import its module first")
     backbone_class, task_class = classes["config.json"], classes.get("task.json")
     is_own, cls = issubclass(backbone_class, _Backbone), task_class or backbone_class
     if not is_own:
@@ -620,21 +604,19 @@ def read_preset(directory: str | os.PathLike, trust_code: bool = False) -> Model
             raise UserError(f"{found}, but only 'linear' and 'softmax' can be read")
         head = (model.num_classes, model.dropout, backbone.pooler_activation)
         dtype = _dtype_policies("encoder_classifier", backbone)
-        network = EncoderClassifier(config, *head, dtype=dtype)
+        network = models.EncoderClassifier(config, *head, dtype=dtype)
         network.build()
         network.pooler.set_weights(backbone.pooler.get_weights())
         network.head.set_weights(model.output_dense.get_weights())
     else:
-        has_masked_lm = isinstance(model, EncoderMaskedLM)
-        options = (
-            {"activation": model.activation, "epsilon": model.epsilon} if has_masked_lm else {}
-        )
+        is_masked = isinstance(model, EncoderMaskedLM)
+        options = {"activation": model.activation, "epsilon": model.epsilon} if is_masked else {}
         dtype = _dtype_policies("pretraining_encoder", backbone)
-        network = PretrainingEncoder(config, head_options=options, dtype=dtype)
+        network = models.PretrainingEncoder(config, head_options=options, dtype=dtype)
         network.build()
-        if has_masked_lm:
+        if is_masked:
             network.masked_language.set_weights([w.numpy() for w in _head_weights(model)])
-        fields = {"objective": "masked_language", "has_masked_language": has_masked_lm}
+        fields = {"objective": "masked_language", "has_masked_language": is_masked}
         if backbone.pooler_activation == "tanh":  # another pooler belongs to a classifier's head
             fields["pooler"] = backbone.pooler
     network.encoder.set_weights(backbone.encoder.get_weights())

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from macaron_tf.errors import UserError, first_line
 from macaron_tf.hub.arrays import Arrays, Table, transformer_layer
-from macaron_tf.hub.config import ForeignConfig, check_files
+from macaron_tf.hub.config import ForeignConfig
 from macaron_tf.hub.encoders import EncoderFamily, head_table
 from macaron_tf.hub.families.bert import BERT
 from macaron_tf.hub.families.gpt import GPT2
@@ -82,8 +82,9 @@ def read_checkpoint(directory: pathlib.Path) -> dict[str, np.ndarray]:
         if prefix is None:
             files = list(directory.glob("*.index"))
             if len(files) != 1:
-                found = f"{directory} contains {len(files)} checkpoints"
-                raise UserError(f"{found}: give a folder with one *.index")
+                raise UserError(
+                    f"{directory} has {len(files)} checkpoints: give one with one *.index"
+                )
             prefix = str(files[0].with_suffix(""))
         reader = tf.train.load_checkpoint(prefix)
         names = [n for n in reader.get_variable_to_shape_map() if n.endswith(value)]
@@ -91,8 +92,9 @@ def read_checkpoint(directory: pathlib.Path) -> dict[str, np.ndarray]:
         names = [name for name in names if not others.search(name)]
         return {name.removesuffix(value): reader.get_tensor(name) for name in names}
     except (*FILE_ERRORS, *DAMAGE) as error:
-        why = f"{directory} cannot be read ({first_line(error)})"
-        raise UserError(f"{why}: download or copy the checkpoint again") from error
+        raise UserError(
+            f"{directory} cannot be read ({first_line(error)}): copy it again"
+        ) from error
 
 
 def _keras_hub_layer(attention: str) -> Table:
@@ -180,12 +182,7 @@ def import_keras_hub(
 
 
 # Attributes of Model Garden's `BertEncoderV2`, which are the names of the layers in a checkpoint.
-_EMBEDDING_LAYERS = (
-    "_embedding_layer",
-    "_position_embedding_layer",
-    "_type_embedding_layer",
-    "_embedding_norm_layer",
-)
+_EMBEDDINGS = ("embedding", "position_embedding", "type_embedding", "embedding_norm")
 _MODEL_GARDEN = EncoderFamily(
     name="Model Garden's BERT",
     # In the checkpoint of a pre-trainer, the token embeddings belong to the head.
@@ -224,7 +221,6 @@ def read_model_garden_bert(directory: str | pathlib.Path, lower_case: bool) -> M
             folder (`uncased_...`) may.
     """
     directory = pathlib.Path(directory)
-    check_files(directory, "folder of Model Garden's BERT", "bert_config.json", "vocab.txt")
     file = directory / "bert_config.json"
     config = ForeignConfig(read_json(file), str(file))
     fields = [item for item in BERT.settings.items() if item[0] not in ("epsilon", "activation")]
@@ -235,7 +231,7 @@ def read_model_garden_bert(directory: str | pathlib.Path, lower_case: bool) -> M
     vocabulary = WordPieceVocabulary.from_file(directory / "vocab.txt", lower_case=lower_case)
     # `BertEncoder` is a functional model, whose checkpoints number the layers. The pooler is last.
     layers = [f"_transformer_layers/{index}" for index in range(settings["num_layers"])]
-    layers = [*_EMBEDDING_LAYERS, *layers, "_pooler_layer"]
+    layers = [*(f"_{name}_layer" for name in _EMBEDDINGS), *layers, "_pooler_layer"]
     names = {f"layer_with_weights-{index}": name for index, name in enumerate(layers)}
     weights = {
         re.sub(r"layer_with_weights-\d+", lambda match: names.get(match[0], match[0]), name): array

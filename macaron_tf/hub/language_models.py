@@ -6,21 +6,19 @@ Transformer-XL is not supported, because transformers no longer contains Transfo
 import dataclasses
 import sys
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import keras
 import numpy as np
 
+from macaron_tf import models
 from macaron_tf.errors import UserError
-from macaron_tf.hub.arrays import Arrays, Raw, assign_weights, fitted, padded_rows
+from macaron_tf.hub import family
+from macaron_tf.hub.arrays import Arrays, Raw, assign_weights, layer_state, padded_rows
 from macaron_tf.hub.config import ends_of, id_tuple, json_bytes
-from macaron_tf.hub.family import Family, ModelFolder, build_model, missing_head
 from macaron_tf.hub.heads import ReadHead, head_state, unstandardized_weights
-from macaron_tf.hub.tokenizers.reading import read_language_vocabulary, refuse_lower_case
+from macaron_tf.hub.tokenizers.reading import read_language_vocabulary
 from macaron_tf.hub.tokenizers.writing import language_tokenizer
-from macaron_tf.hub.writing import HuggingFaceFolder, kept_rows, layer_state
-from macaron_tf.models.language_model import LanguageModel
-from macaron_tf.models.tasks import CausalClassifier
 from macaron_tf.special import SPECIAL, Special
 from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text import PieceVocabulary
@@ -32,7 +30,7 @@ SCORE = Raw("score.weight", transform=np.transpose, inverse=np.transpose)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LanguageFamily(Family):
+class LanguageFamily(family.Family):
     """Conversion rules for one type of language model, such as Hugging Face's "gpt2".
 
     [CLS] begins a text, and [SEP] ends a text. In GPT-2, both are the end-of-text token. A special
@@ -40,46 +38,44 @@ class LanguageFamily(Family):
     example, OpenAI's GPT has only UNK.
 
     Attributes:
-        starts: whether texts begin with a special token. The tokenizer is then a byte-level BPE, as
-            in GPT-2 and Llama 3, instead of a character-level BPE, as in GPT.
-        tokenizer: "required" if a folder needs a tokenizer. "optional" reads the model without a
-            vocabulary if the tokenizer is missing. "tried" also reads the model without a
-            vocabulary if the tokenizer is not supported, and prints a note.
         last_norm: name of the last norm, with `{}` for the index of the last layer. An empty string
             means that the classifier's head has a bias.
         language_class: suffix of the class name of the model with its output layer.
         bias, output_kernel: names of the output layer's bias and kernel. Most models have no bias.
     """
 
-    networks = (LanguageModel, CausalClassifier)
-    converted_settings: tuple[str, ...] = ("output_bias",)
-    starts: bool = True
-    tokenizer: Literal["required", "optional", "tried"] = "required"
+    networks = (models.LanguageModel, models.CausalClassifier)
     last_norm: str
     language_class: str
     bias: str = ""
     output_kernel: str = ""
 
-    def read(self, folder: ModelFolder) -> ModelParts:
+    def read(self, folder: family.ModelFolder) -> ModelParts:
         config, has_task = folder.config, folder.has_task
-        refuse_lower_case(folder.lower_case, folder.path)
-        settings, arrays = self.read_settings(config), self.arrays(folder.state)
+        settings, arrays = self.read_settings(config), self.arrays(folder)
         tokens = arrays.array(*self.tokens)  # (V', D)
         ends = [*id_tuple(config.get("eos_token_id")), len(tokens) + 1]
         has_start = config.get("bos_token_id") is not None
         start = config.number("bos_token_id") if has_start else ends[0]
         pad = config.number("pad_token_id", len(tokens)) if self.bias else len(tokens)
         special = Special(pad, None, start, ends[0], rows=len(tokens))
-        vocabulary, starts, unread_tokenizer = self._read_vocabulary(folder)
+        vocabulary, starts, unread_tokenizer = folder.vocabulary, False, ""
+        if vocabulary:
+            starts = vocabulary.starts
+        else:
+            try:
+                vocabulary, starts = read_language_vocabulary(folder.path)
+            except UserError as error:
+                unread_tokenizer = str(error)
+                print(f"note: the tokenizer is not read, because {error}", file=sys.stderr)
         # A model that macaron_tf exported has special tokens around a text, the last [MASK].
         has_special = vocabulary is not None and vocabulary.special.mask < vocabulary.pieces
         head = self.find_head(config, arrays, settings, has_special) if has_task else None
         model = self.convert(arrays, settings, vocabulary, special, head)
-        missing = "" if head else missing_head(config, model.unread) or model.missing_head
         generation = {} if head else config.generation(folder.path)
         fields = {"generation": generation, "ends": ends_of(generation, model.special)}
-        fields["unread_tokenizer"] = unread_tokenizer
-        return dataclasses.replace(model, missing_head=missing, starts=starts, **fields)
+        fields |= {"unread_tokenizer": unread_tokenizer, "starts": starts}
+        return dataclasses.replace(model, **fields)
 
     def convert(
         self,
@@ -98,7 +94,7 @@ class LanguageFamily(Family):
                 with its output layer instead.
         """
         tokens = arrays.array(*self.tokens)  # (V', D)
-        special = fitted(vocabulary, special, tokens)
+        special = family.fitted(vocabulary, special, tokens)
         size = special.size
         bias = arrays.array(self.bias) if arrays.has(self.bias) else np.zeros(len(tokens))
         table = {
@@ -107,7 +103,7 @@ class LanguageFamily(Family):
             # GPT-2's logits of tokens are far below 0, which would be the logit of an unused row.
             "language_head/bias": padded_rows(size, is_bias=True)(bias),
         }
-        head = task_head or ReadHead(LanguageModel, {}, {}, {})
+        head = task_head or ReadHead(models.LanguageModel, {}, {}, {})
         fields, random_layers, is_tied = head.fields, [], settings.get("tied", True)
         if not is_tied:
             table["output_table/table"] = Raw(self.output_kernel, transform=padded_rows(size))
@@ -119,44 +115,29 @@ class LanguageFamily(Family):
             table |= {**head.table, "head/dense/bias": bias}  # the head may name a bias itself
             random_layers.append("language_head/projection")  # a classifier has no output layer
         settings = {**settings, "vocab_size": size, "pad_id": special.pad}
-        network = build_model(head.network_class, settings, **head.options)
+        network = family.build_model(head.network_class, settings, **head.options)
         assign_weights(network, arrays, table, random_layers)
         unread = self.check_unread(arrays, self.output_kernel if is_tied else "")
         fields = {"unread": unread, **fields}
         return ModelParts(network, self.catalog, None, vocabulary, special, **fields)
 
-    def _read_vocabulary(self, folder: ModelFolder) -> tuple[PieceVocabulary | None, bool, str]:
-        """Returns the vocabulary, whether texts begin with [CLS], and why it was not read."""
-        if vocabulary := folder.vocabulary:
-            return vocabulary, vocabulary.starts, ""
-        names = ("vocab.json", "tokenizer.json", "tokenizer.model")
-        if self.tokenizer == "required" or folder.has(*names):
-            try:
-                return *read_language_vocabulary(folder.path, self.starts), ""
-            except UserError as error:
-                if self.tokenizer != "tried":
-                    raise
-                note = f"note: the model is read without its tokenizer, because {error}"
-                print(note, file=sys.stderr)
-                return None, False, str(error)
-        return None, False, ""
-
     def missing_part(self, model: ModelParts) -> str:
-        if isinstance(model.network, CausalClassifier):
+        if isinstance(model.network, models.CausalClassifier):
             if model.network.symmetric:  # reads pairs in both orders
                 return "symmetric=True"
             lacks_bias = self.last_norm and self._norm_offset(model) is None
             return "the bias of the classifier's head" if lacks_bias else ""
-        rows = kept_rows(model)
+        rows = family.kept_rows(model)
         is_predicted = rows != model.special.begin  # [CLS] is never predicted
         has_bias = np.any(_output_bias(model, rows)[is_predicted])
         return "an output bias" if has_bias and not self.bias else ""
 
-    def write(self, model: ModelParts) -> HuggingFaceFolder:
+    def write(self, model: ModelParts) -> family.HuggingFaceFolder:
         """Converts a language model or its classifier to the files of a Hugging Face model."""
         model.require_head()
         network, config, special = model.network, model.config, model.special
-        rows, notes, is_classifier = kept_rows(model), [], isinstance(network, CausalClassifier)
+        notes, is_classifier = [], isinstance(network, models.CausalClassifier)
+        rows = family.kept_rows(model)
         bias = _output_bias(model, rows)  # left out if all of it is 0
         # Whether the model is a classifier that reads special tokens around each text.
         is_framed = is_classifier and model.labelled.get("limits", {}).get("special", True)
@@ -173,7 +154,7 @@ class LanguageFamily(Family):
         state = layer_state(network.encoder, table, self.prefix, self.transpose_kernels)
         suffix, pipeline, fields, files = self.language_class, "text-generation", {}, {}
         if is_classifier:
-            head = self.tasks[CausalClassifier]
+            head = self.tasks[models.CausalClassifier]
             if self.last_norm:
                 state["score.weight"] = unstandardized_weights(model)[0].T
                 norm = f"{self.prefix}{self.last_norm.format(config.num_layers - 1)}.bias"
@@ -204,8 +185,8 @@ class LanguageFamily(Family):
             fields["output_bias"] = bool(bias.any())
         if vocabulary := model.vocabulary:
             files |= language_tokenizer(vocabulary, config.longest, model.starts, is_framed)
-        written = self.written_fields(config, self.class_prefix + suffix, len(rows))
-        return HuggingFaceFolder(
+        written = self.written_fields(config, self.class_name(suffix), len(rows))
+        return family.HuggingFaceFolder(
             config={**written, **token_ids, **fields},
             state=state,
             pipeline=pipeline,
@@ -230,6 +211,6 @@ class LanguageFamily(Family):
 def _output_bias(model: ModelParts, rows: np.ndarray) -> np.ndarray:
     """Returns the output bias of the tokens in `rows`: zeros if there is no such bias."""
     network = model.network
-    if isinstance(network, CausalClassifier) or network.language_head.bias is None:
+    if isinstance(network, models.CausalClassifier) or network.language_head.bias is None:
         return np.zeros(len(rows), "float32")
     return keras.ops.convert_to_numpy(network.language_head.bias)[rows]

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import tempfile
+from typing import Any
 
 from etils import epath
 
@@ -25,42 +26,33 @@ FORMATS = ("weights.h5", "safetensors", HUGGING_FACE)
 
 
 def save(
-    model: ModelParts,
-    task: TaskKind | None,
-    directory: str | os.PathLike,
-    format: str,
-    license: str | None,
+    model: ModelParts, task: TaskKind | None, directory: str | os.PathLike, **options: Any
 ) -> None:
-    """Writes the folder of `Pretrained.save_pretrained`."""
+    """Writes the folder of `Pretrained.save_pretrained`, with its `format` and `license`."""
     path = paths.as_path(directory).expanduser()
     path = path if paths.is_remote(path) else path.absolute()
     checkpoints.refuse_other_files(path, HUGGING_FACE)
-    _write(model, task, format, license, path, path.name)
+    _write(model, task, path, path.name, **options)
 
 
 def publish(
-    model: ModelParts,
-    task: TaskKind | None,
-    repository: str,
-    format: str,
-    license: str | None,
-    private: bool | None,
+    model: ModelParts, task: TaskKind | None, repository: str, private: bool | None, **options: Any
 ) -> str:
     """Uploads a model as `Pretrained.push_to_hub` does, and returns its URL."""
     name = check_login(repository)
     with tempfile.TemporaryDirectory(prefix="macaron_tf-") as folder:
         staging = pathlib.Path(folder, name.rpartition("/")[2])
-        _write(model, task, format, license, paths.as_path(staging), f"{HUB}:{name}")
+        _write(model, task, paths.as_path(staging), f"{HUB}:{name}", **options)
         return push(staging, repository, private)
 
 
 def _write(
     model: ModelParts,
     task: TaskKind | None,
-    format: str,
-    license: str | None,
     path: epath.Path,
     location: str,
+    format: str,
+    license: str | None,
 ) -> None:
     """Writes a folder; `location` is the argument of `load` in the model card's example."""
     check_choice("format", format, FORMATS)

@@ -5,10 +5,11 @@ References: Reimers and Gurevych 2019 (Sentence-BERT), section 3.
 
 import dataclasses
 import pathlib
+from collections.abc import Mapping
 
 from macaron_tf.errors import UserError
-from macaron_tf.hub.config import ForeignConfig, check_files, json_bytes
-from macaron_tf.io.paths import read_json
+from macaron_tf.hub.config import ForeignConfig, json_bytes
+from macaron_tf.io.paths import read_json, refuse_damage
 from macaron_tf.tasks.model_parts import ModelParts
 
 # Dict mapping a flag in early versions of sentence-transformers' `Pooling` to the name of the
@@ -22,35 +23,33 @@ _CONFIGS = tuple(
 )
 
 
-def read_modules(directory: pathlib.Path) -> list[dict]:
-    """Reads `modules.json`, which describes each module by a dict with the key `path`.
+def read_modules(directory: pathlib.Path, pooling: bool) -> dict[str, str]:
+    """Reads `modules.json` as a dict from the type of each module to its folder.
 
-    The first module is the encoder, and the second is the pooling.
+    The first module is the encoder. With `pooling`, the others may only be its pooling and a
+    normalization.
     """
     file = directory / "modules.json"
-    modules = read_json(file, list)
-    paths = [module.get("path") if isinstance(module, dict) else None for module in modules]
-    if not paths or not all(isinstance(path, str) for path in paths):
-        raise UserError(f"{file} must list modules, each with a path: download or copy it again")
-    return modules
-
-
-def check_modules(directory: pathlib.Path, modules: list[dict]) -> None:
-    """Raises a UserError if a folder contains other modules than an encoder and its pooling."""
-    module_types = [_type(module) for module in modules]
-    if module_types not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        found = f"{directory}/modules.json lists {', '.join(module_types)}"
+    with refuse_damage(file, "it must list modules, each with a path: download or copy it again"):
+        modules = read_json(file, list)
+        folders = {module.get("type", "").rpartition(".")[2]: module["path"] for module in modules}
+        next(iter([directory / path for path in folders.values()]))
+    kinds, known = (*folders,), ("Transformer", "Pooling", "Normalize")
+    if pooling and kinds not in (known[:2], known):
+        found = f"{directory}/modules.json lists {', '.join(kinds)}"
         raise UserError(f"{found}, but only Transformer, Pooling and Normalize can be read")
+    return folders
 
 
-def with_pooling(encoder: ModelParts, directory: pathlib.Path, modules: list[dict]) -> ModelParts:
+def with_pooling(
+    encoder: ModelParts, directory: pathlib.Path, folders: Mapping[str, str]
+) -> ModelParts:
     """Returns an encoder with the pooling, the normalization and the maximum length of a folder."""
-    transformer_folder, pooling_folder = (directory / module["path"] for module in modules[:2])
-    config = _optional(transformer_folder, *_CONFIGS)
+    config = _optional(directory / folders["Transformer"], *_CONFIGS)
     if config.get("do_lower_case"):
         config.require({"do_lower_case": False})  # only the tokenizer may lower-case text
     # Without a length of its own, the model takes the tokenizer's.
-    tokenizer = _optional(transformer_folder, "tokenizer_config.json")
+    tokenizer = _optional(directory / folders["Transformer"], "tokenizer_config.json")
     limits = [config.get("max_seq_length"), tokenizer.get("model_max_length")]
     limit = next((int(n) for n in limits if n is not None), encoder.config.max_length)
     prompts = _optional(directory, "config_sentence_transformers.json")
@@ -58,8 +57,8 @@ def with_pooling(encoder: ModelParts, directory: pathlib.Path, modules: list[dic
         prompts.require({"default_prompt_name": None})  # texts would get a prefix
     return dataclasses.replace(
         encoder,
-        pooling=_pooling(pooling_folder / "config.json"),
-        normalize="Normalize" in map(_type, modules),
+        pooling=_pooling(directory / folders["Pooling"] / "config.json"),
+        normalize="Normalize" in folders,
         max_length=min(encoder.config.max_length, limit),
     )
 
@@ -70,12 +69,7 @@ def _optional(directory: pathlib.Path, *names: str) -> ForeignConfig:
     return ForeignConfig(read_json(file) if file else {}, str(file or directory / names[0]))
 
 
-def _type(module: dict) -> str:
-    return str(module.get("type", "")).rpartition(".")[2]
-
-
 def _pooling(file: pathlib.Path) -> str:
-    check_files(file.parent, "sentence-transformers pooling", file.name)
     config = read_json(file)
     flags = [name.removeprefix(_FLAG) for name in config if name.startswith(_FLAG) and config[name]]
     # If there are several poolings, the model concatenates their vectors.

@@ -71,12 +71,6 @@ def offer_code(folder: epath.Path) -> None:
         sys.path.append(str(code))
 
 
-def _is_installed(origin: str) -> bool:
-    """Returns whether a file belongs to an installed package or to Python itself."""
-    library_folders = {sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")}
-    return any(map(pathlib.Path(origin).is_relative_to, library_folders))
-
-
 def _files_of(import_path: str) -> dict[str, pathlib.Path]:
     """Finds the file of a module, and the files of the user's modules that this module imports.
 
@@ -85,9 +79,11 @@ def _files_of(import_path: str) -> dict[str, pathlib.Path]:
     paths relative to the root folder to files. It is empty if the module is not a Python file or
     belongs to an installed package.
     """
-    origin, name = plug_ins.origin_of(import_path), import_path.partition(":")[0]
-    is_own = name.partition(".")[0] not in _PROJECT_PACKAGES
-    if not is_own or not (origin or "").endswith(".py") or _is_installed(origin):
+    origin, name = plug_ins.origin_of(import_path) or "", import_path.partition(":")[0]
+    is_project = name.partition(".")[0] in _PROJECT_PACKAGES
+    library_folders = {sysconfig.get_path(key) for key in ("purelib", "platlib", "stdlib")}
+    is_installed = any(map(pathlib.Path(origin).is_relative_to, library_folders))
+    if is_project or is_installed or not origin.endswith(".py"):
         return {}
     file = pathlib.Path(origin).resolve()
     name = file.stem if name.endswith(".py") else name

@@ -36,7 +36,7 @@ def download(location: str) -> pathlib.Path:
     try:
         folder = hub.snapshot_download(name, revision=revision, ignore_patterns=_UNREAD)
     except Exception as error:  # errors of the client, of HTTP, of sockets, or of the disk
-        failure = f"{location} cannot be downloaded ({_reason(error)})"
+        failure = f"{location} cannot be downloaded ({first_line(error).partition('. ')[0]})"
         raise UserError(f"{failure}: check the name and the network") from error
     return pathlib.Path(folder)
 
@@ -86,15 +86,11 @@ def _refusal(location: str, name: str, error: Exception) -> str:
             f"your token has no write access to {location} (HTTP {status}): replace "
             f"{name.partition('/')[0]} by your own user name, or use another token"
         )
-    return f"{location} cannot be pushed to ({_reason(error)}): check the network and push again"
+    why = first_line(error).partition(". ")[0]
+    return f"{location} cannot be pushed to ({why}): check the network and push again"
 
 
 def _client(purpose: str) -> Any:
     with needed(purpose):
         import huggingface_hub
     return huggingface_hub
-
-
-def _reason(error: Exception) -> str:
-    """Returns the first sentence of an error message."""
-    return first_line(error).partition(". ")[0]

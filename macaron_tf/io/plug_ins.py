@@ -146,10 +146,9 @@ def origin_of(import_path: str) -> str | None:
         return str(file) if file else None
     with contextlib.suppress(*_LOOKUP_ERRORS):
         top, *submodules = name.split(".")
-        spec = importlib.util.find_spec(top)
-        for depth in range(len(submodules)):
-            full = ".".join([top, *submodules[: depth + 1]])
-            spec = importlib.machinery.PathFinder.find_spec(full, spec.submodule_search_locations)
+        spec, find = importlib.util.find_spec(top), importlib.machinery.PathFinder.find_spec
+        for submodule in submodules:
+            spec = find(f"{spec.name}.{submodule}", spec.submodule_search_locations)
         return spec.origin
     return None
 

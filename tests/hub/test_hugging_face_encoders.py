@@ -277,7 +277,7 @@ def test_settings_that_a_file_leaves_out_are_those_of_bert_config(tmp_path):
 
 
 def test_missing_and_damaged_files_are_one_sentence(tmp_path):
-    refuses(r"no config\.json", read_hugging_face, tmp_path)
+    refuses(r"cannot read .*/config\.json", read_hugging_face, tmp_path)
     toys.write_bert(tmp_path)
     weights = tmp_path / "model.safetensors"
     for change, reason in (
@@ -355,7 +355,7 @@ def test_missing_files_of_modules_are_named(tmp_path):
     (tmp_path / "more/modules.json").write_text('[{"path": 1}]')
     refuses("each with a path", read_hugging_face, tmp_path / "more")
     (tmp_path / "1_Pooling/config.json").unlink()
-    refuses("1_Pooling is not a .*, .* no config.json", read_hugging_face, tmp_path)
+    refuses("cannot read .*1_Pooling/config.json", read_hugging_face, tmp_path)
 
 
 RELEASED = {  # ModernBERT base's fields before transformers 5

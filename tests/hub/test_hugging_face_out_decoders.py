@@ -10,7 +10,6 @@ from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.decoding import BeamSearchConfig, GenerationConfig, translate_ids
 from macaron_tf.decoding.scoring import padded
 from macaron_tf.decoding.text_generator import SequenceGenerator, TextGenerator
-from macaron_tf.hub import import_encoder_decoder
 from macaron_tf.model import Pretrained
 from macaron_tf.models import CausalClassifier, EncoderConfig
 from macaron_tf.models.segment_memory import TwoStreamModel
@@ -244,11 +243,10 @@ def test_weights_beyond_the_configuration_are_refused(tmp_path):
 
 def test_an_unknown_model_type_is_named(tmp_path):
     """`load` names the types of all its readers."""
-    refuses("lacks the field model_type", import_encoder_decoder, {}, {})
+    (tmp_path / "config.json").write_text("{}")
+    refuses("lacks the field model_type", macaron_tf.load, f"hugging-face:{tmp_path}")
     for model_type in ("mbart", ["t5"]):
-        fields = {"model_type": model_type}
-        refuses("but only t5, bart", import_encoder_decoder, {}, fields)
-        (tmp_path / "config.json").write_text(json.dumps(fields))
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
         reason = "but only distilbert, .*, gpt2, llama, qwen3, .*, xlnet, t5, .* can be used"
         refuses(reason, macaron_tf.load, f"hugging-face:{tmp_path}")
 

@@ -281,7 +281,7 @@ def test_a_preset_is_loaded_as_the_network_that_it_was_made_of(kind, quantized, 
     record = tmp_path / "task/task.json"
     text = record.read_text()
     record.write_text(json.dumps({**json.loads(text), "registered_name": "mine>Task"}))
-    reason = "names the class mine>Task, which is not registered with Keras: import the module"
+    reason = "names an unknown class mine>Task: import its module first"
     refuses(rf"task\.json {reason}", macaron_tf.load, f"keras-hub:{tmp_path / 'task'}")
     record.write_text(text)
     (tmp_path / "task/model.weights.h5").unlink()

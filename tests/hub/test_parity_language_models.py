@@ -199,7 +199,7 @@ def test_the_published_vocabulary_of_gpt2_is_read(shared_data, tmp_path):
     folder = shared_data / "vocabularies/gpt2"
     for ours, theirs in (("vocab.json", "encoder.json"), ("merges.txt", "vocab.bpe")):
         (tmp_path / ours).write_bytes((folder / theirs).read_bytes())
-    vocabulary, _ = read_language_vocabulary(tmp_path, True)
+    vocabulary, _ = read_language_vocabulary(tmp_path)
     assert vocabulary.pieces == 50_257 and vocabulary.size == 50_264
     special = Special(50_257, None, 50_256, 50_256, 50_258, rows=50_257)
     assert vocabulary.special == special

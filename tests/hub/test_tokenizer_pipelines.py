@@ -169,7 +169,7 @@ def variants(base: dict):
 def read(kind: str, directory: pathlib.Path) -> PieceVocabulary:
     if kind in ("word_piece", "unigram"):
         return read_vocabulary(directory)
-    return read_language_vocabulary(directory, kind != "gpt")[0]
+    return read_language_vocabulary(directory)[0]
 
 
 def write(fields: dict, directory: pathlib.Path, **options) -> None:
@@ -239,7 +239,7 @@ def test_each_variant_is_read_right_or_refused(kind, tmp_path, monkeypatch):
 def test_a_difference_is_an_error_with_the_text_and_both_ids(tmp_path, monkeypatch):
     base, _ = base_of("byte_level")
     write(base, tmp_path)
-    vocabulary, starts = read_language_vocabulary(tmp_path, True)
+    vocabulary, starts = read_language_vocabulary(tmp_path)
     assert not starts
     monkeypatch.setattr(type(vocabulary), "tokenize", lambda self, lines: tf.ragged.constant(
         [[7]] * len(lines), tf.int32
@@ -260,7 +260,7 @@ def test_a_template_with_other_tokens_is_refused(tmp_path):
         if is_right:
             assert read_vocabulary(tmp_path).pair_separators == 1
         else:
-            reason = r"has the template \[MASK\] A \[SEP\] B \[SEP\], but"
+            reason = r"has the template \[MASK\] A \[SEP\] B \[SEP\], which"
             refuses(reason, read_vocabulary, tmp_path)
 
 
@@ -283,27 +283,27 @@ def test_a_template_says_whether_texts_begin_with_a_special_token(single, bos, s
         whole.post_processor = processors.TemplateProcessing(single, pair, ids)
     write(json.loads(whole.to_str()), tmp_path, bos_token=bos, eos_token="</s>")
     if starts is None:
-        refuses(r"has the template A </s> B </s>, but", read_language_vocabulary, tmp_path, True)
+        refuses(r"has the template A </s> B </s>, which", read_language_vocabulary, tmp_path)
     else:
-        assert read_language_vocabulary(tmp_path, True)[1] is starts
+        assert read_language_vocabulary(tmp_path)[1] is starts
 
 
 def test_special_tokens_map_names_what_the_config_leaves_out(tmp_path):
     base, _ = base_of("byte_level")
     base["added_tokens"][0]["content"] = "<end>"
     write(base, tmp_path)
-    refuses("has no eos_token, but needs", read_language_vocabulary, tmp_path, True)
+    refuses("has no eos_token, but needs", read_language_vocabulary, tmp_path)
     names = {"bos_token": "<end>", "eos_token": {"content": "<end>"}}
     (tmp_path / "special_tokens_map.json").write_text(json.dumps(names))
-    vocabulary, _ = read_language_vocabulary(tmp_path, True)
+    vocabulary, _ = read_language_vocabulary(tmp_path)
     assert vocabulary.special.end == base["added_tokens"][0]["id"]
 
 
 @pytest.mark.parametrize(
     ("read", "file"),
     [
-        (lambda d: read_language_vocabulary(d, True), "vocab.txt"),
-        (lambda d: read_language_vocabulary(d, True), "spiece.model"),
+        (read_language_vocabulary, "vocab.txt"),
+        (read_language_vocabulary, "spiece.model"),
         (read_t5_vocabulary, "vocab.txt"),
     ],
 )

@@ -13,7 +13,7 @@ import numpy as np
 from experiments.lab.benchmarks.harness import set_threads
 from macaron_tf.decoding import BeamSearchConfig
 from macaron_tf.errors import needed
-from macaron_tf.hub import ModelParts, import_encoder_decoder, read_hugging_face
+from macaron_tf.hub import ModelParts, read_hugging_face
 from macaron_tf.hub.families import FAMILIES
 from macaron_tf.models import EncoderConfig
 from macaron_tf.models.config import EncoderDecoderConfig, StackConfig
@@ -118,8 +118,9 @@ class MarianPeer(HuggingFacePeer):
 
     def as_macaron_tf(self) -> EncoderDecoder:
         """Builds an encoder-decoder of this library with the weights of this Hugging Face model."""
-        state = {name: value.numpy() for name, value in self.model.state_dict().items()}
-        return import_encoder_decoder(state, self.model.config.to_dict()).network
+        with tempfile.TemporaryDirectory() as folder:
+            self.model.save_pretrained(folder)
+            return read_hugging_face(folder).network
 
 
 def _in_ctranslate2(runner_class: type, spec: Any, threads: int, compute_type: str) -> Any:

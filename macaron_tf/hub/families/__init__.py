@@ -1,18 +1,11 @@
-"""Families of models in Hugging Face's format, one file each: names, settings, weights, heads."""
+"""Families of models in Hugging Face's format: names, settings, weights and heads."""
 
-from macaron_tf.hub.families.albert import ALBERT
-from macaron_tf.hub.families.bart import BART
-from macaron_tf.hub.families.bert import BERT
-from macaron_tf.hub.families.distilbert import DISTILBERT
-from macaron_tf.hub.families.electra import ELECTRA
+from macaron_tf.hub.families.bart import BART, MARIAN, PEGASUS
+from macaron_tf.hub.families.bert import ALBERT, BERT, DISTILBERT, ELECTRA, ROBERTA, XLM_ROBERTA
 from macaron_tf.hub.families.gpt import GPT, GPT2
-from macaron_tf.hub.families.llama import LLAMA
+from macaron_tf.hub.families.llama import LLAMA, OLMO2, QWEN3
 from macaron_tf.hub.families.macaron import MACARON
-from macaron_tf.hub.families.marian import MARIAN, PEGASUS
 from macaron_tf.hub.families.modernbert import MODERNBERT
-from macaron_tf.hub.families.olmo2 import OLMO2
-from macaron_tf.hub.families.qwen3 import QWEN3
-from macaron_tf.hub.families.roberta import ROBERTA, XLM_ROBERTA
 from macaron_tf.hub.families.t5 import T5
 from macaron_tf.hub.families.xlm import XLM
 from macaron_tf.hub.families.xlnet import XLNET

@@ -1,33 +1,29 @@
-"""BART, whose encoder and decoder have learned positions."""
+"""BART, whose encoder and decoder have learned positions; MarianMT and Pegasus.
 
-import functools
+MarianMT and Pegasus have sinusoidal positions, and a decoder that starts with padding.
+"""
+
+import dataclasses
 from typing import Any
 
 from macaron_tf.hub.arrays import Raw, Table, transformer_layer
-from macaron_tf.hub.config import ACTIVATIONS, ForeignConfig
+from macaron_tf.hub.config import ACTIVATIONS, ForeignConfig, required
 from macaron_tf.hub.encoder_decoders import STACKS, SequenceFamily
 from macaron_tf.hub.tokenizers.reading import read_vocabulary
 from macaron_tf.models.config import EncoderDecoderConfig
 
 
-def equal_sizes(config: EncoderDecoderConfig) -> dict[str, Any]:
-    """Returns BART's fields for the sizes of the decoder, which equal those of the encoder."""
+def _bart_fields(config: EncoderDecoderConfig) -> dict[str, Any]:
+    """Returns the fields for the sizes of the decoder, which equal those of the encoder."""
     heads, width = config.num_heads, config.feed_forward_dim
     return {"decoder_attention_heads": heads, "decoder_ffn_dim": width}
 
 
-def check_equal_sizes(config: ForeignConfig) -> dict[str, Any]:
-    """Raises a UserError if the encoder and the decoder have different sizes."""
-    for encoder_field, decoder_field in (
-        ("encoder_attention_heads", "decoder_attention_heads"),
-        ("encoder_ffn_dim", "decoder_ffn_dim"),
-        ("vocab_size", "decoder_vocab_size"),
-    ):
-        expected = config.get(encoder_field)
-        actual = config.get(decoder_field, expected)
-        if actual != expected:
-            found = f"{encoder_field}={expected!r} and {decoder_field}={actual!r}"
-            raise config.refusal(found, "equal values")
+def _bart_settings(config: ForeignConfig) -> dict[str, Any]:
+    """Refuses other sizes of the decoder than of the encoder."""
+    heads, width = map(config.get, ("encoder_attention_heads", "encoder_ffn_dim"))
+    sizes = {"decoder_attention_heads": heads, "decoder_ffn_dim": width}
+    config.require({**sizes, "decoder_vocab_size": config.get("vocab_size")})
     return {}
 
 
@@ -58,7 +54,7 @@ def _bart_table() -> Table:
 
 
 # Settings of BART, MarianMT and Pegasus.
-SETTINGS = {
+_SETTINGS = {
     "hidden_dim": ("d_model", None),
     "feed_forward_dim": ("encoder_ffn_dim", None),
     "num_heads": ("encoder_attention_heads", None),
@@ -66,45 +62,80 @@ SETTINGS = {
     "num_decoder_layers": ("decoder_layers", None),
     "activation": ("activation_function", None, ACTIVATIONS),
 }
-POST = {"block": "transformer", "norm": "post", "epsilon": 1e-5}
+_POST = {"block": "transformer", "norm": "post", "epsilon": 1e-5}
 BART = SequenceFamily(
     model_type="bart",
     name="BART",
     catalog="bart_base",
     objective="denoising",
     class_name="BartForConditionalGeneration",
-    read_tokenizer=functools.partial(read_vocabulary, role="sequence"),
+    tokenizer=lambda folder: read_vocabulary(folder.path, role="sequence"),
     starts=True,
     # `save_pretrained` saves a tied array under only one of these names.
     tokens=("shared.weight", "decoder.embed_tokens.weight", "lm_head.weight"),
     table=_bart_table(),
     settings={
-        **SETTINGS,
+        **_SETTINGS,
         "max_length": ("max_position_embeddings", None),
         "embedding_scale": ("scale_embedding", False),
     },
     fixed_settings={
-        **POST,
+        **_POST,
         "positions": "learned",
         "embedding_norm": True,
         "position_offset": 2,  # unused rows at the beginning of the tables
     },
-    derive_settings=check_equal_sizes,
-    derive_fields=equal_sizes,
-    required_fields={
-        "normalize_before": False,
-        "add_final_layer_norm": False,
-        "normalize_embedding": True,
-        "share_encoder_decoder_embeddings": True,
-        "tie_word_embeddings": True,
-    },
-    without_effect=(
-        *("dropout", "attention_dropout", "activation_dropout", "classif_dropout", "init_std"),
-        *("encoder_layerdrop", "decoder_layerdrop", "num_hidden_layers", "extra_pos_embeddings"),
-        *("force_bos_token_to_be_generated", "save_step"),
+    derive_settings=_bart_settings,
+    derive_fields=_bart_fields,
+    required_fields=required(
+        "normalize_embedding share_encoder_decoder_embeddings tie_word_embeddings",
+        "normalize_before add_final_layer_norm",
     ),
     prefix="model.",
     body_prefixes=("encoder.", "decoder."),
     # Copies of the token embeddings, MarianMT's sinusoidal positions, and a bias that may be zero.
     ignored_suffixes=("tokens.weight", "lm_head.weight", "positions.weight", "final_logits_bias"),
+)
+
+
+def _marian_settings(config: ForeignConfig) -> dict[str, Any]:
+    # MarianConfig's default is False, but all MarianMT models scale their embeddings.
+    if not config.get("scale_embedding", False):
+        raise config.refusal("scale_embedding=False", "True")
+    return _bart_settings(config)
+
+
+MARIAN = dataclasses.replace(
+    BART,
+    model_type="marian",
+    name="MarianMT",
+    catalog="transformer_base",
+    objective=None,
+    class_name="MarianMTModel",
+    tokenizer=None,
+    starts=False,
+    starts_with_padding=True,
+    appends_padding=True,
+    # The positions are sinusoidal, but have a limit.
+    settings={**_SETTINGS, "max_length": ("max_position_embeddings", 1024)},
+    fixed_settings={**_POST, "position_layout": "concatenated"},
+    derive_settings=_marian_settings,
+    required_fields={
+        **BART.required_fields,
+        **required("static_position_embeddings scale_embedding", "normalize_embedding"),
+    },
+)
+# Pegasus is MarianMT with pre-norm.
+PEGASUS = dataclasses.replace(
+    MARIAN,
+    model_type="pegasus",
+    name="Pegasus",
+    class_name="PegasusForConditionalGeneration",
+    appends_padding=False,
+    saves_positions=True,
+    fixed_settings={**MARIAN.fixed_settings, "norm": "pre"},
+    required_fields={
+        **MARIAN.required_fields,
+        **required("normalize_before add_final_layer_norm"),
+    },
 )

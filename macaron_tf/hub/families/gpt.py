@@ -3,7 +3,7 @@
 import dataclasses
 
 from macaron_tf.hub.arrays import transformer_layer
-from macaron_tf.hub.config import ACTIVATIONS
+from macaron_tf.hub.config import ACTIVATIONS, required, sizes
 from macaron_tf.hub.heads import text_heads
 from macaron_tf.hub.language_models import CAUSAL, SCORE, LanguageFamily
 from macaron_tf.models.tasks import CausalClassifier
@@ -23,14 +23,11 @@ GPT2 = LanguageFamily(
     tokens=("wte.weight",),
     table={"embeddings/positions": "wpe", "stack/final_norm": "ln_f", **_LAYERS},
     settings={
-        "hidden_dim": ("n_embd", 768),
-        "num_heads": ("n_head", 12),
-        "num_layers": ("n_layer", 12),
+        **sizes(768, 12, 12, fields="n_embd n_head n_layer"),
         "max_length": ("n_positions", 1024),
         "dropout": ("resid_pdrop", 0.1),
         "attention_dropout": ("attn_pdrop", 0.1),
         "epsilon": ("layer_norm_epsilon", 1e-5),
-        "initializer_range": ("initializer_range", 0.02),
         "activation": ("activation_function", "gelu_new", ACTIVATIONS),
     },
     fixed_settings={**CAUSAL, "norm": "pre", "scaled_outputs": True},
@@ -38,13 +35,10 @@ GPT2 = LanguageFamily(
         "feed_forward_dim": config.get("n_inner") or 4 * config.number("n_embd", 768)
     },
     derive_fields=lambda config: {"n_inner": config.feed_forward_dim},
-    required_fields={
-        "scale_attn_weights": True,
-        "scale_attn_by_inverse_layer_idx": False,
-        "add_cross_attention": False,
-        "tie_word_embeddings": True,
-    },
-    without_effect=("predict_special_tokens", "embd_pdrop", "n_ctx", "reorder_and_upcast_attn"),
+    required_fields=required(
+        "scale_attn_weights tie_word_embeddings",
+        "scale_attn_by_inverse_layer_idx add_cross_attention",
+    ),
     prefix="transformer.",
     # The kernel of Conv1D is (inputs, outputs), with queries, keys and values concatenated.
     transpose_kernels=False,
@@ -59,12 +53,10 @@ GPT = dataclasses.replace(
     model_type="openai-gpt",
     name="GPT",
     last_norm="h.{}.ln_2",
-    tokenizer="optional",
     class_prefix="OpenAIGPT",
     tokens=("tokens_embed.weight",),
     table={"embeddings/positions": "positions_embed", **_LAYERS},
     settings={**GPT2.settings, "activation": ("afn", "gelu", _GPT_ACTIVATIONS)},
     fixed_settings={**CAUSAL, "norm": "post"},
     derive_fields=lambda config: {},  # the feed-forward layer is always four times as wide
-    starts=False,
 )

@@ -8,6 +8,7 @@ import importlib.resources
 import re
 from typing import Any
 
+from macaron_tf import models
 from macaron_tf.errors import UserError
 from macaron_tf.hub.arrays import Raw, Table
 from macaron_tf.hub.config import ForeignConfig
@@ -21,28 +22,20 @@ from macaron_tf.layers.feed_forward import FeedForward
 from macaron_tf.layers.mixer import Mixer
 from macaron_tf.layers.rotary import RotaryAttention
 from macaron_tf.layers.swish_rnn import SwishRNN
-from macaron_tf.models.config import EncoderConfig
-from macaron_tf.models.stack import Stack
-from macaron_tf.models.tasks import CausalClassifier
+from macaron_tf.settings import hints_of
 from macaron_tf.tasks.model_parts import ModelParts
 
 _ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "tanh", "sigmoid")
-_SETTINGS = (
-    *("hidden_dim", "feed_forward_dim", "num_heads", "num_layers", "head_dim", "embedding_dim"),
-    *("block", "scheme", "rnn_step_sizes", "rnn_gate", "sharing", "relative_bias"),
-    *("activation", "gated", "use_bias", "scaled", "norm", "norm_type", "epsilon", "affine"),
-    *("num_kv_heads", "qk_norm", "attention_windows", "first_norm"),
-    *("rotary_base", "local_rotary_base", "rotary_dim", "rotary_scaling"),
-    *("positions", "toeplitz", "tiny_attention_dim", "num_segments"),
-    *("embedding_norm", "embedding_scale", "initializer_range"),
-    *("dropout", "attention_dropout", "activation_dropout", "causal"),
+# Settings that the PyTorch file lacks.
+_LEFT_OUT = (
+    *("vocab_size", "pad_id", "position_offset", "num_languages", "summary", "clamp_length"),
+    *("shared_position_biases", "adaptive_cutoffs", "adaptive_divisor"),
+    *("remat", "scaled_outputs", "output_bias"),
 )
 # Dict mapping a setting to its field. transformers treats the name `max_length` as a text
 # generation setting, and then cannot save the model. Version 4 ties by its own field.
-_FIELDS = {
-    **{name: name for name in _SETTINGS},
-    **{"max_length": "max_position_embeddings", "tied": "tie_word_embeddings"},
-}
+_FIELDS = {name: name for name in hints_of(models.EncoderConfig) if name not in _LEFT_OUT}
+_FIELDS |= {"max_length": "max_position_embeddings", "tied": "tie_word_embeddings"}
 _HEADS = (
     *("MaskedLM", "CausalLM", "SequenceClassification", "TokenClassification"),
     *("QuestionAnswering", "MultipleChoice"),
@@ -51,7 +44,7 @@ _CLASSES = {"AutoConfig": "Config", "AutoModel": "Model"}
 _CLASSES |= {f"AutoModelFor{head}": f"For{head}" for head in _HEADS}
 
 
-def _sizes(mixer: Mixer, config: EncoderConfig) -> dict[str, Any]:
+def _sizes(mixer: Mixer, config: models.EncoderConfig) -> dict[str, Any]:
     """Returns the fields of a sub-layer that depend on its mixer."""
     if isinstance(mixer, MultiHeadAttention):
         rotary = {"rotary_base": mixer.rotary_base} if isinstance(mixer, RotaryAttention) else {}
@@ -69,7 +62,7 @@ def _sizes(mixer: Mixer, config: EncoderConfig) -> dict[str, Any]:
     }
 
 
-def _code() -> dict[str, bytes]:
+def code() -> dict[str, bytes]:
     """Returns a dict mapping the name of the PyTorch file to its contents."""
     file = importlib.resources.files("macaron_tf.hub") / "remote" / "modeling_macaron.py"
     return {file.name: file.read_bytes()}
@@ -81,14 +74,14 @@ def _settings(config: ForeignConfig) -> dict[str, Any]:
     settings = {name: value for name, value in values.items() if value is not None}
     layers = config.get("layers")
     if layers and layers != _layers(
-        EncoderConfig(**{"vocab_size": 8, **settings}, trust_code=False)
+        models.EncoderConfig(**{"vocab_size": 8, **settings}, trust_code=False)
     ):
         found = f"{config.where} has layers that do not follow from its other fields"
         raise UserError(f"{found}: correct the fields, for example block or scheme")
     return settings
 
 
-def _fields(config: EncoderConfig) -> dict[str, Any]:
+def _fields(config: models.EncoderConfig) -> dict[str, Any]:
     """Converts an `EncoderConfig` to the fields of `config.json`.
 
     If the PyTorch file does not support the value of a setting, the result omits its field.
@@ -113,12 +106,12 @@ def _fields(config: EncoderConfig) -> dict[str, Any]:
     return {**fields, "layers": layers, "auto_map": auto_map}
 
 
-def _layers(config: EncoderConfig) -> list[list[dict[str, Any]]]:
+def _layers(config: models.EncoderConfig) -> list[list[dict[str, Any]]]:
     """Builds the field `layers` of `config.json`, which lists the sub-layers of each layer.
 
     `MacaronConfig` in the PyTorch file documents the fields of a sub-layer.
     """
-    stack = Stack(config, config.num_layers, sharing=config.sharing)
+    stack = models.Stack(config, config.num_layers, sharing=config.sharing)
     names: dict[int, str] = {}  # from `id` of a mixer or norm to its name; both may be shared
     layers: list[list[dict[str, Any]]] = []
     num_biased = 0
@@ -171,14 +164,11 @@ _TABLE: Table = {
 _NAMES: dict[str, Any] = {
     "model_type": "macaron",
     "name": "Macaron",
-    "class_prefix": "Macaron",
     "prefix": "macaron.",
     "body_prefixes": ("embeddings.", "projection.", "stack."),
     "tokens": ("embeddings.tokens.weight",),
-    "code": _code,
     "derive_settings": _settings,
     "derive_fields": _fields,
-    "without_effect": ("output_bias", "pooler_activation"),  # or read with the head
 }
 _HEAD = {"head/dense": "head.dense"}
 MACARON_LANGUAGE = LanguageFamily(
@@ -186,13 +176,12 @@ MACARON_LANGUAGE = LanguageFamily(
     catalog="gpt2_base",
     last_norm="",
     language_class="ForCausalLM",
-    tokenizer="optional",
     table={**_TABLE, "embeddings/positions/table": Raw("embeddings.positions.weight")},
     output_kernel="language_head.output_table.weight",
     bias="language_head.bias",
     fixed_settings={"output_bias": True},
     required_fields={"causal": True},
-    tasks=text_heads(_HEAD, (CausalClassifier,)),
+    tasks=text_heads(_HEAD, (models.CausalClassifier,)),
 )
 
 
@@ -200,7 +189,7 @@ class _MacaronFamily(EncoderFamily):
     """Rules for all networks with blocks of macaron_tf, which have the same `model_type`."""
 
     def read(self, folder: ModelFolder) -> ModelParts:
-        suffix = folder.config.architecture.removeprefix(self.class_prefix)
+        suffix = folder.config.architecture.removeprefix(self.class_name(""))
         is_classifier = suffix == "ForSequenceClassification" and folder.config.get("causal")
         if is_classifier or suffix == MACARON_LANGUAGE.language_class:
             return MACARON_LANGUAGE.read(folder)

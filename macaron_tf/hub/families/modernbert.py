@@ -6,10 +6,12 @@ from macaron_tf.hub.arrays import transformer_layer
 from macaron_tf.hub.config import (
     ACTIVATIONS,
     ForeignConfig,
+    parts_of,
+    required,
     rotary_fields,
     rotary_settings,
     shortest_period,
-    usual_sizes,
+    sizes,
 )
 from macaron_tf.hub.encoders import EncoderFamily, head_table
 from macaron_tf.hub.families.bert import LINEAR
@@ -87,30 +89,20 @@ MODERNBERT = EncoderFamily(
     bias=("decoder.bias",),
     head_options={"activation": "gelu"},
     settings={
-        **usual_sizes(768, 1152, 12, 22, 8192),
+        **sizes(768, 12, 22, 1152, 8192),
         "attention_dropout": ("attention_dropout", 0.0),
         "activation_dropout": ("mlp_dropout", 0.0),
         "epsilon": ("norm_eps", 1e-5),
         "activation": ("hidden_activation", "gelu", ACTIVATIONS),
     },
-    fixed_settings={
-        **{"num_segments": 0, "dropout": 0.0, "positions": "rotary", "use_bias": False},
-        **{"norm": "pre", "norm_type": "unbiased", "first_norm": False, "gated": True},
-        "scaled_outputs": True,
-    },
+    fixed_settings=parts_of("modern_bert_base"),
     derive_settings=_modern_settings,
     derive_fields=_modern_fields,
-    required_fields={
-        **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), False),
-        **{"decoder_bias": True, "classifier_activation": "gelu", "tie_word_embeddings": True},
-        "rope_scaling": None,  # the scaling of each type of layer is in `rope_parameters`
-    },
-    without_effect=(
-        *("layer_norm_eps", "position_embedding_type", "embedding_dropout"),
-        *("initializer_cutoff_factor", "deterministic_flash_attn"),
-        *("sparse_prediction", "sparse_pred_ignore_index", "reference_compile"),
-        *("repad_logits_with_grad", "global_attn_every_n_layers"),
-        *("global_rope_theta", "local_rope_theta"),  # read if `rope_parameters` lacks them
+    required_fields=required(
+        "decoder_bias tie_word_embeddings",
+        "attention_bias mlp_bias norm_bias classifier_bias",
+        classifier_activation="gelu",
+        rope_scaling=None,  # the scaling of each type of layer is in `rope_parameters`
     ),
     padding_id=50_283,
 )

@@ -3,7 +3,7 @@
 from typing import Any
 
 from macaron_tf.hub.arrays import Table, transformer_layer
-from macaron_tf.hub.config import ForeignConfig
+from macaron_tf.hub.config import ForeignConfig, parts_of
 from macaron_tf.hub.encoder_decoders import STACKS, SequenceFamily
 from macaron_tf.hub.tokenizers.sentencepiece import read_t5_vocabulary
 from macaron_tf.models.config import EncoderDecoderConfig
@@ -24,6 +24,7 @@ def _t5_settings(config: ForeignConfig) -> dict[str, Any]:
         "num_decoder_layers": config.number("num_decoder_layers" if has_field else "num_layers"),
         "gated": gated,
         "scaled_logits": bool(is_scaled),
+        "tied": config.get("tie_word_embeddings", True),
     }
 
 
@@ -71,7 +72,7 @@ T5 = SequenceFamily(
     catalog="t5_small",
     objective="span_corruption",
     class_name="T5ForConditionalGeneration",
-    read_tokenizer=read_t5_vocabulary,
+    tokenizer=lambda folder: read_t5_vocabulary(folder.path),
     tokens=("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"),
     table=_table(gated=False),
     gated_table=_table(gated=True),
@@ -84,24 +85,13 @@ T5 = SequenceFamily(
         "head_dim": ("d_kv", None),
         "activation": ("feed_forward_proj", "relu", _FEED_FORWARDS),
     },
-    fixed_settings={
-        "block": "transformer",
-        "norm": "pre",
-        "norm_type": "rms",
-        "positions": "none",
-        "relative_bias": "shared",
-        "use_bias": False,
-        "scaled": False,
-        "embedding_scale": False,
-        "initializer": "lecun_normal",
-    },
+    fixed_settings=parts_of("t5_small"),
     derive_settings=_t5_settings,
     derive_fields=_t5_fields,
     required_fields={
         "relative_attention_num_buckets": 32,
         "relative_attention_max_distance": 128,
     },
-    without_effect=("dropout_rate", "initializer_factor", "n_positions"),
     output_kernel="lm_head.weight",
     body_prefixes=("encoder.", "decoder."),
     # Copies of the token embeddings, and weights that transformers ignores, too.

@@ -5,14 +5,13 @@ from typing import Any
 
 from macaron_tf.errors import UserError
 from macaron_tf.hub.arrays import Raw, transformer_layer
-from macaron_tf.hub.config import ForeignConfig
+from macaron_tf.hub.config import ForeignConfig, required, sizes
 from macaron_tf.hub.encoders import EncoderFamily
 from macaron_tf.hub.family import ModelFolder
 from macaron_tf.hub.heads import TaskHead, token_heads
-from macaron_tf.hub.tokenizers.reading import read_xlm_vocabulary, refuse_lower_case
+from macaron_tf.hub.tokenizers.reading import read_xlm_vocabulary
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.tasks.model_parts import ModelParts
-from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.byte_pairs import MosesPairVocabulary
 
 
@@ -31,29 +30,23 @@ def _xlm_fields(config: EncoderConfig) -> dict:
     return {"n_langs": max(languages, 1), "use_lang_emb": languages > 0}
 
 
-class XlmFamily(EncoderFamily):
-    """Rules for XLM. The folder of an XLM may lack the tokenizer's files."""
+def _languages(config: ForeignConfig) -> tuple[str, ...]:
+    """Returns the languages in the order of their ids. There may be none."""
+    language_ids, count = config.get("lang2id") or {}, config.number("n_langs", 1)
+    # Compared as text, because values of a damaged file may have any type.
+    ids = map(repr, language_ids.values()) if isinstance(language_ids, dict) else ()
+    if language_ids and sorted(ids) != sorted(map(repr, range(count))):
+        found = f"{config.where} has n_langs={count} and lang2id={language_ids!r:.60}"
+        raise UserError(f"{found}, but lang2id must number all languages from 0: correct it")
+    return tuple(sorted(language_ids, key=language_ids.get))
 
-    def languages(self, config: ForeignConfig) -> tuple[str, ...]:
-        """Returns the languages in the order of their ids. There may be none."""
-        language_ids, count = config.get("lang2id") or {}, config.number("n_langs", 1)
-        # Compared as text, because values of a damaged file may have any type.
-        ids = map(repr, language_ids.values()) if isinstance(language_ids, dict) else ()
-        if language_ids and sorted(ids) != sorted(map(repr, range(count))):
-            found = f"{config.where} has n_langs={count} and lang2id={language_ids!r:.60}"
-            raise UserError(f"{found}, but lang2id must number all languages from 0: correct it")
-        return tuple(sorted(language_ids, key=language_ids.get))
+
+class XlmFamily(EncoderFamily):
+    """Rules for XLM, which has embeddings of languages."""
 
     def read(self, folder: ModelFolder) -> ModelParts:
-        languages = self.languages(folder.config)
-        model = super().read(folder)
+        languages, model = _languages(folder.config), super().read(folder)
         return dataclasses.replace(model, languages=languages if model.config.num_languages else ())
-
-    def read_vocabulary(self, folder: ModelFolder) -> PieceVocabulary | None:
-        if not folder.has("vocab.json"):
-            return None
-        refuse_lower_case(folder.lower_case, folder.path)
-        return read_xlm_vocabulary(folder.path, self.languages(folder.config))
 
     def _written_config(self, model: ModelParts, head: TaskHead, rows: int) -> dict[str, Any]:
         fields = {**super()._written_config(model, head, rows), "pad_index": model.special.pad}
@@ -67,6 +60,8 @@ XLM = XlmFamily(
     model_type="xlm",
     name="XLM",
     class_prefix="XLM",
+    tokenizer=lambda folder: read_xlm_vocabulary(folder.path, _languages(folder.config)),
+    tokenizer_files=("vocab.json",),
     vocabulary_class=MosesPairVocabulary,
     masked_class_suffix="WithLMHeadModel",
     prefix="transformer.",
@@ -87,9 +82,7 @@ XLM = XlmFamily(
     head_options={"transform": False},
     positions="position_embeddings.weight",
     settings={
-        "hidden_dim": ("emb_dim", 2048),
-        "num_heads": ("n_heads", 16),
-        "num_layers": ("n_layers", 12),
+        **sizes(2048, 16, 12, fields="emb_dim n_heads n_layers"),
         "max_length": ("max_position_embeddings", 512),
         "dropout": ("dropout", 0.1),
         "attention_dropout": ("attention_dropout", 0.1),
@@ -101,16 +94,6 @@ XLM = XlmFamily(
     derive_settings=_xlm_settings,
     derive_fields=_xlm_fields,
     tasks=token_heads(reader_class="ForQuestionAnsweringSimple"),
-    required_fields={
-        "causal": False,
-        "asm": False,
-        "is_encoder": True,
-        "tie_word_embeddings": True,
-    },
-    without_effect=(
-        *("sinusoidal_embeddings", "embed_init_std", "lang_id", "id2lang", "share_inout_emb"),
-        *("pad_index", "unk_index", "mask_index", "bos_index", "eos_index", "n_words"),
-        *("max_vocab", "min_count"),
-    ),
+    required_fields=required("is_encoder tie_word_embeddings", "causal asm"),
     padding_id=2,
 )

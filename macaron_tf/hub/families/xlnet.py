@@ -7,17 +7,14 @@ from typing import Any
 import keras
 import numpy as np
 
-from macaron_tf.hub.arrays import Arrays, Raw, Table, assign_weights, padded_rows
-from macaron_tf.hub.config import ACTIVATIONS
+from macaron_tf.hub.arrays import Arrays, Raw, Table, assign_weights, layer_state, padded_rows
+from macaron_tf.hub.config import ACTIVATIONS, required, sizes
 from macaron_tf.hub.encoders import EncoderFamily
-from macaron_tf.hub.family import ModelFolder, build_model
+from macaron_tf.hub.family import HuggingFaceFolder, ModelFolder, build_model, kept_rows
 from macaron_tf.hub.heads import HEADED, TaskHead, text_heads, token_heads
-from macaron_tf.hub.tokenizers.reading import read_vocabulary, refuse_lower_case
 from macaron_tf.hub.tokenizers.writing import refuse_moses, tokenizer_files
-from macaron_tf.hub.writing import HuggingFaceFolder, kept_rows, layer_state
 from macaron_tf.models.segment_memory import TwoStreamModel
 from macaron_tf.tasks.model_parts import ModelParts
-from macaron_tf.text import PieceVocabulary
 
 _XLNET_SUMMARY = "sequence_summary.summary"  # the counterpart of BERT's pooler
 
@@ -60,6 +57,7 @@ class XlnetFamily(EncoderFamily):
     """
 
     networks = (TwoStreamModel, *HEADED)
+    tokenizer_files: tuple[str, ...] = ("spiece.model", "tokenizer.json")
     memory_length: int = 384
 
     def read(self, folder: ModelFolder) -> ModelParts:
@@ -68,7 +66,6 @@ class XlnetFamily(EncoderFamily):
         If there is neither head, the result has a language-model head with random weights.
         """
         config = folder.config
-        refuse_lower_case(folder.lower_case, folder.path)
         table = {**self.table}
         if config.get("summary_type", "last") != "last":  # a pooler reads the last position
             del table["pooler/dense"]
@@ -78,10 +75,6 @@ class XlnetFamily(EncoderFamily):
         if type(model.network) in self.tasks and config.get("summary_type") != "first":
             config.require({"summary_type": "last"})
         return model
-
-    def read_vocabulary(self, folder: ModelFolder) -> PieceVocabulary | None:
-        has_tokenizer = folder.has("spiece.model", "tokenizer.json")
-        return read_vocabulary(folder.path) if has_tokenizer else None
 
     def pretraining_network(
         self, arrays: Arrays, settings: Mapping[str, Any], table: Table
@@ -127,7 +120,7 @@ class XlnetFamily(EncoderFamily):
             return self.tasks[type(model.network)]
         return _LANGUAGE if model.has_masked_language or model.recipe else _BARE
 
-    def tokenizer_files(self, model: ModelParts) -> dict[str, bytes]:
+    def written_tokenizer(self, model: ModelParts) -> dict[str, bytes]:
         refuse_moses(model.vocabulary)
         # Hugging Face's XLNet classifiers read the last position, so padding is on the left.
         return tokenizer_files(model.vocabulary, padding_side="left")
@@ -154,15 +147,11 @@ XLNET = XlnetFamily(
     padding_id=5,
     checks_padding=True,
     settings={
-        "hidden_dim": ("d_model", 1024),
-        "feed_forward_dim": ("d_inner", 4096),
-        "num_heads": ("n_head", 16),
-        "num_layers": ("n_layer", 24),
+        **sizes(1024, 16, 24, 4096, fields="d_model n_head n_layer d_inner"),
         "dropout": ("dropout", 0.1),
         "attention_dropout": ("dropout", 0.1),
         "activation_dropout": ("dropout", 0.1),
         "epsilon": ("layer_norm_eps", 1e-12),
-        "initializer_range": ("initializer_range", 0.02),
         "activation": ("ff_activation", "gelu", ACTIVATIONS),
     },
     fixed_settings={"positions": "transformer_xl", "embedding_norm": False},
@@ -174,15 +163,9 @@ XLNET = XlnetFamily(
         "clamp_len": config.clamp_length or -1,
         "summary_type": config.summary,
     },
-    required_fields={
-        "attn_type": "bi",
-        "bi_data": False,
-        "same_length": False,
-        "untie_r": True,
-        "tie_word_embeddings": True,
-        "summary_use_proj": True,
-    },
-    without_effect=("d_head", "reuse_len", "use_mems_eval", "use_mems_train"),
+    required_fields=required(
+        "untie_r tie_word_embeddings summary_use_proj", "bi_data same_length", attn_type="bi"
+    ),
     prefix="transformer.",
     body_prefixes=("layer.",),
     tasks={

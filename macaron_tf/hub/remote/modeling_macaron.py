@@ -110,11 +110,10 @@ class Embeddings(nn.Module):
         self.scale = width**0.5 if config.embedding_scale else 1.0
         self.sinusoidal = config.positions == "sinusoidal"
         self.tokens = nn.Embedding(config.vocab_size, width)
-        self.positions = self.segments = None
-        if config.positions == "learned":
-            self.positions = nn.Embedding(config.max_position_embeddings, width)
-        if config.num_segments:
-            self.segments = nn.Embedding(config.num_segments, width)
+        length = config.max_position_embeddings
+        self.positions = nn.Embedding(length, width) if config.positions == "learned" else None
+        count = config.num_segments
+        self.segments = nn.Embedding(count, width) if count else None
         self.norm = layer_norm(config, width) if config.embedding_norm else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
 
@@ -225,11 +224,11 @@ class Attention(nn.Module):
         self.window, self.rotary_base = settings.get("window", 0), settings.get("rotary_base")
         self.dropout = config.attention_dropout
         use_bias = config.use_bias or self.is_tiny
+        self.widths = {"query": width, "key_value": 2 * kv_width}
         if self.kv_heads == self.heads:
-            self.query_key_value = nn.Linear(config.hidden_dim, 3 * width, bias=use_bias)
-        else:
-            self.query = nn.Linear(config.hidden_dim, width, bias=use_bias)
-            self.key_value = nn.Linear(config.hidden_dim, 2 * kv_width, bias=use_bias)
+            self.widths = {"query_key_value": 3 * width}
+        for name, output_width in self.widths.items():
+            self.add_module(name, nn.Linear(config.hidden_dim, output_width, bias=use_bias))
         self.output = nn.Linear(width, output_dim or config.hidden_dim, bias=use_bias)
         self.qk_norm = "none" if self.is_tiny else config.qk_norm
         if self.qk_norm != "none":
@@ -237,10 +236,7 @@ class Attention(nn.Module):
             self.query_scale, self.key_scale = (nn.Parameter(torch.ones(n)) for n in scales)
 
     def forward(self, x, context, bias=None):
-        if self.kv_heads == self.heads:
-            qkv = self.query_key_value(x)
-        else:
-            qkv = torch.cat([self.query(x), self.key_value(x)], dim=-1)
+        qkv = torch.cat([self.get_submodule(name)(x) for name in self.widths], dim=-1)
         qkv = qkv.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # (B, H + 2 K, L, d)
         query, key, value = qkv.split([self.heads, self.kv_heads, self.kv_heads], dim=1)
         if self.qk_norm != "none":
@@ -256,11 +252,9 @@ class Attention(nn.Module):
         if self.kv_heads < self.heads:  # (B, K, S, d) -> (B, H, S, d)
             groups = self.heads // self.kv_heads
             key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
-        y = functional.scaled_dot_product_attention(
-            *(query, key, value, scores.expand(-1, -1, x.shape[1], -1)),
-            self.dropout if self.training else 0.0,
-            scale=self.scale,
-        )
+        scores, dropout = scores.expand(-1, -1, x.shape[1], -1), self.dropout * self.training
+        attend = functional.scaled_dot_product_attention
+        y = attend(query, key, value, scores, dropout, scale=self.scale)
         return self.output(y.transpose(1, 2).flatten(2))
 
     def normalize(self, x, scale):
@@ -336,11 +330,9 @@ class SwishRNN(nn.Module):
 
     def recurrence(self, x, context):
         alpha, beta, length = self.alpha.float(), self.beta.float(), x.shape[1]
-        slot, past = next(context.slots), None
-        if context.cache is not None and slot < len(context.cache.layers):
-            past = context.cache.layers[
-                slot
-            ].keys  # (B, 1, k, R), or `None` before the first update
+        slot, layers = next(context.slots), context.cache.layers if context.cache else []
+        # (B, 1, k, R), or `None` before the first update.
+        past = layers[slot].keys if slot < len(layers) else None
         past = x[:, :0] if past is None else past[:, 0]
         c = functional.pad(past, (0, 0, self.distance, 0))[:, -self.distance :]  # (B, k, R)
         padding = -length % self.distance
@@ -376,8 +368,9 @@ class Gating(nn.Module):
         u, v = z.chunk(2, dim=-1)  # each (B, L, F / 2)
         v = self.norm(v).masked_fill(~mask[..., None], 0.0)
         length, indices = v.shape[1], torch.arange(v.shape[1], device=v.device)
-        kernel = self.kernel[:length, :length] if self.kernel.ndim == 2 else None
-        if kernel is None:  # W[t, s] = self.kernel[max_position_embeddings - 1 + s - t]
+        if self.kernel.ndim == 2:
+            kernel = self.kernel[:length, :length]
+        else:  # W[t, s] = self.kernel[max_position_embeddings - 1 + s - t]
             kernel = self.kernel[len(self.bias) - 1 + indices - indices[:, None]]
         gate = kernel @ v + self.bias[:length, None]
         return u * (gate if addition is None else gate + addition)
@@ -396,9 +389,8 @@ class GatedMLP(nn.Module):
         self.inner = nn.Linear(config.hidden_dim, inner)
         self.outer = nn.Linear(inner // 2, config.hidden_dim)
         self.gating = Gating(config, inner // 2)
-        self.tiny_attention = None
-        if attention_dim:
-            self.tiny_attention = Attention(config, settings, 1, attention_dim, inner // 2)
+        sizes = (1, attention_dim, inner // 2)
+        self.tiny_attention = Attention(config, settings, *sizes) if attention_dim else None
         self.dropout = nn.Dropout(config.activation_dropout)
 
     def forward(self, x, context, bias=None):
@@ -470,9 +462,9 @@ class Stack(nn.Module):
         for settings in itertools.chain.from_iterable(config.layers):
             block, name = settings["name"].split(".")
             if block not in self._modules:
-                self.add_module(block, nn.Module())
-            if name not in self._modules[block]._modules:
-                self._modules[block].add_module(name, SubLayer(config, settings))
+                self.add_module(block, nn.ModuleDict())
+            if name not in self._modules[block]:
+                self._modules[block][name] = SubLayer(config, settings)
             if settings.get("bias") and settings["bias"] not in self._modules:
                 self.add_module(settings["bias"], RelativeBias(config))
         self.is_post_norm = config.norm == "post"
@@ -536,8 +528,8 @@ class MacaronModel(MacaronPreTrainedModel):
             if settings["mixer"] == "feed_forward":
                 continue
             # `DynamicSlidingWindowLayer` keeps one position less, as the window includes the query.
-            window = settings.get("window", 0)
-            window = settings["distance"] + 1 if settings["mixer"] == "swish_rnn" else window
+            is_recurrent = settings["mixer"] == "swish_rnn"
+            window = settings["distance"] + 1 if is_recurrent else settings.get("window", 0)
             for _ in SOLVERS[settings["solver"]]:
                 layers.append(DynamicSlidingWindowLayer(window) if window else DynamicLayer())
         return Cache(layers)
@@ -610,9 +602,8 @@ class NextTokenHead(nn.Module):
         super().__init__()
         width = config.embedding_dim or config.hidden_dim
         self.projection = projection(config.hidden_dim, width, bias=False)
-        self.output_table = None
-        if not config.tie_word_embeddings:
-            self.output_table = nn.Linear(width, config.vocab_size, bias=False)
+        tied, size = config.tie_word_embeddings, config.vocab_size
+        self.output_table = None if tied else nn.Linear(width, size, bias=False)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size)) if config.output_bias else None
 
     def forward(self, x, table):

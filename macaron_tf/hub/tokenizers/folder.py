@@ -10,7 +10,7 @@ from typing import Any
 from macaron_tf.errors import UserError
 from macaron_tf.hub.tokenizers import parts
 from macaron_tf.hub.tokenizers.parts import take
-from macaron_tf.io.paths import read_json, refuse_damage
+from macaron_tf.io.paths import read_bytes, read_json, refuse_damage
 from macaron_tf.special import Special
 
 # Candidate names of the special tokens, in the order of macaron_tf's ids. XLNet's names come first,
@@ -179,8 +179,7 @@ class Tokenizer:
 
         Without such a step, it says that a step of this kind is missing unless `is_found`.
         """
-        missing = [] if is_found else [{"type": None}]
-        for step in steps or missing:
+        for step in steps or ([] if is_found else [{"type": None}]):
             values = [f"{name}={value!s:.40}" for name, value in step.items() if name != "type"]
             fields = f" ({', '.join(values)})" if values else ""
             raise self.refusal(f"the {kind} {step.get('type')}{fields}")
@@ -218,20 +217,15 @@ class Tokenizer:
             names: names of [CLS], [SEP] and [MASK].
             cls_last: whether the row of an encoder ends with [CLS].
         """
-        if self.frame is None:
-            return
-        before, between, after = self.frame
+        before, between, after = self.frame or ([], [], [])
         start, end, mask = names
-        allowed = {
-            "encoder": (([],), ([end, start],)) if cls_last else (([start],), ([end],)),
-            "sequence": (([], [start]), ([end],)),
-            "language": (([], [start]), ([], [mask])),
-        }[role]
-        is_known = before in allowed[0] and after in allowed[1]
-        if not is_known or (role == "encoder" and {*between} != {end}):
-            found = f"has the template {' '.join([*before, 'A', *between, 'B', *after])}"
-            only = "special tokens in other places cannot be read: give another model"
-            raise UserError(f"{self.directory / 'tokenizer.json'} {found}, but {only}")
+        starts, ends = ([], [start]), {"sequence": ([end],), "language": ([], [mask])}.get(role, ())
+        if role == "encoder":
+            starts, ends = ([[]], [[end, start]]) if cls_last else ([[start]], [[end]])
+        is_known = before in starts and after in ends
+        if self.frame and not (is_known and (role != "encoder" or {*between} == {end})):
+            found = [*before, "A", *between, "B", *after]
+            raise self.refusal(f"the template {' '.join(found)}")
 
     def token(self, field: str) -> str | None:
         """Returns the name of the special token in a field such as "cls_token", or `None`.
@@ -287,18 +281,13 @@ class Tokenizer:
             `"left right"`.
         """
         is_whole, file = self.file is None or "vocab" in self.model, self.directory / "merges.txt"
-        if not is_whole and not file.is_file():
-            raise UserError(f"{self.directory} has {self.file.name}, but no merges.txt: {MEND}")
         with refuse_damage(self.directory / "tokenizer.json" if is_whole else self.file, MEND):
             token_ids = self.model["vocab"] if is_whole else read_json(self.file)
             token_ids = self.added | {name: operator.index(n) for name, n in token_ids.items()}
-            if is_whole:
-                # In early files, a merge is the string "left right". In later files, it is a list.
-                merges = [m if isinstance(m, str) else " ".join(m) for m in self.model["merges"]]
-                return token_ids, merges
-        with refuse_damage(file, MEND):
-            lines = (line.removesuffix("\r") for line in file.read_text("utf-8").split("\n"))
-            return token_ids, [n for n in lines if n and not n.startswith("#version")]
+            # In early files, a merge is the string "left right". In later files, it is a list.
+            merges = self.model["merges"] if is_whole else read_bytes(file).decode().split("\n")
+            merges = [m.removesuffix("\r") if isinstance(m, str) else " ".join(m) for m in merges]
+        return token_ids, [m for m in merges if is_whole or (m and not m.startswith("#version"))]
 
     def byte_pairs(self) -> tuple[dict[str, int], list[str], dict[str, Any]]:
         """Reads a byte-level BPE tokenizer.

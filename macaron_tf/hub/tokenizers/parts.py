@@ -19,8 +19,11 @@ SPLITS = {
 
 def split(pattern: str) -> dict[str, Any]:
     """Builds the pre-tokenizer of `tokenizer.json` that splits text by a pattern in `SPLITS`."""
-    regex = {"Regex": SPLITS[pattern]}
-    return {"type": "Split", "pattern": regex, "behavior": "Isolated", "invert": False}
+    return _split({"Regex": SPLITS[pattern]}, "Isolated")
+
+
+def _split(pattern: Mapping[str, str], behavior: str) -> dict[str, Any]:
+    return {"type": "Split", "pattern": pattern, "behavior": behavior, "invert": False}
 
 
 def replacement(pattern: str, content: str, pattern_type: str = "String") -> dict[str, Any]:
@@ -75,12 +78,7 @@ WHITE_SPACE = {"type": "WhitespaceSplit"}
 LEFT_SPACES = {True: r"[\x{85}\x{1680}]", False: r"[\s\v\x{85}\pZ]"}
 PREPEND = {"type": "Prepend", "prepend": WORD_START}
 SPACES = replacement(" ", WORD_START)
-SPLIT_SPACES = {
-    "type": "Split",
-    "pattern": {"String": " "},
-    "behavior": "MergedWithPrevious",
-    "invert": False,
-}
+SPLIT_SPACES = _split({"String": " "}, "MergedWithPrevious")
 # Options of `tokenizer_config.json` that replace those of a step, as in transformers.
 OVERRIDES = {
     "BertNormalizer": {

@@ -61,8 +61,7 @@ def finish(vocabulary: _AnyVocabulary, tokenizer: Tokenizer) -> _AnyVocabulary:
         is_stripped = normalized == normalized.strip()
         if is_stripped and (not normalized or name != name.strip()):
             why = f"adds the token {name!r}, but normalization leaves only {normalized!r}"
-            mend = "set normalized to false for the token in tokenizer.json"
-            raise UserError(f"{tokenizer.directory} {why}: {mend}")
+            raise UserError(f"{tokenizer.directory} {why}: set normalized to false for the token")
     _prove(vocabulary, tokenizer)
     return vocabulary
 

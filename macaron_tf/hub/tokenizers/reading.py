@@ -5,15 +5,16 @@ import os
 import pathlib
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from macaron_tf.errors import UserError
-from macaron_tf.hub.config import ForeignConfig, check_files
+from macaron_tf.hub.config import ForeignConfig
 from macaron_tf.hub.tokenizers import parts
 from macaron_tf.hub.tokenizers.folder import MEND, SENTINEL, SPECIAL, Tokenizer, special_of
 from macaron_tf.hub.tokenizers.proof import finish
 from macaron_tf.hub.tokenizers.sentencepiece import read_llama, read_sentencepiece
 from macaron_tf.io.paths import read_json, refuse_damage
-from macaron_tf.special import SPECIAL_PIECES, Special
+from macaron_tf.special import SPECIAL_PIECES
 from macaron_tf.text import PieceVocabulary, TokenizerJsonVocabulary, WordPieceVocabulary
 from macaron_tf.text.byte_pairs import (
     WORD_END,
@@ -73,8 +74,6 @@ def read_vocabulary(
     # Early WordPiece files lack the type. A SentencePiece model may be a BPE.
     if model_type != "Unigram":
         model_type = tokenizer.model.get("type") or model_type
-    if model_type in ("BPE", "Unigram"):
-        refuse_lower_case(lower_case, directory)
     if model_type == "BPE":
         token_ids, merges, options = tokenizer.byte_pairs()
         names = tokenizer.special_tokens(tokenizer.all_added | token_ids)
@@ -83,20 +82,21 @@ def read_vocabulary(
         # RoBERTa separates two texts by two tokens. Other byte-level BPE models read single texts.
         options["pair_separators"] = tokenizer.separators(2 if "<s>" in names else 1)
         options["mask_takes_space"] = tokenizer.takes_space(names[4])
-        units, special = _units(tokenizer, token_ids, [token_ids[name] for name in names])
-        return finish(BytePairVocabulary(units, merges, special=special, **options), tokenizer)
+        ids = [token_ids[name] for name in names]
+        return _pairs(BytePairVocabulary, tokenizer, (token_ids, merges), ids, **options)
     if model_type == "Unigram":
         return read_sentencepiece(tokenizer, role)
     tokenizer.check_frame(role, SPECIAL_PIECES[2:])
     return _read_wordpiece(tokenizer, lower_case)
 
 
-def _units(
-    tokenizer: Tokenizer, token_ids: Mapping[str, int], ids: Sequence[int | None]
-) -> tuple[tuple[str, ...], Special]:
-    """Returns the pieces of a BPE in order, and its special tokens (see `special_of`)."""
-    units = _in_id_order(token_ids, tokenizer.directory)
-    return units, special_of(ids, len(units))
+def _pairs(
+    kind: Any, tokenizer: Tokenizer, pairs: tuple[Mapping, Sequence], ids: Sequence, **options
+) -> Any:
+    """Builds a BPE vocabulary of pieces and merges, with special tokens of these `ids`."""
+    units = _in_id_order(pairs[0], tokenizer.directory)
+    vocabulary = kind(units, pairs[1], special=special_of(ids, len(units)), **options)
+    return finish(vocabulary, tokenizer)
 
 
 def _read_gpt2(tokenizer: Tokenizer) -> BytePairVocabulary:
@@ -114,8 +114,7 @@ def _read_gpt2(tokenizer: Tokenizer) -> BytePairVocabulary:
     ends = token_ids[start if start in token_ids else end], token_ids[end]
     pad = token_ids.get(padding)
     ids = [None if pad in ends else pad, None, *ends, None]
-    units, special = _units(tokenizer, token_ids, ids)
-    return finish(BytePairVocabulary(units, merges, special=special, **options), tokenizer)
+    return _pairs(BytePairVocabulary, tokenizer, (token_ids, merges), ids, **options)
 
 
 def _read_gpt(tokenizer: Tokenizer) -> CharacterPairVocabulary:
@@ -130,26 +129,21 @@ def _read_gpt(tokenizer: Tokenizer) -> CharacterPairVocabulary:
     tokenizer.check_model("GPT", fuse_unk=(None, False), end_of_word_suffix=(WORD_END,))
     token_ids, merges = tokenizer.ids_and_merges()
     [unknown] = tokenizer.special_tokens(token_ids, {"unk_token": ("<unk>",)})
-    units, special = _units(tokenizer, token_ids, [None, token_ids[unknown], None, None, None])
-    return finish(CharacterPairVocabulary(units, merges, special), tokenizer)
+    ids = [None, token_ids[unknown], None, None, None]
+    return _pairs(CharacterPairVocabulary, tokenizer, (token_ids, merges), ids)
 
 
-def read_language_vocabulary(directory: pathlib.Path, starts: bool) -> tuple[PieceVocabulary, bool]:
+def read_language_vocabulary(directory: pathlib.Path) -> tuple[PieceVocabulary, bool]:
     """Reads a language model's tokenizer. Also returns whether texts begin with [CLS].
 
     A folder with the file `tokenizer.model` is read as a Llama 2 tokenizer. A tokenizer with a
     `cls_token` comes from a model that macaron_tf exported, and may have any type of vocabulary.
-
-    Args:
-        starts: whether a tokenizer without byte fallback is always a byte-level BPE, as in GPT-2.
-            If False, it may be a character-level BPE, as in GPT.
     """
     tokenizer = Tokenizer(directory, ["tokenizer.model", "vocab.json", "vocabulary.json"])
     frame, cls = tokenizer.frame, tokenizer.token("cls_token")
     if cls:
         return read_vocabulary(directory, role="language"), not frame or bool(frame[0])
     has_file = (directory / "tokenizer.model").is_file()
-    byte_level = (tokenizer.pre_tokenizers or [{}])[-1].get("type") == "ByteLevel"
     vocabulary: PieceVocabulary
     bos = tokenizer.token("bos_token")
     if has_file or tokenizer.model.get("byte_fallback"):
@@ -157,7 +151,8 @@ def read_language_vocabulary(directory: pathlib.Path, starts: bool) -> tuple[Pie
         vocabulary = read_llama(tokenizer)
         starts = tokenizer.options.get("add_bos_token") is not False
     else:
-        vocabulary = _read_gpt2(tokenizer) if starts or byte_level else _read_gpt(tokenizer)
+        is_gpt = any(name.endswith(WORD_END) for name in tokenizer.ids_and_merges()[0])
+        vocabulary = _read_gpt(tokenizer) if is_gpt else _read_gpt2(tokenizer)
         starts = bool(tokenizer.options.get("add_bos_token"))
         if isinstance(vocabulary, BytePairVocabulary) and vocabulary.pattern != "gpt2":
             starts = bos not in (None, tokenizer.token("eos_token"))
@@ -218,13 +213,12 @@ def read_xlm_vocabulary(
     """
     tokenizer = Tokenizer(directory, ["vocab.json"])
     token_ids, merges = tokenizer.ids_and_merges()
-    names = tokenizer.special_tokens(token_ids, _XLM_SPECIAL)
-    units, special = _units(tokenizer, token_ids, [token_ids[name] for name in names])
+    ids = [token_ids[name] for name in tokenizer.special_tokens(token_ids, _XLM_SPECIAL)]
     # In some files, fastBPE's count follows each merge.
     merges = [" ".join(merge.split()[:2]) for merge in merges]
     lower_case = bool(tokenizer.options.get("do_lowercase_and_remove_accent", True))
-    vocabulary = MosesPairVocabulary(units, merges, languages, lower_case, special)
-    return finish(vocabulary, tokenizer)
+    options = {"languages": languages, "lower_case": lower_case}
+    return _pairs(MosesPairVocabulary, tokenizer, (token_ids, merges), ids, **options)
 
 
 def _read_wordpiece(tokenizer: Tokenizer, lower_case: bool | None) -> WordPieceVocabulary:
@@ -259,8 +253,7 @@ def _read_wordpiece(tokenizer: Tokenizer, lower_case: bool | None) -> WordPieceV
         actual = tokenizer.token(field) if field in SPECIAL else settings.get(field)
         if actual not in (None, value):
             found = f"the tokenizer of {directory} has {field}={actual!r}"
-            only = f"with do_lower_case={lower_case!r} only {value!r} can be read"
-            raise UserError(f"{found}, but {only}: {_OTHER}")
+            raise UserError(f"{found}, but only {value!r} can be read: {_OTHER}")
     piece_ids = tokenizer.model.get("vocab")
     if tokenizer.file and not tokenizer.model:
         words = WordPieceVocabulary.from_file(tokenizer.file, lower_case).words
@@ -280,34 +273,30 @@ def _in_id_order(piece_ids: Mapping[str, int], path: pathlib.Path) -> tuple[str,
     An unused id gets an empty string. Ids are unused, for example, if a vocabulary file repeats a
     token.
     """
+    pieces = {piece_id: piece for piece, piece_id in piece_ids.items()}
     with refuse_damage(path, MEND):
-        pieces = [""] * min(1 + max(piece_ids.values()), 2 * len(piece_ids))
+        size = min(1 + max(pieces), 2 * len(piece_ids))
     for piece, piece_id in piece_ids.items():
-        if not 0 <= piece_id < len(pieces):
-            ids = f"the id {piece_id}, but ids must be from 0 to {len(pieces) - 1}"
+        if not 0 <= piece_id < size:
+            ids = f"the id {piece_id}, but ids must be from 0 to {size - 1}"
             raise UserError(f"{path} gives the token {piece!r} {ids}: {MEND}")
-        if pieces[piece_id]:
-            both = f"both {pieces[piece_id]!r} and {piece!r}"
-            raise UserError(f"{path} gives the id {piece_id} to {both}: {MEND}")
-        pieces[piece_id] = piece
-    return tuple(pieces)
+        if pieces[piece_id] != piece:
+            raise UserError(f"{path} gives one id to {piece!r} and {pieces[piece_id]!r}: {MEND}")
+    return tuple(pieces.get(piece_id, "") for piece_id in range(size))
 
 
 def read_keras_hub_vocabulary(directory: pathlib.Path) -> PieceVocabulary:
     """Reads the tokenizer of a KerasHub preset, WordPiece or byte-level BPE."""
-    record, assets = directory / "tokenizer.json", "assets/tokenizer"
-    has_pairs = (directory / assets / "vocabulary.json").is_file()
-    asset = f"{assets}/vocabulary.{'json' if has_pairs else 'txt'}"
-    check_files(directory, "KerasHub preset with its tokenizer", "tokenizer.json", asset)
+    record, assets = directory / "tokenizer.json", directory / "assets/tokenizer"
     fields = read_json(record, mend="download or copy the preset again", config=dict)
     config = ForeignConfig(fields["config"], str(record))
-    if has_pairs:
+    if (assets / "vocabulary.json").is_file():
         config.require({"add_prefix_space": False})
         if fields.get("class_name") == "GPT2Tokenizer":
-            return read_language_vocabulary(directory / assets, starts=True)[0]
-        return read_vocabulary(directory / assets)
+            return read_language_vocabulary(assets)[0]
+        return read_vocabulary(assets)
     config.require({"split": True, "suffix_indicator": "##", "oov_token": "[UNK]"})
     lower_case = bool(config.get("lowercase", False))
     if not lower_case:  # `WordPieceVocabulary` strips accents only if it lower-cases
         config.require({"strip_accents": False})
-    return WordPieceVocabulary.from_file(directory / asset, lower_case=lower_case)
+    return WordPieceVocabulary.from_file(assets / "vocabulary.txt", lower_case=lower_case)

@@ -197,9 +197,8 @@ def _sentencepiece_model(tokenizer: Tokenizer) -> tuple[_Model, list[_Piece], li
     if tokenizer.file:
         try:
             model.ParseFromString(tokenizer.file.read_bytes())
-        except Exception as error:  # protobuf's DecodeError differs between its versions
-            why = f"{tokenizer.file} is not a SentencePiece model ({error})"
-            raise UserError(f"{why}: {MEND}") from None
+        except Exception:  # protobuf's DecodeError differs between its versions
+            raise UserError(f"{tokenizer.file} is not a SentencePiece model: {MEND}") from None
         pieces = list(model.pieces)
         if tokenizer.file.name == "sentencepiece.bpe.model":
             # The file begins with <unk>, <s> and </s>. fairseq replaces these three by four special

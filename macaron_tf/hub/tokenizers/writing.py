@@ -1,8 +1,8 @@
 """Export of macaron_tf vocabularies as Hugging Face tokenizers (the inverse of `reading`)."""
 
 import base64
-import dataclasses
 import re
+import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +14,7 @@ from macaron_tf.hub.tokenizers import parts
 from macaron_tf.hub.tokenizers.folder import SPECIAL
 from macaron_tf.hub.tokenizers.sentencepiece import derived_merges
 from macaron_tf.special import CLS_SEGMENT, SPECIAL_PIECES
-from macaron_tf.text import PieceVocabulary, TokenizerJsonVocabulary, WordPieceVocabulary
+from macaron_tf.text import PieceVocabulary, WordPieceVocabulary
 from macaron_tf.text.byte_pairs import (
     WORD_END,
     BytePairVocabulary,
@@ -42,7 +42,7 @@ def tokenizer_files(
         has_segments: whether the second text of a pair has segment id 1 instead of 0.
         options: further fields of `tokenizer_config.json`.
     """
-    draft = _draft(vocabulary, max_length, has_segments)
+    draft = _Draft(vocabulary, max_length, has_segments)
     draft.config |= options
     return draft.contents()
 
@@ -57,16 +57,15 @@ def language_tokenizer(
             macaron_tf.
     """
     refuse_moses(vocabulary)
-    draft = _draft(vocabulary, max_length, False, complete=is_framed, has_ends=is_framed)
+    draft = _Draft(vocabulary, max_length, complete=is_framed, has_ends=is_framed)
     if isinstance(vocabulary, CharacterPairVocabulary):
         return draft.contents()
-    draft.add_ends()
     special, start = vocabulary.special, "cls " if starts else ""
     if is_framed:
         draft.set_frame("cls A mask", "cls A sep B mask")
-        return draft.contents()
-    draft.set_frame(f"{start}A", f"{start}A {start}B")
-    if special.mask is None or special.mask < vocabulary.pieces:
+    else:
+        draft.set_frame(f"{start}A", f"{start}A {start}B")
+    if is_framed or special.mask is None or special.mask < vocabulary.pieces:
         return draft.contents()
     # The special tokens of a GPT-2 or Llama begin and end a text.
     draft.config = {n: v for n, v in draft.config.items() if n not in ("cls_token", "sep_token")}
@@ -93,21 +92,14 @@ def sequence_tokenizer(
 
     Args:
         starts: whether a source text begins with [CLS].
-        pad_last: see `token_names`.
+        pad_last: see `_names`.
         pads_with_start: whether the decoder's start token is the padding token.
     """
     refuse_moses(vocabulary)
-    draft = _draft(vocabulary, max_length, has_segments=False, pad_last=pad_last)
-    draft.add_ends()
-    start = "cls " if starts else ""
-    separators = "sep " * vocabulary.pair_separators
+    names = {f"<extra_id_{index}>": int(token_id) for index, token_id in enumerate(sentinels)}
+    draft = _Draft(vocabulary, max_length, sentinels=names, pad_last=pad_last)
+    start, separators = "cls " if starts else "", "sep " * vocabulary.pair_separators
     draft.set_frame(f"{start}A sep", f"{start}A {separators}B sep")
-    if len(sentinels):
-        names = {f"<extra_id_{index}>": int(token_id) for index, token_id in enumerate(sentinels)}
-        added = draft.fields["added_tokens"]
-        added += [_added_token(token_id, name, special=True) for name, token_id in names.items()]
-        added.sort(key=lambda token: token["id"])
-        draft.config["additional_special_tokens"] = [*names]
     if pads_with_start:
         draft.config["pad_token"] = draft.config["bos_token"]
     return draft.contents()
@@ -122,26 +114,73 @@ def refuse_moses(vocabulary: PieceVocabulary) -> None:
         raise UserError(f"only encoders in Hugging Face's library have XLM's tokenizer: {_INSTEAD}")
 
 
-@dataclasses.dataclass
 class _Draft:
-    """Tokenizer to write. The functions in `_WRITERS` set its last three attributes.
+    """Tokenizer to write: that of an encoder, until a frame of other special tokens is set.
+
+    Args:
+        has_segments: see `tokenizer_files`.
+        has_ends: whether texts have [CLS] and [SEP], which GPT's vocabulary lacks.
+        sentinels: dict mapping the name of a sentinel to its id.
+        names: options of `_names`.
 
     Attributes:
-        names, special: see `token_names`.
+        names, special: see `_names`.
         fields: contents of `tokenizer.json`; empty if the tokenizer has no such file.
         config: contents of `tokenizer_config.json`.
         files: dict mapping the name of a vocabulary file to its contents.
     """
 
-    names: list[str]
-    special: dict[str, str]
-    fields: dict[str, Any] = dataclasses.field(default_factory=dict)
-    config: dict[str, Any] = dataclasses.field(default_factory=dict)
-    files: dict[str, bytes] = dataclasses.field(default_factory=dict)
+    def __init__(
+        self,
+        vocabulary: PieceVocabulary,
+        max_length: int | None,
+        has_segments: bool = False,
+        has_ends: bool = True,
+        sentinels: Mapping[str, int] = types.MappingProxyType({}),
+        **names: bool,
+    ):
+        writers = _WRITERS if has_ends else {**_WRITERS, CharacterPairVocabulary: _gpt}
+        write = next((w for kind, w in writers.items() if isinstance(vocabulary, kind)), None)
+        if write is None:
+            raise UserError(f"Hugging Face has no {vocabulary.kind!r} tokenizer: {_INSTEAD}")
+        self.names, self.special = _names(vocabulary, **names)
+        self.token_ids = {name: token_id for token_id, name in enumerate(self.names) if name}
+        self.fields: dict[str, Any] = {}
+        self.config: dict[str, Any] = {}
+        self.files: dict[str, bytes] = {}
+        write(vocabulary, self)
+        self.config["model_max_length"] = max_length or _ANY_LENGTH
+        added = [
+            self._token(n, name, normalized=name not in vocabulary.unnormalized)
+            for name, n in vocabulary.added.items()
+        ]
+        if not self.fields:
+            if added:
+                tokens = {token.pop("id"): {**token, "normalized": True} for token in added}
+                self.config["added_tokens_decoder"] = tokens
+            return
+        special = {name: self.token_ids[name] for name in self.special.values()} | {**sentinels}
+        spaced = self.special.get("mask_token") if vocabulary.mask_takes_space else None
+        added += [
+            self._token(n, name, special=True, lstrip=name == spaced) for name, n in special.items()
+        ]
+        inputs = ["input_ids", *(["token_type_ids"] if has_segments else []), "attention_mask"]
+        self.config |= {**self.special, "model_input_names": inputs}
+        if sentinels:
+            self.config["additional_special_tokens"] = [*sentinels]
+        added.sort(key=lambda token: token["id"])
+        settings = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added}
+        self.fields = {**settings, "post_processor": None, **self.fields}
+        if "cls_token" in self.special:
+            separators, second = "sep " * vocabulary.pair_separators, f":{int(has_segments)}"
+            start, end = ("", f" cls:{CLS_SEGMENT}") if vocabulary.cls_last else ("cls ", "")
+            pair = f"{start}A {separators}B{second} sep{second}{end}"
+            self.fields["post_processor"] = self._template(f"{start}A sep{end}", pair)
 
-    @property
-    def token_ids(self) -> dict[str, int]:
-        return {name: token_id for token_id, name in enumerate(self.names) if name}
+    def _token(self, token_id: int, name: str, **flags: bool) -> dict[str, Any]:
+        """Builds the entry for the token `name` in the field `added_tokens`."""
+        names = ("single_word", "lstrip", "rstrip", "normalized", "special")
+        return {"id": token_id, "content": name, **dict.fromkeys(names, False), **flags}
 
     def contents(self) -> dict[str, bytes]:
         tokenizer = {"tokenizer.json": json_bytes(self.fields)} if self.fields else {}
@@ -149,96 +188,43 @@ class _Draft:
         return {**self.files, **tokenizer, **config}
 
     def add_pairs(
-        self, vocabulary: MergedPieceVocabulary, first_line: str = "#version: 0.2\n", **fields
+        self,
+        vocabulary: MergedPieceVocabulary,
+        first_line: str = "#version: 0.2\n",
+        **fields,
     ) -> dict[str, Any]:
         """Adds the files of a BPE, and returns its model (see `_bpe`)."""
         lines = first_line + "".join(f"{merge}\n" for merge in vocabulary.merges)
         self.files = {"vocab.json": json_bytes(self.token_ids), "merges.txt": lines.encode()}
         return _bpe(self.token_ids, [merge.split(" ") for merge in vocabulary.merges], **fields)
 
-    def add_ends(self) -> None:
-        """Names the special tokens that begin and end a decoder's text."""
+    def set_frame(self, single: str, pair: str) -> None:
+        """Sets the frame of a decoder's tokenizer, whose texts begin and end with [CLS] and [SEP].
+
+        See `_template`.
+        """
         self.config["bos_token"] = self.config["cls_token"]
         self.config["eos_token"] = self.config["sep_token"]
+        self.fields["post_processor"] = self._template(single, pair)
 
-    def set_frame(self, single: str, pair: str) -> None:
-        """Sets the special tokens that the tokenizer adds to a text and to a pair of texts.
+    def _template(self, single: str, pair: str) -> dict[str, Any]:
+        """Builds the post-processor that adds special tokens to a text and to a pair of texts.
 
         In a frame such as "cls A sep B:1 sep:1", A and B stand for the texts, "cls" stands for the
         token in the field `cls_token`, and a segment id other than 0 follows a colon.
         """
-        token_ids = {token["content"]: token["id"] for token in self.fields["added_tokens"]}
         tokens: dict[str, Any] = {}
 
         def part(word: str) -> dict[str, Any]:
             kind, _, segment = word.partition(":")
-            name = self.config.get(f"{kind}_token", kind)
+            name = self.special.get(f"{kind}_token", kind)
             if kind not in ("A", "B"):
-                tokens[name] = {"id": name, "ids": [token_ids[name]], "tokens": [name]}
+                tokens[name] = {"id": name, "ids": [self.token_ids[name]], "tokens": [name]}
             type_name = "Sequence" if kind in ("A", "B") else "SpecialToken"
             return {type_name: {"id": name, "type_id": int(segment or 0)}}
 
-        self.fields["post_processor"] = {
-            "type": "TemplateProcessing",
-            "single": [*map(part, single.split())],
-            "pair": [*map(part, pair.split())],
-            "special_tokens": tokens,
-        }
-
-
-def _draft(
-    vocabulary: PieceVocabulary,
-    max_length: int | None,
-    has_segments: bool,
-    complete: bool = False,
-    pad_last: bool = False,
-    has_ends: bool = True,
-) -> _Draft:
-    """Builds the tokenizer of an encoder, or without `has_ends` maybe GPT's, which has no [CLS].
-
-    `token_names` documents `complete` and `pad_last`.
-    """
-    if isinstance(vocabulary, TokenizerJsonVocabulary):
-        why = "a vocabulary that was loaded with tokenizer='python' is not written for Hugging Face"
-        raise UserError(f"{why}: {_INSTEAD}, or copy tokenizer.json from the original folder")
-    writers = _WRITERS if has_ends else {**_WRITERS, CharacterPairVocabulary: _gpt}
-    write = next((w for kind, w in writers.items() if isinstance(vocabulary, kind)), None)
-    if write is None:
-        what = f"a vocabulary of kind {vocabulary.kind!r}"
-        raise UserError(f"{what} has no counterpart among Hugging Face's tokenizers: {_INSTEAD}")
-    draft = _Draft(*token_names(vocabulary, complete, pad_last))
-    write(vocabulary, draft)
-    special, token_ids, added = draft.special, draft.token_ids, []
-    draft.config["model_max_length"] = max_length or _ANY_LENGTH
-    if not draft.fields:
-        if vocabulary.added:
-            tokens = [_added_token(n, name, special=False) for name, n in vocabulary.added.items()]
-            draft.config["added_tokens_decoder"] = {token.pop("id"): token for token in tokens}
-        return draft
-    inputs = ["input_ids", *(["token_type_ids"] if has_segments else []), "attention_mask"]
-    draft.config |= {**special, "model_input_names": inputs}
-    for name in dict.fromkeys(special.values()):
-        takes_space = vocabulary.mask_takes_space and name == special.get("mask_token")
-        token = _added_token(token_ids[name], name, special=True)
-        added.append({**token, "lstrip": takes_space})
-    for name, token_id in vocabulary.added.items():
-        token = _added_token(token_id, name, special=False)
-        added.append({**token, "normalized": name not in vocabulary.unnormalized})
-    added.sort(key=lambda token: token["id"])
-    settings = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added}
-    draft.fields = {**settings, "post_processor": None, **draft.fields}
-    if "cls_token" not in special:
-        return draft
-    separators, second = "sep " * vocabulary.pair_separators, f":{int(has_segments)}"
-    start, end = ("", f" cls:{CLS_SEGMENT}") if vocabulary.cls_last else ("cls ", "")
-    draft.set_frame(f"{start}A sep{end}", f"{start}A {separators}B{second} sep{second}{end}")
-    return draft
-
-
-def _added_token(token_id: int, name: str, special: bool) -> dict[str, Any]:
-    """Builds the entry for the token `name` in the field `added_tokens` of `tokenizer.json`."""
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": not special}
-    return {"id": token_id, "content": name, **flags, "special": special}
+        frames = {"single": [*map(part, single.split())], "pair": [*map(part, pair.split())]}
+        return {"type": "TemplateProcessing", **frames, "special_tokens": tokens}
 
 
 def _bpe(token_ids: Mapping[str, int], merges: Sequence[Sequence[str]], **fields) -> dict[str, Any]:
@@ -260,7 +246,7 @@ _FAST = {"tokenizer_class": "PreTrainedTokenizerFast"}
 _NAMES = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 
 
-def token_names(
+def _names(
     vocabulary: PieceVocabulary, complete: bool = False, pad_last: bool = False
 ) -> tuple[list[str], dict[str, str]]:
     """Returns the names of a vocabulary's tokens in Hugging Face's tokenizer.
