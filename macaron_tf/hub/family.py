@@ -290,7 +290,7 @@ def fitted(vocabulary: PieceVocabulary | None, special: Special, tokens: np.ndar
     special_ids = {*vocabulary.special.ids, *vocabulary.special.sentinels}
     # Some released models lack the row of a special token, such as the mask of BART for summaries.
     if not {*range(len(tokens), vocabulary.pieces)} <= special_ids:
-        sizes = f"the vocabulary has {vocabulary.pieces} tokens, but the model {len(tokens)}"
+        sizes = f"the vocabulary has {vocabulary.pieces} tokens, but the model has {len(tokens)}"
         raise UserError(f"{sizes}: use the tokenizer files and config.json of the weights")
     vocabulary.special = dataclasses.replace(vocabulary.special, rows=len(tokens))
     return vocabulary.special

@@ -139,14 +139,8 @@ def lines_of(path: epath.Path, may_be_pipe: bool = False) -> Iterator[str]:
         byte = error.object[error.start]
         raise UserError(f"{path}, line {number} is not UTF-8 (byte 0x{byte:02x})") from error
     except (EOFError, zlib.error, lzma.LZMAError, *storage.FILE_ERRORS) as error:
-        # bz2 raises a bare OSError, without an errno.
-        is_damaged = not isinstance(error, storage.FILE_ERRORS) or (
-            is_compressed(path) and isinstance(error, OSError) and error.errno is None
-        )
-        if not is_damaged:
-            raise UserError(f"cannot read {path} ({storage.reason(error)}): check it") from error
-        name = _COMPRESSION_MODULES[path.suffix.lower()].__name__
-        raise UserError(f"{path} is a damaged {name} file ({error}): restore it") from error
+        why = storage.reason(error)
+        raise UserError(f"cannot read {path} ({why}): check or restore the file") from error
 
 
 def is_csv(path: epath.Path) -> bool:
