@@ -281,7 +281,8 @@ def _in_id_order(piece_ids: Mapping[str, int], path: pathlib.Path) -> tuple[str,
             ids = f"the id {piece_id}, but ids must be from 0 to {size - 1}"
             raise UserError(f"{path} gives the token {piece!r} {ids}: {MEND}")
         if pieces[piece_id] != piece:
-            raise UserError(f"{path} gives one id to {piece!r} and {pieces[piece_id]!r}: {MEND}")
+            both = f"both {piece!r} and {pieces[piece_id]!r}"
+            raise UserError(f"{path} gives the id {piece_id} to {both}: {MEND}")
     return tuple(pieces.get(piece_id, "") for piece_id in range(size))
 
 
