@@ -1,6 +1,7 @@
 """Models in Hugging Face's format: the reader and the writer of folders."""
 
 import dataclasses
+import math
 import pathlib
 import sys
 from collections.abc import Callable
@@ -82,16 +83,13 @@ def hugging_face_folder(model: ModelParts) -> HuggingFaceFolder:
     have the same kind of vocabulary come first.
     """
     model.require_floats()
-    families = [*FAMILIES.values(), MACARON_LANGUAGE]
-    families = [family for family in families if family.is_tried(model)]
-    if not families:
-        kind = type(model.network).__name__
-        if isinstance(model.network, Model):  # other Keras networks have no configuration
-            kind += f" with {type(model.config).__name__}"
-        raise UserError(f"{kind} has no counterpart in Hugging Face's transformers: {_INSTEAD}")
-    kind = type(model.vocabulary)
-    families.sort(key=lambda family: kind != family.vocabulary_class)  # the sort is stable
-    lacking = []  # number of settings that a family lacks, one of them or a part, and its name
+    network, vocabulary = type(model.network).__name__, type(model.vocabulary)
+    if isinstance(model.network, Model):  # other Keras networks have no configuration
+        network += f" with {type(model.config).__name__}"
+    families = [f for f in (*FAMILIES.values(), MACARON_LANGUAGE) if f.is_tried(model)]
+    families.sort(key=lambda family: vocabulary != family.vocabulary_class)  # the sort is stable
+    # Number of settings that a family lacks, one of them or a part, and the family's name.
+    lacking = [(math.inf, network, "transformers")]
     for family in families:
         settings = family.unsupported_settings(model.config)
         reasons = [f"{n}={v!r}" for n, v in settings.items()] or [family.missing_part(model)]
@@ -100,9 +98,7 @@ def hugging_face_folder(model: ModelParts) -> HuggingFaceFolder:
         lacking.append((len(settings), reasons[0], family.name))
     else:
         _, reason, name = min(lacking, key=lambda item: item[0])
-        raise UserError(
-            f"{reason} has no counterpart in Hugging Face's {name}, the nearest family: {_INSTEAD}"
-        )
+        raise UserError(f"{reason} has no counterpart in Hugging Face's {name}: {_INSTEAD}")
     folder = family.write(model)
     notes = [*folder.notes]
     if model.vocabulary is None:
