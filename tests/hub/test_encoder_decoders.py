@@ -2,7 +2,6 @@
 
 import functools
 import json
-import tempfile
 
 import numpy as np
 import pytest
@@ -68,10 +67,9 @@ SYSTEMS = {
 SPECIAL = {"t5": (0, 0, 1), "bart": (1, 2, 2), "marian": (peers.VOCAB - 1, peers.VOCAB - 1, 0)}
 
 
-def read_of(model):
-    with tempfile.TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
-        return read_hugging_face(folder)
+def read_of(model, folder):
+    model.save_pretrained(folder)
+    return read_hugging_face(folder)
 
 
 def sources(kind, batch=5, length=15):
@@ -102,11 +100,11 @@ def their_logits(model, source, target):
 )
 def test_logits_and_greedy_decoding_agree(system, is_pickled, tmp_path):
     theirs = SYSTEMS[system]()
-    theirs.save_pretrained(tmp_path)
+    read = read_of(theirs, tmp_path)
     if is_pickled:
         (tmp_path / "model.safetensors").unlink()
         torch.save(theirs.state_dict(), tmp_path / "pytorch_model.bin")
-    read = read_hugging_face(tmp_path)
+        read = read_hugging_face(tmp_path)
     ours = read.network
     assert ours.config.tied == (system != "t5_1_1")
     assert ours.config.scaled_logits == (system == "t5")
@@ -125,10 +123,10 @@ def test_logits_and_greedy_decoding_agree(system, is_pickled, tmp_path):
     check_greedy(ours, source, functools.partial(their_logits, theirs), peers.LENGTH)
 
 
-def with_head(kind, our_kind, *options):
+def with_head(kind, our_kind, folder, *options):
     """Returns a Hugging Face BART with a task head, its outputs, and our model of its body."""
     theirs = peers.shaken(kind, transformers.BartConfig(**BART, num_labels=3), 0.2)
-    read, source = read_of(theirs), sources("bart")
+    read, source = read_of(theirs, folder), sources("bart")
     ours = our_kind(read.config, *options)
     ours.build()
     ours.encoder_decoder.set_weights(read.network.get_weights())
@@ -137,17 +135,17 @@ def with_head(kind, our_kind, *options):
         return theirs, theirs(input_ids=torch.tensor(source), attention_mask=mask), ours
 
 
-def test_the_classes_of_a_bart_agree():
+def test_the_classes_of_a_bart_agree(tmp_path):
     kind = transformers.BartForSequenceClassification
-    theirs, answers, ours = with_head(kind, EncoderClassifier, 3)
+    theirs, answers, ours = with_head(kind, EncoderClassifier, tmp_path, 3)
     copy_linear(theirs.classification_head.dense, ours.pooler.dense)
     copy_linear(theirs.classification_head.out_proj, ours.head.dense)
     check_equal(ours({"token_ids": sources("bart")}, training=False), answers.logits)
 
 
-def test_the_answers_of_a_bart_agree():
+def test_the_answers_of_a_bart_agree(tmp_path):
     kind, source = transformers.BartForQuestionAnswering, sources("bart")
-    theirs, answers, ours = with_head(kind, EncoderQuestionAnswering)
+    theirs, answers, ours = with_head(kind, EncoderQuestionAnswering, tmp_path)
     copy_linear(theirs.qa_outputs, ours.head.dense)
     segments = (np.arange(source.shape[1]) >= 4) * (source != 1).astype("int32")
     found = np.asarray(ours({"token_ids": source, "segment_ids": segments}, training=False))
@@ -157,10 +155,10 @@ def test_the_answers_of_a_bart_agree():
     check_equal(found[allowed], expected[allowed])
 
 
-def test_beam_search_of_a_fixed_length_agrees():
+def test_beam_search_of_a_fixed_length_agrees(tmp_path):
     """Beam search with a fixed number of steps finds the same best hypotheses as Hugging Face."""
     theirs = peers.marian()
-    read = read_of(theirs)
+    read = read_of(theirs, tmp_path)
     source = sources("marian", length=9)
     config = BeamSearchConfig(
         max_length_ratio=0.0,
@@ -275,10 +273,10 @@ def test_a_bart_that_is_read_and_written_generates_as_before(fields, has_file, t
             assert ours.ended == (found[-1] in fields.get("eos_token_id", [2]))
 
 
-def test_several_ends_in_the_configuration_of_a_marian():
+def test_several_ends_in_the_configuration_of_a_marian(tmp_path):
     theirs = peers.marian()
     theirs.config.eos_token_id = [0, 7, 9]
-    read = read_of(theirs)
+    read = read_of(theirs, tmp_path)
     assert read.special.end == 0 and read.config.end_id == 0
 
 
@@ -300,11 +298,11 @@ def test_the_row_of_the_mask_may_be_missing(tmp_path):
     refuses("use the tokenizer files and config.json", read_hugging_face, tmp_path)
 
 
-def test_an_end_that_is_also_the_beginning_ends_answers():
+def test_an_end_that_is_also_the_beginning_ends_answers(tmp_path):
     theirs = bart()
     with torch.no_grad():
         theirs.final_logits_bias[0, 2] = 50.0  # </s> begins and ends
-    read = read_of(theirs)
+    read = read_of(theirs, tmp_path)
     assert read.special.begin == read.special.end == 2
     config = SamplingConfig(max_length_ratio=0.0, max_length_offset=6)
     found = translate_ids(read.network, tf.constant(sources("bart")), config, seed=1)["ids"].numpy()
