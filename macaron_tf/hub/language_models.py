@@ -45,6 +45,7 @@ class LanguageFamily(family.Family):
     """
 
     networks = (models.LanguageModel, models.CausalClassifier)
+    tokenizer_files: tuple[str, ...] = ("vocab.json", "tokenizer.json", "tokenizer.model")
     last_norm: str
     language_class: str
     bias: str = ""
@@ -67,7 +68,8 @@ class LanguageFamily(family.Family):
                 vocabulary, starts = read_language_vocabulary(folder.path)
             except UserError as error:
                 unread_tokenizer = str(error)
-                print(f"note: the tokenizer is not read, because {error}", file=sys.stderr)
+                if folder.has(*self.tokenizer_files):
+                    print(f"note: the tokenizer is not read, because {error}", file=sys.stderr)
         # A model that macaron_tf exported has special tokens around a text, the last [MASK].
         has_special = vocabulary is not None and vocabulary.special.mask < vocabulary.pieces
         head = self.find_head(config, arrays, settings, has_special) if has_task else None
