@@ -82,9 +82,7 @@ def read_checkpoint(directory: pathlib.Path) -> dict[str, np.ndarray]:
         if prefix is None:
             files = list(directory.glob("*.index"))
             if len(files) != 1:
-                raise UserError(
-                    f"{directory} has {len(files)} checkpoints: give one with one *.index"
-                )
+                raise UserError(f"{directory} contains {len(files)} checkpoints: leave one *.index")
             prefix = str(files[0].with_suffix(""))
         reader = tf.train.load_checkpoint(prefix)
         names = [n for n in reader.get_variable_to_shape_map() if n.endswith(value)]
