@@ -90,9 +90,8 @@ def read_checkpoint(directory: pathlib.Path) -> dict[str, np.ndarray]:
         names = [name for name in names if not others.search(name)]
         return {name.removesuffix(value): reader.get_tensor(name) for name in names}
     except (*FILE_ERRORS, *DAMAGE) as error:
-        raise UserError(
-            f"{directory} cannot be read ({first_line(error)}): copy it again"
-        ) from error
+        why = f"{directory} cannot be read ({first_line(error)})"
+        raise UserError(f"{why}: download or copy the checkpoint again") from error
 
 
 def _keras_hub_layer(attention: str) -> Table:
