@@ -431,4 +431,4 @@ def test_a_folder_that_is_no_model_garden_bert_is_one_sentence(tmp_path):
         file.write_bytes(b"")
         read(r"cannot be read \(.*: download or copy the checkpoint again")
     (tmp_path / "bert_config.json").write_text('{"hidden_size": 32}')
-    read(r"bert_config\.json lacks the field intermediate_size")
+    read(r"bert_config\.json lacks the field num_attention_heads")
