@@ -172,12 +172,6 @@ def is_saved(directory: str | os.PathLike) -> bool:
     return (path / MODEL).exists() and any(f.exists() for f in (saved_file(path), path / MANIFEST))
 
 
-def is_of_library(directory: str | os.PathLike, library: str) -> bool:
-    """Returns whether `save_pretrained` wrote a folder in the format of another `library`."""
-    manifest_path = storage.as_path(directory) / MANIFEST
-    return manifest_path.exists() and storage.read_json(manifest_path).get("library") == library
-
-
 def save_whole(
     final: str | os.PathLike,
     write: Callable[[epath.Path], None],
@@ -259,8 +253,9 @@ def refuse_other_files(path: epath.Path, library: str) -> None:
     """
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file: choose another path for the folder")
-    replaceable = {MANIFEST, CARD}
-    if is_saved(path) or is_of_library(path, library):
+    replaceable, manifest = {MANIFEST, CARD}, path / MANIFEST
+    is_foreign = manifest.exists() and storage.read_json(manifest).get("library") == library
+    if is_foreign or is_saved(path):
         replaceable |= read_manifest(path)["files"].keys()
     if others := storage.files_in(path) - replaceable:
         raise UserError(f"{path} holds other files, such as {min(others)}: give another folder")
