@@ -24,10 +24,10 @@ from macaron_tf.models import catalog
 from macaron_tf.models.base import Model
 from macaron_tf.models.config import EncoderConfig, StackConfig
 from macaron_tf.models.model_card import USE_OF_EXPORT
+from macaron_tf.models.model_parts import ModelParts
 from macaron_tf.models.tasks import CausalClassifier, EncoderClassifier
 from macaron_tf.runs.loading import read_model
 from macaron_tf.tasks import Decoding, TaskKind, task_of
-from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text.base import Vocabulary
 
 

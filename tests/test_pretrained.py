@@ -11,7 +11,7 @@ import pytest
 
 import macaron_tf
 from macaron_tf.model import Pretrained
-from macaron_tf.tasks.model_parts import USAGE
+from macaron_tf.models.model_parts import USAGE
 from tests import ram_paths
 from tests.harness import numpy_of, refuses
 from tests.toys.hugging_face import random_state, write_bert, write_modules

@@ -14,4 +14,4 @@ setting or weight.
 
 from macaron_tf.hub.hugging_face import read_hugging_face
 from macaron_tf.hub.keras_models import import_keras_hub, read_model_garden_bert
-from macaron_tf.tasks.model_parts import ModelParts
+from macaron_tf.models.model_parts import ModelParts

@@ -12,8 +12,8 @@ from macaron_tf.hub.arrays import Raw, Table, assign_weights, layer_state, padde
 from macaron_tf.hub.config import ends_of, id_tuple, json_bytes
 from macaron_tf.hub.tokenizers.writing import sequence_tokenizer
 from macaron_tf.layers.positions import SinusoidalPositions
+from macaron_tf.models.model_parts import ModelParts
 from macaron_tf.special import Special
-from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text.byte_pairs import BytePairVocabulary
 from macaron_tf.text.sentencepiece import SentencePieceVocabulary
 from macaron_tf.variables import spec_of

@@ -15,8 +15,8 @@ from macaron_tf.hub.sentence_transformers import sentence_files
 from macaron_tf.hub.tokenizers.writing import tokenizer_files
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.layers.language_heads import ReplacedTokenHead
+from macaron_tf.models.model_parts import ModelParts
 from macaron_tf.special import Special
-from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text import PieceVocabulary
 
 _UNUSUAL = (models.GeneratorDiscriminator, models.SiameseEncoder)

@@ -17,8 +17,8 @@ from macaron_tf.hub.tokenizers.reading import read_vocabulary
 from macaron_tf.io.paths import refuse_damage
 from macaron_tf.models import EncoderConfig, EncoderDecoder, EncoderDecoderConfig
 from macaron_tf.models.config import WEIGHTLESS_FIELDS, StackConfig, differing_fields
+from macaron_tf.models.model_parts import ModelParts
 from macaron_tf.special import Special
-from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text import PieceVocabulary, TokenizerJsonVocabulary
 
 # Settings that do not change the outputs of a trained model, or that `write` itself converts.

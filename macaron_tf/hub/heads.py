@@ -15,6 +15,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.hub.arrays import Arrays, Table, find_entry, layer_state
 from macaron_tf.hub.config import ForeignConfig
 from macaron_tf.io.paths import refuse_damage
+from macaron_tf.models.model_parts import ModelParts
 from macaron_tf.models.tasks import (
     CausalClassifier,
     EncoderClassifier,
@@ -23,7 +24,6 @@ from macaron_tf.models.tasks import (
     EncoderTokenClassifier,
 )
 from macaron_tf.tasks.labelled import Limits, SpanLimits
-from macaron_tf.tasks.model_parts import ModelParts
 
 _MULTI_LABEL = "multi_label_classification"  # value of `problem_type`
 _HEAD_KINDS = {"multilabel": "classification"}  # kinds of tasks with the head of another kind

@@ -18,7 +18,7 @@ from macaron_tf.hub.sentence_transformers import read_modules, with_pooling
 from macaron_tf.hub.tokenizers.reading import read_python_vocabulary, refuse_lower_case
 from macaron_tf.models.base import Model
 from macaron_tf.models.model_card import CardFacts, python_block
-from macaron_tf.tasks.model_parts import ModelParts
+from macaron_tf.models.model_parts import ModelParts
 from macaron_tf.text import WordPieceVocabulary
 from macaron_tf.training import checkpoints
 from macaron_tf.training.state import require_disk_space

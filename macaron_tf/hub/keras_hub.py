@@ -36,8 +36,8 @@ from macaron_tf.layers.embeddings import TiedEmbedding
 from macaron_tf.layers.heads import Pooler, Pooling
 from macaron_tf.layers.recording import part_flags, set_part_flags
 from macaron_tf.models.base import Model
+from macaron_tf.models.model_parts import ModelParts
 from macaron_tf.settings import hints_of
-from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text.base import RECORD, PieceVocabulary, Vocabulary
 from macaron_tf.variables import spec_of
 

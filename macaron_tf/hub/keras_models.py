@@ -18,7 +18,7 @@ from macaron_tf.hub.families.bert import BERT
 from macaron_tf.hub.families.gpt import GPT2
 from macaron_tf.io.paths import DAMAGE, FILE_ERRORS, read_json
 from macaron_tf.layers.dense import activation
-from macaron_tf.tasks.model_parts import ModelParts
+from macaron_tf.models.model_parts import ModelParts
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 

@@ -19,8 +19,8 @@ from macaron_tf.hub.config import ends_of, id_tuple, json_bytes
 from macaron_tf.hub.heads import ReadHead, head_state, unstandardized_weights
 from macaron_tf.hub.tokenizers.reading import read_language_vocabulary
 from macaron_tf.hub.tokenizers.writing import language_tokenizer
+from macaron_tf.models.model_parts import ModelParts
 from macaron_tf.special import SPECIAL, Special
-from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text import PieceVocabulary
 
 # Settings of every language model.

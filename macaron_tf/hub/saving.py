@@ -16,8 +16,8 @@ from macaron_tf.io import paths
 from macaron_tf.io.code_files import take_code
 from macaron_tf.io.hub import HUB, check_login, push
 from macaron_tf.models.model_card import CardFacts, model_card, use_of_folder
+from macaron_tf.models.model_parts import VOCABULARY, ModelParts
 from macaron_tf.tasks.base import TaskKind
-from macaron_tf.tasks.model_parts import VOCABULARY, ModelParts
 from macaron_tf.training import checkpoints
 from macaron_tf.training.locations import HUGGING_FACE, RECIPE
 from macaron_tf.training.state import require_disk_space, save_weights, weight_table

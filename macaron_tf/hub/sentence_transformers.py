@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from macaron_tf.errors import UserError
 from macaron_tf.hub.config import ForeignConfig, json_bytes
 from macaron_tf.io.paths import read_json, refuse_damage
-from macaron_tf.tasks.model_parts import ModelParts
+from macaron_tf.models.model_parts import ModelParts
 
 # Dict mapping a flag in early versions of sentence-transformers' `Pooling` to the name of the
 # pooling in later versions and in macaron_tf.

@@ -10,10 +10,10 @@ from etils import epath
 from macaron_tf.engines.graph import columns_of
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths
+from macaron_tf.models.model_parts import ModelParts
 from macaron_tf.runs.finetuning import FinetuningRecipe
 from macaron_tf.runs.starts import start_of
 from macaron_tf.runs.trainer import Trainer
-from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.training.config import fine_tuning
 from macaron_tf.training.locations import RECIPE
 

@@ -21,8 +21,8 @@ from macaron_tf.io import paths
 from macaron_tf.io.code_files import offer_code
 from macaron_tf.io.hub import HUB
 from macaron_tf.io.progress import Progress
+from macaron_tf.models.model_parts import HEADS, USAGE, ModelParts
 from macaron_tf.special import Special
-from macaron_tf.tasks.model_parts import HEADS, USAGE, ModelParts
 from macaron_tf.text.base import Vocabulary
 from macaron_tf.training import locations
 from macaron_tf.training.checkpoints import MODEL, find_checkpoint, saved_file

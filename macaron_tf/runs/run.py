@@ -34,6 +34,7 @@ from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError, needs_vocabulary, warn
 from macaron_tf.io import paths as storage
 from macaron_tf.io.code_files import offer_code
+from macaron_tf.models.model_parts import VOCABULARY, ModelParts
 from macaron_tf.objectives import Objective
 from macaron_tf.runs.recipe import Recipe, recipe_from_json
 from macaron_tf.runs.versions import versions
@@ -116,7 +117,7 @@ class Run:
         if trust_code:
             offer_code(path)
         recipe = recipe_from_json(text, str(path / "recipe.json"), trust_code, kind)
-        vocabulary = recipe.vocabulary_class and recipe.vocabulary_class.load(path / "vocabulary")
+        vocabulary = recipe.vocabulary_class and recipe.vocabulary_class.load(path / VOCABULARY)
         return cls(path, recipe, vocabulary, trust_code=trust_code)
 
     @classmethod
@@ -194,12 +195,10 @@ class Run:
             data_dir = storage.absolute(storage.as_path(self.data_dir).expanduser())
             counts[_DATA_DIR] = str(data_dir)
         if self.vocabulary is not None:
-            self.vocabulary.save(self.path / "vocabulary")
+            self.vocabulary.save(self.path / VOCABULARY)
             counts[_HASH] = self.vocabulary.hash
         if fingerprint or self.data_dir is not None:
             write_json(self.path / "data.json", {"sha256": fingerprint, **counts})
-        from macaron_tf.tasks.model_parts import ModelParts  # a start needs no task
-
         usage = {"recipe": {"kind": self.recipe.kind}, **self.recipe.usage()}
         record = {
             **ModelParts(network, vocabulary=self.vocabulary, **usage).record(),

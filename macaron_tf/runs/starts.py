@@ -19,10 +19,10 @@ from macaron_tf.models.config import (
 )
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.encoder_decoder import EncoderDecoder
+from macaron_tf.models.model_parts import ModelParts
 from macaron_tf.models.tasks import TaskModel, TokenLevelModel
 from macaron_tf.objectives import objective_class
 from macaron_tf.runs.loading import read_model
-from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text import PieceVocabulary, check_vocabulary, load_encoder_vocabulary
 from macaron_tf.text.words import CharacterWords
 

@@ -31,6 +31,7 @@ from macaron_tf.evaluation.answers import score_answers
 from macaron_tf.evaluation.language import rouge
 from macaron_tf.evaluation.translation import TranslationMetric, evaluate_translations
 from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig
+from macaron_tf.models.model_parts import ModelParts
 from macaron_tf.objectives import TranslationObjective
 from macaron_tf.runs.recipe import MAY_CHANGE, Recipe
 from macaron_tf.runs.run import Inputs, Plan, Run
@@ -38,7 +39,6 @@ from macaron_tf.runs.starts import Start, read_start
 from macaron_tf.runs.trainer import plan_of_pairs, warn_truncated
 from macaron_tf.settings import INT32, Count, Dropout, Natural
 from macaron_tf.tasks import labelled
-from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text import PieceVocabulary, TextVocabulary
 from macaron_tf.training import TrainingConfig
 

@@ -6,13 +6,13 @@ from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderConfig
 from macaron_tf.models.base import Model
+from macaron_tf.models.model_parts import ModelParts
 from macaron_tf.tasks.base import Decoding, TaskKind
 from macaron_tf.tasks.classification import Classification, MultiLabel, MultipleChoice
 from macaron_tf.tasks.embedding import SentenceEmbedding, WordVectors
 from macaron_tf.tasks.filling import Filling
 from macaron_tf.tasks.generation import Continuation, TextToText
 from macaron_tf.tasks.labelled import LabelledTask, Limits, SpanLimits
-from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.tasks.question_answering import QuestionAnswering
 from macaron_tf.tasks.token_classification import TokenClassification
 from macaron_tf.tasks.translation import Translation

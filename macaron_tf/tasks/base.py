@@ -12,7 +12,7 @@ import tensorflow as tf
 from macaron_tf.decoding.sampling import Prompts, State
 from macaron_tf.errors import LineError, UserError, plural
 from macaron_tf.io.serving import EXAMPLE, as_rows
-from macaron_tf.tasks.model_parts import ModelParts
+from macaron_tf.models.model_parts import ModelParts
 
 # Example texts for the second input of a task.
 _SECOND_TEXTS = {"second": "A pet moves.", "question": "What is running?"}

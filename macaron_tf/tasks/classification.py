@@ -24,6 +24,7 @@ from macaron_tf.models import (
     EncoderClassifier,
     EncoderMultipleChoice,
 )
+from macaron_tf.models.model_parts import ModelParts
 from macaron_tf.objectives import (
     AuxiliaryLanguageObjective,
     ClassificationObjective,
@@ -31,7 +32,6 @@ from macaron_tf.objectives import (
 )
 from macaron_tf.tasks.base import require
 from macaron_tf.tasks.labelled import LabelledTask, Limits, named_classes
-from macaron_tf.tasks.model_parts import ModelParts
 
 
 class Classification(LabelledTask):

@@ -15,9 +15,9 @@ from macaron_tf.data.tasks.encoding import encode_pairs, encode_sentences
 from macaron_tf.errors import check_encodable, warn
 from macaron_tf.io.progress import track
 from macaron_tf.models import Elmo
+from macaron_tf.models.model_parts import ModelParts
 from macaron_tf.models.tasks import SiameseEncoder, unit_length
 from macaron_tf.tasks.base import OnePass
-from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.tasks.sets import RowOutputs
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows

@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from macaron_tf.errors import UserError
 from macaron_tf.models import PretrainingEncoder
+from macaron_tf.models.model_parts import ModelParts
 from macaron_tf.objectives import objective_class
 from macaron_tf.tasks.base import OnePass, require
-from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text import PieceVocabulary
 
 MASK = "[MASK]"

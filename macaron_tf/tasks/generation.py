@@ -19,9 +19,9 @@ from macaron_tf.decoding import (
 from macaron_tf.decoding.sampling import State, first_state
 from macaron_tf.decoding.text_generator import GAP
 from macaron_tf.io.serving import CONTROLS, EXAMPLE, MAX_TOKENS
+from macaron_tf.models.model_parts import ModelParts
 from macaron_tf.objectives import objective_class
 from macaron_tf.tasks.base import Decoding, require
-from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text.normalization import as_prompts
 
 _WINDOW = 512  # training length of T5 in tokens, although T5 accepts rows of any length

@@ -18,10 +18,10 @@ from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.data.tasks.questions import SpanLimits
 from macaron_tf.errors import UserError, plural
 from macaron_tf.models import EncoderConfig
+from macaron_tf.models.model_parts import ModelParts
 from macaron_tf.objectives import Objective
 from macaron_tf.settings import Count, Settings
 from macaron_tf.tasks.base import OnePass
-from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.words import CharacterWords
 

@@ -19,9 +19,9 @@ from macaron_tf.data.tasks.tags import (
 )
 from macaron_tf.evaluation.answers import score_tags, score_words
 from macaron_tf.models import EncoderTokenClassifier
+from macaron_tf.models.model_parts import ModelParts
 from macaron_tf.objectives import TaggingObjective
 from macaron_tf.tasks.labelled import LabelledTask, Limits, named_classes
-from macaron_tf.tasks.model_parts import ModelParts
 
 
 class TokenClassification(LabelledTask):

@@ -20,8 +20,8 @@ from macaron_tf.io.serving import EXAMPLE
 from macaron_tf.kernels import implementation_scope
 from macaron_tf.models import EncoderDecoder
 from macaron_tf.models.encoder_decoder import Backward
+from macaron_tf.models.model_parts import ModelParts
 from macaron_tf.tasks.base import Decoding, require
-from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text import PairVocabulary, PieceVocabulary
 
 _MAX_SOURCE = 256  # maximum number of tokens in a source line, without EOS

@@ -6,8 +6,8 @@ from macaron_tf.hub.arrays import transformer_layer
 from macaron_tf.hub.config import ACTIVATIONS, required, sizes
 from macaron_tf.hub.encoders import EncoderFamily, head_table
 from macaron_tf.hub.heads import text_heads, token_heads
+from macaron_tf.models.model_parts import ModelParts
 from macaron_tf.models.tasks import EncoderClassifier, EncoderMultipleChoice
-from macaron_tf.tasks.model_parts import ModelParts
 from macaron_tf.text import WordPieceVocabulary
 from macaron_tf.text.byte_pairs import BytePairVocabulary
 from macaron_tf.text.sentencepiece import SentencePieceVocabulary

@@ -22,8 +22,8 @@ from macaron_tf.layers.feed_forward import FeedForward
 from macaron_tf.layers.mixer import Mixer
 from macaron_tf.layers.rotary import RotaryAttention
 from macaron_tf.layers.swish_rnn import SwishRNN
+from macaron_tf.models.model_parts import ModelParts
 from macaron_tf.settings import hints_of
-from macaron_tf.tasks.model_parts import ModelParts
 
 _ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "tanh", "sigmoid")
 # Settings that the PyTorch file lacks.

@@ -11,7 +11,7 @@ from macaron_tf.hub.family import ModelFolder
 from macaron_tf.hub.heads import TaskHead, token_heads
 from macaron_tf.hub.tokenizers.reading import read_xlm_vocabulary
 from macaron_tf.models.config import EncoderConfig
-from macaron_tf.tasks.model_parts import ModelParts
+from macaron_tf.models.model_parts import ModelParts
 from macaron_tf.text.byte_pairs import MosesPairVocabulary
 
 

@@ -13,8 +13,8 @@ from macaron_tf.hub.encoders import EncoderFamily
 from macaron_tf.hub.family import HuggingFaceFolder, ModelFolder, build_model, kept_rows
 from macaron_tf.hub.heads import HEADED, TaskHead, text_heads, token_heads
 from macaron_tf.hub.tokenizers.writing import refuse_moses, tokenizer_files
+from macaron_tf.models.model_parts import ModelParts
 from macaron_tf.models.segment_memory import TwoStreamModel
-from macaron_tf.tasks.model_parts import ModelParts
 
 _XLNET_SUMMARY = "sequence_summary.summary"  # the counterpart of BERT's pooler
 
