@@ -212,15 +212,6 @@ COMMANDS = {
         "list the tasks of fine-tuning with their columns, classes and metrics",
         "experiments.evaluation.finetuning:print_tasks",
     ),
-    "baseline": (
-        "score a linear model on TF-IDF features or, for tags, the most frequent tag of each word",
-        "experiments.evaluation.finetuning:baseline",
-        cli.extra("evaluate"),
-        cli.argument("task", "name of the task, such as 'sst2'; `macaron tasks` lists all tasks"),
-        cli.path_argument("--output FILE", "also write the metrics to this JSON file"),
-        _SOURCE,
-        cli.TFDS,
-    ),
     "submit": (
         "predict the labels of test sets, and write files for the GLUE server",
         "experiments.evaluation.finetuning:submit",

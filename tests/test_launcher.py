@@ -102,7 +102,7 @@ def test_every_optional_package_is_in_an_extra_and_named_by_it(capsys):
 @pytest.mark.parametrize(
     ("line", "modules", "extra"),
     [
-        ("baseline sst2", "scipy", "evaluate"),
+        ("sts RUN A=tsv:a.tsv", "scipy", "evaluate"),
         ("train bert_tiny OUT", "scipy, tensorboard", "train"),
         ("compare OUT", "matplotlib, scipy, tensorboard", "studies"),
     ],

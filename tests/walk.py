@@ -86,7 +86,6 @@ def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
         ("", f"train finetune_bert:squad {r}/squad --init {r}/bert {d} {tune} "
          "--set spans.max_question=16", 0),
         ("", f"train finetune_bert:conll2003 {r}/conll --init {r}/bert {d} {tune}", 0),
-        ("", f"baseline rte {d}", 0),
         ("", f"predict {r}/gpt2 'The story of' --set top_p=0.9 --set seed=7 --set max_tokens=8", 0),
         (text, f"score {r}/gpt2 {out}/lines.txt", 0),
         ("", f"few_shot {r}/gpt2 --task rte --shots 0 1 --max-examples 20 {d} "

@@ -1,4 +1,4 @@
-"""Evaluation of fine-tuned models, and the commands `submit`, `baseline` and `tasks`."""
+"""Evaluation of fine-tuned models, and the commands `submit` and `tasks`."""
 
 import argparse
 import itertools
@@ -6,19 +6,18 @@ import time
 from typing import Any
 
 from macaron_tf.data.batches import ExampleBatches
-from macaron_tf.data.tasks.definitions import OWN_TASKS, TASKS, Task, get_task
+from macaron_tf.data.tasks.definitions import OWN_TASKS, TASKS, Task
 from macaron_tf.data.tasks.examples import read_examples
 from macaron_tf.errors import UserError, check_packages, diverged
 from macaron_tf.evaluation.glue import write_submission
 from macaron_tf.io import paths as storage
-from macaron_tf.runs.finetuning import TRAIN, TaskData, by_split, load_labelled_task
+from macaron_tf.runs.finetuning import TRAIN, by_split, load_labelled_task
 from macaron_tf.runs.run import (
     Run,
     default_splits,
     metrics_line,
     save_scores,
     scores_name,
-    write_json,
 )
 from macaron_tf.tasks import labelled
 from macaron_tf.tasks.sets import SetOutputs
@@ -152,22 +151,6 @@ def submit(options: argparse.Namespace) -> None:
         print(f"{path}: {len(examples):,} predictions of {runs[task.name].path}")
     out = storage.as_path(options.out)  # removes a trailing slash
     print(f"next: zip -j {out}.zip {out}/*   # then upload {out}.zip")
-
-
-def baseline(options: argparse.Namespace) -> None:
-    """Prints the metrics of a simple baseline, and writes them to a JSON file with `--output`."""
-    task = get_task(options.task, own=True)
-    data = TaskData(task, options.source, options.tfds)
-    predictor = data.labelled_task.baseline(data.splits[TRAIN])
-    if predictor is None:
-        raise UserError(f"the task {task.name} has no baseline: give one of texts or tags")
-    score = data.labelled_task.score
-    validation = data.validation.items()
-    metrics = by_split({name: score(predictor(rows), rows) for name, rows in validation})
-    print(metrics_line(metrics))
-    if options.output:
-        record = {"task": task.name, "source": options.source or task.source, **metrics}
-        write_json(storage.as_path(options.output), record)
 
 
 def print_tasks(options: argparse.Namespace) -> None:

@@ -2,13 +2,12 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import (
     encode_choices,
     encode_examples,
@@ -16,7 +15,6 @@ from macaron_tf.data.tasks.encoding import (
     has_text,
 )
 from macaron_tf.data.tasks.examples import Examples, read_examples
-from macaron_tf.errors import UserError, needed
 from macaron_tf.evaluation.glue import decide, f1, score
 from macaron_tf.models import (
     CausalClassifier,
@@ -144,9 +142,6 @@ class Classification(LabelledTask):
         labels = [0.0] if self.task.regression else np.unique(train.labels)
         return (np.full(len(examples), label) for label in labels)
 
-    def baseline(self, train: Examples) -> Callable[[Examples], np.ndarray]:
-        return bag_of_words(self.task, train)
-
 
 class MultiLabel(Classification):
     """Classification of one or two texts to which any number of the classes apply.
@@ -205,9 +200,6 @@ class MultiLabel(Classification):
         for count in range(len(ranks) + 1):
             yield np.tile(ranks < count, (len(examples), 1))
 
-    def baseline(self, train: Examples) -> None:
-        return None
-
 
 class MultipleChoice(Classification):
     """Multiple choice among R choices, as in RACE.
@@ -261,54 +253,3 @@ class MultipleChoice(Classification):
         return (CausalMultipleChoice if config.causal else EncoderMultipleChoice)(
             config, head_dropout, dtype=policy
         )
-
-    def baseline(self, train: Examples) -> None:
-        return None
-
-
-def bag_of_words(task: Task, train: Examples) -> Callable[[Examples], np.ndarray]:
-    """Fits a linear baseline on TF-IDF features, which maps N examples to `(N,)` predictions.
-
-    The model is scikit-learn's logistic regression, or ridge regression if the labels are scores,
-    which are clipped to the task's range. The features of a text are the TF-IDF weights of words
-    and bigrams, with sublinear term frequencies. If two texts have the features a and b, the
-    features of their pair are a, b, the absolute difference and the product of a and b
-    (elementwise), and the cosine of a and b. From a and b alone, a linear model cannot tell whether
-    the two texts are similar.
-    """
-    with needed("a baseline"):
-        from sklearn.feature_extraction.text import TfidfVectorizer
-        from sklearn.linear_model import LogisticRegression, Ridge
-    # Keep one-letter words, because "a" and "I" matter for grammar, the subject of CoLA.
-    vectorizer = TfidfVectorizer(
-        ngram_range=(1, 2), sublinear_tf=True, dtype=np.float32, token_pattern=r"(?u)\b\w+\b"
-    )
-    try:
-        vectorizer.fit([*train.first, *(train.second or ())])
-    except ValueError as error:
-        raise UserError(f"the texts of {task.name!r} contain no words: give others") from error
-    classes = np.unique(train.labels)
-    if not task.regression and len(classes) < 2:
-        raise UserError(f"all labels of {task.name!r} are equal: give two classes or more")
-    model = Ridge() if task.regression else LogisticRegression(max_iter=1000)
-    model.fit(_features(vectorizer, train), train.labels)
-
-    def predict(examples: Examples) -> np.ndarray:
-        predictions = model.predict(_features(vectorizer, examples))
-        return np.clip(predictions, *task.score_range) if task.score_range else predictions
-
-    return predict
-
-
-def _features(vectorizer, examples: Examples):
-    """Computes the sparse feature matrix of `bag_of_words`, with one row per example."""
-    from scipy import sparse
-
-    first = vectorizer.transform(examples.first)  # (N, W)
-    if examples.second is None:
-        return first
-    second = vectorizer.transform(examples.second)  # (N, W)
-    product = first.multiply(second).tocsr()  # (N, W)
-    # Each row has norm 1, so the dot product of two rows is the cosine.
-    cosine = sparse.csr_matrix(product.sum(axis=1))  # (N, 1)
-    return sparse.hstack([first, second, abs(first - second), product, cosine]).tocsr()

@@ -257,10 +257,6 @@ class LabelledTask(OnePass):
     def line(self, answer: Any) -> str:
         """Formats an answer from `rows` as text that a command prints."""
 
-    def baseline(self, train: Any) -> Callable[[Any], Any] | None:
-        """Fits a non-neural baseline, which maps examples to predictions, or returns `None`."""
-        return None
-
     @abc.abstractmethod
     def constants(self, train: Any, examples: Any) -> Iterable[Any]:
         """Yields predictions that are equal for all examples; `train` has the answers to try."""

@@ -1,8 +1,6 @@
 """Sequence tagging, such as named entity recognition, with a tag for each word of a sentence."""
 
-import collections
-import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Self
 
 import numpy as np
@@ -105,24 +103,6 @@ class TokenClassification(LabelledTask):
         """Formats a sentence in CoNLL's format: one word and tag per line, then an empty line."""
         pairs = zip(answer["words"], answer["tags"], strict=True)
         return "".join(f"{word}\t{tag}\n" for word, tag in pairs) + "\n"
-
-    def baseline(self, train: TaggedSentences) -> Callable[[TaggedSentences], list[list[str]]]:
-        """Fits a tagger that assigns each word its most frequent tag in the training set.
-
-        Other words get the tag with the index `Task.outside`.
-        """
-        counts: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
-        tags = itertools.chain.from_iterable(train.labels or ())
-        for word, tag in zip(itertools.chain.from_iterable(train.words), tags, strict=True):
-            counts[word][int(tag)] += 1
-        most_frequent = {
-            word: self.task.labels[tags_of_word.most_common(1)[0][0]]
-            for word, tags_of_word in counts.items()
-        }
-        outside = self.task.labels[self.task.outside]
-        return lambda examples: [
-            [most_frequent.get(word, outside) for word in words] for words in examples.words
-        ]
 
     def _tag_names(self, tags: np.ndarray) -> list[str]:
         return [self.task.labels[tag] for tag in tags]

@@ -121,22 +121,6 @@ def test_the_servers_files(toy_run, toy, tmp_path, monkeypatch, refused, capsys)
     refused(main, lost, "outputs NaN because its training diverged", tmp_path)
 
 
-def test_counting_words_is_a_baseline_for_every_kind_of_task(toy, tmp_path, ran):
-    output = tmp_path / "baseline.json"
-    arguments = ["baseline", "sst2", "--source", f"tsv:{toy}/{{split}}.tsv"]
-    assert main([*arguments, "--output", str(output)]) == 0
-    assert json.loads(output.read_text())["score"] > 0.95
-    texts = [text for text, _ in toys.sentences(80, seed=4)]
-    rows = [
-        (a, b, 5 * len(set(a.split()) & set(b.split())) / len(set(a.split()) | set(b.split())))
-        for a, b in zip(texts, texts[1:] + texts[:1], strict=True)
-    ]
-    for split, part in (("train", rows[:60]), ("validation", rows[60:])):
-        toys.write_table(tmp_path / f"{split}.tsv", part, toys.PAIR_HEADER)
-    output = ran(main, "baseline", "stsb", "--source", f"tsv:{tmp_path}/{{split}}.tsv").out
-    assert float(output.split("score ")[-1]) > 0.7
-
-
 def test_the_papers_numbers():
     recipe = registry.load("finetune:rte").resolved(2490)
     training = recipe.training
@@ -232,7 +216,6 @@ MISTAKES = [
     ("OWN --init RUN --set model.hidden_dim=16", "needs model.hidden_dim=32, not 16"),
     ("OWN --vocabulary TOY/vocabulary --set model=elmo_tiny", "needs pre-trained weights"),
     ("evaluate RUN --source tsv:FOLDER/secret.tsv", "has no labels"),
-    ("baseline sst2 --source tsv:FOLDER/{split}.tsv", "two classes"),
 ]
 
 

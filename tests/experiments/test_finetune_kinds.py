@@ -174,7 +174,6 @@ def test_a_diverged_models_outputs_score_nan(folder):
         ("train conll2003 --set source=conll:FOLDER/wrong.txt", "txt, line 2: the tag 'B-CAT'"),
         ("predict RUNS/squad2 --input FOLDER/pairs", "line 2 has 1 column: write"),
         ("submit RUNS/squad2 FOLDER", "which the GLUE server does not score"),
-        ("baseline squad2 --source squad:RUNS/{split}.json", "squad2 has no baseline"),
     ],
 )
 def test_bad_input_is_one_sentence_and_leaves_nothing(command, error, folder, tmp_path, refused):

@@ -11,10 +11,8 @@ from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.examples import read_examples
 from macaron_tf.data.tasks.own_tables import TableSettings
-from macaron_tf.data.tasks.tags import TaggedSentences
 from macaron_tf.runs.finetuning import TaskData
 from macaron_tf.runs.run import Run
-from macaron_tf.tasks import labelled
 from tests.harness import refuses
 from tests.toys import tasks as toys
 
@@ -104,7 +102,7 @@ def test_scores_are_of_the_tables_size(toy, tmp_path, answered):
     ],
 )
 def test_a_word_without_a_piece_has_the_usual_tag(table, usual, tmp_path, answered):
-    """A word without tokens gets the usual tag from the command, the export and the baseline."""
+    """A word without tokens gets the usual tag from the command and the export."""
     toys.write_reading(tmp_path)
     recipe = registry.load("finetune_bert:tag", settings=table)
     toys.write_run(tmp_path / "run", recipe, tmp_path)
@@ -114,9 +112,6 @@ def test_a_word_without_a_piece_has_the_usual_tag(table, usual, tmp_path, answer
     assert [found[number] for number in (1, 3, 4)] == [f"{words[n]}\t{usual}" for n in (1, 3, 4)]
     tags = macaron_tf.load(run.path).task.serve([" ".join(words)])["tags"].numpy()[0]
     assert [f"{word}\t{tag.decode()}" for word, tag in zip(words, tags, strict=True)] == found[:5]
-    task = run.recipe.task_definition
-    train = TaggedSentences([["a"]], [np.array([task.outside - 1])])
-    assert labelled(task).baseline(train)(TaggedSentences([["new"]], None)) == [[usual]]
 
 
 @pytest.mark.slow
