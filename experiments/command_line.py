@@ -106,7 +106,9 @@ def _choose_engine(options: argparse.Namespace) -> None:
 
 
 def _split_checkpoint(options: argparse.Namespace) -> None:
-    """Splits RUN@CHECKPOINT into `options.run` and `options.checkpoint`."""
+    """Splits RUN@CHECKPOINT, `options.location`, into `options.run` and `options.checkpoint`."""
+    name = options.checkpoint
+    options.location = f"{options.run}@{name}" if name else options.run
     if not options.checkpoint and "@" not in (options.run or ""):
         return
     from macaron_tf.training.locations import locate

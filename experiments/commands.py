@@ -220,22 +220,6 @@ COMMANDS = {
         cli.CHECKPOINT,
         cli.TFDS,
     ),
-    "sts": (
-        "print Spearman's rank correlation between cosine similarities and similarity scores on "
-        "several sets of sentence pairs",
-        "experiments.evaluation.embedding:run_sets",
-        cli.extra("evaluate"),
-        MODEL,
-        cli.path_argument(
-            "sets SET",
-            "sets of pairs, as NAME=SOURCE: mine=tsv:FILE, with the columns sentence1, sentence2 "
-            "and label (scores from 0 to 5), or STSb=tfds:glue/stsb",
-            nargs="+",
-        ),
-        _OUTPUT,
-        cli.TFDS,
-        _POOLED,
-    ),
     "search": (
         "find the lines of a file with the greatest cosine similarity to a query",
         "experiments.evaluation.embedding:search",

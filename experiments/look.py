@@ -38,7 +38,6 @@ from macaron_tf.layers.watching import watching
 from macaron_tf.model import Pretrained, load
 from macaron_tf.models import Encoder, EncoderDecoder, LanguageModel
 from macaron_tf.models.tasks import CausalReader
-from macaron_tf.runs.run import checkpoint_location
 from macaron_tf.tasks.translation import Translation
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.source_target import PairVocabulary
@@ -50,7 +49,7 @@ _READABLE = 60  # maximum number of tokens that a picture labels
 def run(options: argparse.Namespace) -> None:
     """Runs the command `look`: runs a model on the texts, and writes pictures and arrays."""
     check_encodable(options.texts)
-    location = checkpoint_location(options.run, options.checkpoint)
+    location = options.location
     pretrained = load(location, trust_code=options.trust_code)
     network = stack = pretrained.network
     if not isinstance(network, EncoderDecoder | Encoder):

@@ -22,7 +22,7 @@ def run(options: argparse.Namespace) -> None:
     the lines below list the nearest occurrences in context.
     """
     elmo_run = Run.open(options.run, options.trust_code, "elmo")
-    network = elmo_run.load_network(elmo_run.checkpoint(options.checkpoint))
+    network = elmo_run.load_network(options.checkpoint)
     sources = options.source or elmo_run.recipe.sources
     texts = (text for source in sources for text in documents(source, "train", options.tfds))
     sentences = (

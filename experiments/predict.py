@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import io
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -35,13 +35,12 @@ from macaron_tf.evaluation.similarity import unit_vectors
 from macaron_tf.model import Pretrained, load
 from macaron_tf.runs.elmo import embed
 from macaron_tf.runs.recipe import named_settings
-from macaron_tf.runs.run import checkpoint_location
 from macaron_tf.runs.text_to_text import answers_of, line_translator
 from macaron_tf.settings import Count, Natural, NonNegative
-from macaron_tf.tasks import LabelledTask
+from macaron_tf.tasks import Decoding, LabelledTask, TaskKind
 from macaron_tf.tasks.embedding import SentenceEmbedding, WordVectors
 from macaron_tf.tasks.filling import Filling
-from macaron_tf.tasks.generation import Continuation, TextToText, frame_lines
+from macaron_tf.tasks.generation import TextToText, frame_lines
 from macaron_tf.tasks.translation import Translation
 
 _SAMPLING = ("temperature", "top_k", "top_p", "seed")
@@ -103,35 +102,32 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _answer(options: argparse.Namespace, given: dict[str, Any]) -> Answer:
-    location = checkpoint_location(options.run, options.checkpoint)
     with options.devices.scope():
-        model = load(location, options.lower_case, trust_code=options.trust_code)
+        model = load(options.location, options.lower_case, trust_code=options.trust_code)
         task = model.task
-        reads, make = next((reads, make) for cls, reads, make in _KINDS if isinstance(task, cls))
-        answers_task = isinstance(task, TextToText) and not given.keys() & {*_WRITING}
-        if "task" in given or answers_task:
-            reads, make = ("task",), _text_to_text
-        with_json = [name for name in reads if name not in ("min_tokens", "num_samples", "task")]
-        if isinstance(task, Translation):
-            with_json = [name for name in with_json if name not in _SAMPLING]
-        for name, value in given.items():
-            if name not in (names := with_json if options.json else reads):
-                where = "with --json" if name in reads else f"for a {task.name}"
-                mend = f"set {', '.join(names)}, or leave it out" if names else "leave it out"
-                raise UserError(f"--set {name}={value} has no effect {where}: {mend}")
-        if options.backward and not (isinstance(task, Translation) and not options.json):
+        if options.backward and (options.json or not isinstance(task, Translation)):
             raise UserError("--backward applies only to a translator, without --json: leave it out")
-        if make in (_translations, _continuations):
+        if isinstance(task, Decoding):
             _check_sampling(given, task.controls.get("temperature", 0.0))
-        return (_json_lines if options.json else make)(model, given, options)
+        if options.json or not isinstance(task, Decoding):
+            # Refuses other settings before the texts are read.
+            task.with_options(**{name: given[name] for name in given if name not in task.controls})
+            if isinstance(task, Filling) and not options.json:
+                return _fillings(model, given)
+            is_labelled = isinstance(task, LabelledTask) and not options.json
+            return _formatted(model, given, task.line if is_labelled else json_line)
+        if isinstance(task, Translation):
+            return _translations(model, given, options.backward)
+        if "task" in given or (isinstance(task, TextToText) and not given.keys() & {*_WRITING}):
+            return _text_to_text(model, given, options.run)
+        return _continuations(model, given)
 
 
-def _json_lines(model: Pretrained, given: dict, options: argparse.Namespace) -> Answer:
-    return _formatted(model, given, json_line)
-
-
-def _labelled(model: Pretrained, given: dict, options: argparse.Namespace) -> Answer:
-    return _formatted(model, given, model.task.line)
+def _check_read(given: dict[str, Any], names: Sequence[str], task: TaskKind) -> None:
+    """Raises a `UserError` if a setting is not among the `names` that the task reads."""
+    for name in given.keys() - {*names}:
+        mend = f"set {', '.join(names)}, or leave it out"
+        raise UserError(f"--set {name}={given[name]} has no effect for a {task.name}: {mend}")
 
 
 def _formatted(model: Pretrained, given: dict, line: Callable[[Any], str]) -> Answer:
@@ -139,7 +135,7 @@ def _formatted(model: Pretrained, given: dict, line: Callable[[Any], str]) -> An
     return lambda lines, first: map(line, model.predict(*columns(lines, first), **given))
 
 
-def _fillings(model: Pretrained, given: dict, options: argparse.Namespace) -> Answer:
+def _fillings(model: Pretrained, given: dict) -> Answer:
     def answer(lines: list[str], first: int) -> Iterator[str]:
         for text, answer in zip(lines, model.predict(lines, **given), strict=True):
             yield f"{text}\n"
@@ -151,8 +147,9 @@ def _fillings(model: Pretrained, given: dict, options: argparse.Namespace) -> An
     return answer
 
 
-def _translations(model: Pretrained, given: dict, options: argparse.Namespace) -> Answer:
+def _translations(model: Pretrained, given: dict, backward: bool) -> Answer:
     task, n_best = model.task, given.get("n_best", 1)
+    _check_read(given, ("beam_size", "n_best", *_SAMPLING), task)
     if "temperature" in given and "beam_size" in given:
         raise UserError("beam_size has no effect with a temperature: leave one of them out")
     if "temperature" in given:
@@ -165,7 +162,7 @@ def _translations(model: Pretrained, given: dict, options: argparse.Namespace) -
         if n_best > beam_size:
             raise UserError(f"n_best is {n_best}, but must be at most the beam size, {beam_size}")
         decoding = dataclasses.replace(task.decoding, beam_size=beam_size, n_best=n_best)
-    translator = task.lines(decoding, given.get("seed", 1), options.backward)
+    translator = task.lines(decoding, given.get("seed", 1), backward)
     return functools.partial(_translated, translator, n_best)
 
 
@@ -185,8 +182,9 @@ def _translated(
         yield "\t".join(columns) + "\n"
 
 
-def _text_to_text(model: Pretrained, given: dict, options: argparse.Namespace) -> Answer:
-    answers = answers_of(model, options.run, given.get("task"))
+def _text_to_text(model: Pretrained, given: dict, location: str) -> Answer:
+    _check_read(given, ("task",), model.task)
+    answers = answers_of(model, location, given.get("task"))
     decoding = BeamSearchConfig(**model.recipe.get("decoding", {}))
     translator = line_translator(model.network, model.vocabulary, answers, decoding)
     task = given.get("task") or answers["task"]
@@ -202,8 +200,9 @@ def _text_to_text(model: Pretrained, given: dict, options: argparse.Namespace) -
     return answer
 
 
-def _continuations(model: Pretrained, given: dict, options: argparse.Namespace) -> Answer:
+def _continuations(model: Pretrained, given: dict) -> Answer:
     """Returns a function that continues texts token by token, each as soon as it is generated."""
+    _check_read(given, _WRITING, model.task)
     config = GenerationConfig(
         **{"temperature": model.task.controls["temperature"], "max_tokens": 128}
         | {name: given[name] for name in _WRITING if name in given and name != "seed"}
@@ -237,17 +236,6 @@ def _check_sampling(given: dict[str, Any], default: float) -> None:
         raise UserError(f"{changed[0]} applies only to sampling: set a temperature above 0")
 
 
-# Classes of tasks with the settings that they read, and the functions that answer by them.
-_KINDS: tuple = (
-    (LabelledTask, ("language",), _labelled),
-    (Translation, ("beam_size", "n_best", *_SAMPLING), _translations),
-    (Continuation, _WRITING, _continuations),
-    (Filling, ("top",), _fillings),
-    (SentenceEmbedding, ("pooling", "max_length"), _json_lines),
-    (WordVectors, (), _json_lines),
-)
-
-
 def _encoder(options: argparse.Namespace, given: dict[str, Any]) -> SentenceEmbedding:
     if others := given.keys() - {"pooling", "max_length"}:
         raise UserError(f"--set {min(others)} has no effect for an encoder: leave it out")
@@ -275,8 +263,7 @@ def _write_arrays(options: argparse.Namespace, given: dict[str, Any], suffix: st
     if options.json:
         raise UserError(f"--json cannot write {options.output}: leave --json out")
     if suffix == "npz":
-        location = checkpoint_location(options.run, options.checkpoint)
-        model = load(location, trust_code=options.trust_code)
+        model = load(options.location, trust_code=options.trust_code)
         if not isinstance(model.task, WordVectors) or given.keys() - {"tokenized"}:
             raise UserError(f"{options.output} needs an ELMo, and no setting but tokenized")
         arrays = {}

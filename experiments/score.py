@@ -10,7 +10,7 @@ from macaron_tf.io import paths as storage
 from macaron_tf.io.files import lines_of
 from macaron_tf.io.progress import Progress
 from macaron_tf.model import Pretrained, load
-from macaron_tf.runs.run import checkpoint_location, write_json
+from macaron_tf.runs.run import write_json
 from macaron_tf.tasks.generation import Continuation
 
 
@@ -31,8 +31,7 @@ def run(options: argparse.Namespace) -> None:
     The model reads windows of the length in training or, if it is unknown, as long as it has
     positions. Each window overlaps with half of the previous one, and each token is scored once.
     """
-    location = checkpoint_location(options.run, options.checkpoint)
-    model = open_model(location, options.trust_code)
+    model = open_model(options.location, options.trust_code)
     window = min(model.task.window, model.task.longest or model.task.window)
     scorer, records = model.task.scorer(window), []
     files = [storage.as_path(file).expanduser() for file in options.files]

@@ -30,6 +30,7 @@ from macaron_tf.io.paths import as_path, read_json
 from macaron_tf.models import EncoderDecoder
 from macaron_tf.runs.corpora import prepare_corpus
 from macaron_tf.runs.finetuning import CHANCE_MARGIN, RESULT, TaskData
+from macaron_tf.runs.loading import saved_network
 from macaron_tf.runs.pretraining import PretrainingRecipe, check_corpus
 from macaron_tf.runs.recipe import Recipe, recipe_class, recipe_from_json
 from macaron_tf.runs.run import DIVERGED, Run, saved_versions
@@ -462,7 +463,7 @@ class Sequences(Trainer):
 
     def parameters(self, run: str) -> int:
         # model.json knows the size of the vocabulary, which depends on the data.
-        return Run.open(run).build_network(saved=True).count_params()
+        return saved_network(as_path(run)).count_params()
 
     def identity(self, recipe: Recipe) -> Any:
         return recipe.model_config()

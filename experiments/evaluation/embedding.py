@@ -13,11 +13,8 @@ import numpy as np
 from annotated_types import Ge
 
 from experiments.lines import arriving, opened_input
-from experiments.studies import table
 from macaron_tf.cli.program import decoded
-from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import encode_sets
-from macaron_tf.data.tasks.examples import Examples
 from macaron_tf.errors import UserError, check_packages, warn
 from macaron_tf.evaluation.similarity import nearest, unit_vectors
 from macaron_tf.io import paths as storage
@@ -32,7 +29,6 @@ from macaron_tf.runs.embedding import (
 from macaron_tf.runs.recipe import named_settings
 from macaron_tf.runs.run import (
     Run,
-    checkpoint_location,
     default_splits,
     metrics_line,
     save_scores,
@@ -49,7 +45,7 @@ def open_encoder(options: argparse.Namespace) -> tuple[SentenceEmbedding, Run | 
     The settings `pooling` and `max_length` of `--set` take precedence over those of the encoder,
     whose pooling is the mean if it is unknown.
     """
-    location, run = checkpoint_location(options.run, options.checkpoint), None
+    location, run = options.location, None
     chosen = EncoderSettings(**named_settings(EncoderSettings, options.set))
     with options.devices.scope():
         start = read_encoder(location, options.lower_case, options.trust_code)
@@ -80,17 +76,12 @@ class EncoderSettings(Settings):
 FLAGS = ("source", "split", "task", "lower_case")
 
 
-def _evaluate(encoder: SentenceEmbedding, task: Task, examples: Examples) -> dict[str, float]:
-    """Encodes the sentences of a task, and returns the metrics of their vectors."""
-    data = encode_sets(encoder.vocabulary, examples, encoder.max_length)
-    warn_cut(data.truncated_count, len(data.rows.lengths), encoder.max_length)
-    return measure(task, encoder.network, encoder.encode_sets(data), data.labels)
-
-
 def run(opened: Run | None, options: argparse.Namespace) -> None:
-    """Prints the metrics of an encoder on a task, and writes them as `_write_results` does.
+    """Prints the metrics of an encoder on a task, and writes them to a JSON file.
 
-    With `--task`, the encoder need not be a run, and `opened` is `None`.
+    With `--task`, the encoder need not be a run, and `opened` is `None`. The file is in the folder
+    of `--output`, or else in RUN/scores. Nothing is written for an encoder that is no run without
+    `--output`.
     """
     check_packages("evaluate")
     encoder, encoder_run = open_encoder(options)
@@ -109,67 +100,21 @@ def run(opened: Run | None, options: argparse.Namespace) -> None:
     split = options.split or default_splits(source, [*task.validation_splits])[0]
     examples = read_sets(task, split, source, options.tfds)
     began = time.monotonic()
-    metrics = _evaluate(encoder, task, examples)
+    data = encode_sets(encoder.vocabulary, examples, encoder.max_length)
+    warn_cut(data.truncated_count, len(data.rows.lengths), encoder.max_length)
+    metrics = measure(task, encoder.network, encoder.encode_sets(data), data.labels)
     seconds = time.monotonic() - began
     print(metrics_line(metrics))
     print(
         f"{len(examples):,} examples of {name}, {split}; {encoder.network.pooling} pooling; "
         f"{seconds:.1f} s"
     )
-    record = {"task": name, "source": source, "split": split, "examples": len(examples)}
-    record |= {"seconds": round(seconds, 2), "metrics": metrics}
-    subject = f"{name}-{source}-{split}"
-    _write_results(options, encoder, encoder_run, subject, [examples.texts], record)
-
-
-def _write_results(
-    options: argparse.Namespace,
-    encoder: SentenceEmbedding,
-    encoder_run: Run | None,
-    subject: str,
-    texts: list,
-    record: dict,
-) -> None:
-    """Writes results to a JSON file in the folder of `--output`, or else in RUN/scores.
-
-    Without `--output`, nothing is written if the encoder is not a training run. `subject`, the name
-    of the evaluated data, begins the file name. `texts` determine the hash in the file name.
-    """
     if options.output or encoder_run:
-        path = encoder_run and encoder_run.path
-        location = checkpoint_location(options.run, options.checkpoint)
-        name = scores_name(subject, "", [encoder.identity(), *texts])
-        record = {"encoder": location, **encoder.facts(), **record}
-        save_scores(options.output, path, name, **record)
-
-
-def run_sets(options: argparse.Namespace) -> None:
-    """Prints Spearman's correlation on several sets of scored pairs.
-
-    The table has the form of table 1 in Reimers and Gurevych 2019: a column for each set, and a
-    column for the mean.
-    """
-    task, sets = pair_task("stsb"), {}
-    for argument in options.sets:
-        name, _, source = argument.partition("=")
-        if not name or not source or name in sets:
-            raise UserError(f"{argument!r} is not NAME=SOURCE with a new name, as STS12=tsv:FILE")
-        split = default_splits(source, [*task.validation_splits])[0]
-        sets[name] = read_sets(task, split, source, options.tfds)
-        if len(np.unique(sets[name].labels)) < 2:
-            raise UserError(f"all pairs of {name} have the same score: leave {name} out")
-    encoder, encoder_run = open_encoder(options)
-    metrics = {name: _evaluate(encoder, task, examples) for name, examples in sets.items()}
-    correlations = [set_metrics["spearman"] for set_metrics in metrics.values()]
-    average = float(np.mean(correlations))
-    cells = (f"{100 * correlation:.2f}" for correlation in (*correlations, average))
-    rows = [("Spearman x 100", *cells)]
-    rows += [("pairs", *(f"{len(examples):,}" for examples in sets.values()), "")]
-    print("\n".join(table(("", *sets, "Avg."), rows)))
-    counts = {name: len(examples) for name, examples in sets.items()}
-    record = {"sets": options.sets, "examples": counts, "metrics": {**metrics, "average": average}}
-    texts = [examples.texts for examples in sets.values()]
-    _write_results(options, encoder, encoder_run, "-".join(sets), texts, record)
+        record = {"encoder": options.location, **encoder.facts()}
+        record |= {"task": name, "source": source, "split": split, "examples": len(examples)}
+        record |= {"seconds": round(seconds, 2), "metrics": metrics}
+        file = scores_name(f"{name}-{source}-{split}", "", [encoder.identity(), examples.texts])
+        save_scores(options.output, encoder_run and encoder_run.path, file, **record)
 
 
 def search(options: argparse.Namespace) -> None:

@@ -20,18 +20,14 @@ from macaron_tf.training.checkpoints import average_checkpoints, last_checkpoint
 
 
 def run_average(options: argparse.Namespace) -> None:
-    """Runs the command `average`: averages the newest checkpoints of a run."""
-    opened = Run.open(options.run, options.trust_code)
-    is_translation = isinstance(opened.recipe, TranslationRecipe)
-    default = opened.recipe.average_last if is_translation else 5
-    average_run(opened, options.last or max(1, min(default, len(opened.regular_steps()))))
-
-
-def average_run(opened: Run, count: int) -> None:
-    """Averages the weights of the newest `count` checkpoints of a run into RUN/average.
+    """Runs the command `average`: averages the newest checkpoints of a run into RUN/average.
 
     The average includes only checkpoints whose step is a multiple of `training.save_every_steps`.
     """
+    opened = Run.open(options.run, options.trust_code)
+    is_translation = isinstance(opened.recipe, TranslationRecipe)
+    default = opened.recipe.average_last if is_translation else 5
+    count = options.last or max(1, min(default, len(opened.regular_steps())))
     save_every_steps = opened.recipe.training.save_every_steps
     checkpoints = last_checkpoints(opened.path, count, save_every_steps)
     average = average_checkpoints(checkpoints, opened.path / "average")

@@ -22,6 +22,7 @@ from macaron_tf.io.code_files import offer_code
 from macaron_tf.io.hub import HUB
 from macaron_tf.io.progress import Progress
 from macaron_tf.models.model_parts import HEADS, USAGE, ModelParts
+from macaron_tf.runs.run import read_optional
 from macaron_tf.special import Special
 from macaron_tf.text.base import Vocabulary
 from macaron_tf.training import locations
@@ -142,18 +143,10 @@ def _read_native(parsed: locations.Location, trust_code: bool) -> ModelParts:
         vocabulary=vocabulary,
         special=special,
         checkpoint=weights.name,
-        recipe=_read_optional(path / locations.RECIPE),
+        recipe=read_optional(path / locations.RECIPE),
         results={**results, "scores": scores},
         **usage,
     )
-
-
-def _read_optional(path: epath.Path) -> dict[str, Any]:
-    """Reads a JSON object from a file. Returns {} if the file is missing or holds no object."""
-    try:
-        return paths.read_json(path)
-    except UserError:
-        return {}
 
 
 def _read_scores(run: epath.Path) -> dict[str, dict[str, float]]:
@@ -164,7 +157,7 @@ def _read_scores(run: epath.Path) -> dict[str, dict[str, float]]:
     files = sorted((run / "scores").glob("*.json")) if (run / "scores").exists() else ()
     scores = {}
     for file in files:
-        record = _read_optional(file)
+        record = read_optional(file)
         metrics = record.get("metrics", record)
         if isinstance(metrics, Mapping):
             scores[file.stem] = {

@@ -24,7 +24,7 @@ from macaron_tf.models import (
     catalog,
 )
 from macaron_tf.objectives import Objective
-from macaron_tf.settings import SettingDescription, Settings, Variants, describe, hints_of, parse
+from macaron_tf.settings import Settings, Variants, describe, hints_of, parse
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.training.config import ENDING_SCHEDULES, TrainingConfig
 
@@ -217,7 +217,8 @@ class Recipe(Settings):
 
     def usage(self) -> dict[str, typing.Any]:
         """Returns the arguments of `ModelParts` that the recipe sets."""
-        unlisted = {*self.unread(), *self.may_change, *at_defaults(self)} - {*CARD_SETTINGS}
+        defaults = (leaf.path for leaf in _leaves(self) if leaf.value == leaf.field.default)
+        unlisted = {*self.unread(), *self.may_change, *defaults} - {*CARD_SETTINGS}
         return {
             "model": self.model,
             "optimizer": self.training.optimizer,
@@ -277,7 +278,7 @@ class Recipe(Settings):
         stands for the value of a setting that a recipe does not have.
         """
         values, other_values = (
-            {path: value for path, value, _ in _leaves(recipe)} for recipe in (self, other)
+            {leaf.path: leaf.value for leaf in _leaves(recipe)} for recipe in (self, other)
         )
         paths = values | other_values
         pairs = {path: (values.get(path), other_values.get(path)) for path in paths}
@@ -350,47 +351,50 @@ def override(
             user code. If the saved run has the recipe's own warm-up, it keeps this warm-up even if
             `training.max_steps` changes.
     """
-    settings = tuple(settings)
+    settings, texts = tuple(settings), {}
     refuse_argument_settings(settings, recipe.by_argument)
-    texts, values, model_texts = {}, {}, {}
     for setting in settings:
         path, equals, texts[path] = setting.partition("=")
         if not equals:
             raise UserError(f"--set {setting} contains no '=': write PATH=VALUE")
-    variants = _variants(type(recipe))
+    # Settings of new classes, which replace sections of the recipe.
     chosen = {
-        path: parse(path, text, variants[path]) for path, text in texts.items() if path in variants
+        name: parse(name, texts[name], hint)
+        for name, hint in _variants(type(recipe)).items()
+        if name in texts
     }
+    with as_user_errors("model"):
+        config = catalog.config(texts.get("model", recipe.model))
+    leaves = (*_leaves(recipe, replaced=chosen), *_leaves(config, "model."))
+    hints = {leaf.path: hints_of(leaf.owner)[leaf.field.name] for leaf in leaves}
+    values: dict[str, typing.Any] = {}
+    model_options = {}
     for path, text in texts.items():
-        if path.startswith("model."):
-            model_texts[path.removeprefix("model.")] = text
-        elif path not in chosen:
-            hint, section = _hint(recipe, type(recipe), path, f"{path}={text}", chosen), values
-            *parents, name = path.split(".")
-            for parent in parents:
-                section = section.setdefault(parent, {})
-            section[name] = parse(path, text, hint)
-            find_sources(section[name])
+        *sections, name = path.split(".")
+        if path in chosen:
+            continue
+        if path not in hints:
+            raise _unknown(path, text, [*hints], ("model_options", *recipe.by_argument))
+        value, section = parse(path, text, hints[path]), values
+        if sections == ["model"]:
+            model_options[name] = value
+            continue
+        find_sources(value)
+        for part in sections:
+            section = section.setdefault(part, {})
+        section[name] = value
     for path, start in chosen.items():
         values[path] = _changed(getattr(recipe, path), values.get(path, {}), start)
-    given, training = recipe.training, values.get("training", {})
-    keeps_warm_up = "warmup_steps" not in training
-    if keeps_warm_up:
+    if model_options:
+        options = {**dict(recipe.model_options), **model_options}
+        values["model_options"] = tuple(sorted(options.items()))
+    saved, given, training = read_saved(), recipe.training, values.setdefault("training", {})
+    if "warmup_steps" not in training:
         steps = training.get("max_steps", given.max_steps)
+        if saved and saved.training.warmup_steps == _warm_up(given, saved.training.max_steps):
+            steps = saved.training.max_steps
         training["warmup_steps"] = _warm_up(given, steps)
-    recipe = recipe.changed(**values | {"training": training})
-    if model_texts:
-        model_options = dict(recipe.model_options)
-        for name, text in model_texts.items():
-            config_class = type(recipe.catalog_config())
-            hint = _hint(recipe, config_class, name, f"model.{name}={text}")
-            model_options[name] = parse(f"model.{name}", text, hint)
-        recipe = recipe.changed(model_options=tuple(sorted(model_options.items())))
-    saved = read_saved()
-    if saved and keeps_warm_up:
-        warm_up = saved.training.warmup_steps
-        if _warm_up(given, saved.training.max_steps) == warm_up:
-            recipe = recipe.changed(training={"warmup_steps": warm_up})
+    recipe = recipe.changed(**values)
     for path in texts:
         recipe = recipe.follow(path)
     if not saved:
@@ -412,16 +416,6 @@ def named_settings(cls: type[Settings], texts: Iterable[str]) -> dict[str, typin
         values[name] = parse(name, value, hints[name])
     cls(**values)  # checks the ranges
     return {name: value for name, value in values.items() if value is not None}
-
-
-def at_defaults(settings: Settings, path: str = "") -> Iterator[str]:
-    """Yields the paths of settings that have their default values, each after the prefix `path`."""
-    for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        if isinstance(value, Settings):
-            yield from at_defaults(value, f"{path}{field.name}.")
-        elif value == field.default:
-            yield f"{path}{field.name}"
 
 
 def warn_unread(recipe: Recipe, network: keras.Model, settings: Iterable[str]) -> None:
@@ -510,68 +504,74 @@ def _variants(cls: type[Settings]) -> dict[str, typing.Any]:
     }
 
 
+class _Leaf(typing.NamedTuple):
+    """A single setting: its dotted path, its value, and its field in the class `owner`."""
+
+    path: str
+    value: typing.Any
+    owner: type[Settings]
+    field: dataclasses.Field
+
+
 def settings_of(recipe: Recipe) -> Iterator[tuple[str, str, str, str]]:
     """Yields (path, `repr` of the value, range, meaning) for all settings but `model_options`."""
-    for path, value, item in (*_leaves(recipe), *_leaves(recipe.model_config(), "model.")):
+    leaves = [*_leaves(recipe), *_leaves(recipe.model_config(), "model.")]
+    owners = {leaf.owner for leaf in leaves}
+    items = {(owner, item.name): item for owner in owners for item in describe(owner)}
+    for path, value, owner, field in leaves:
         if path != "model_options":
+            item = items[owner, field.name]
             yield path, repr(value), item.range, item.text
 
 
-def _leaves(node, path: str = "") -> Iterator[tuple[str, typing.Any, SettingDescription]]:
-    """Yields (path, value, description) for every setting; `path` is a prefix such as "model."."""
-    descriptions = describe(type(node))
-    items = [(f"{path}{item.name}", getattr(node, item.name), item) for item in descriptions]
-    yield from (item for item in items if not dataclasses.is_dataclass(item[1]))
+def _leaves(
+    node: Settings, path: str = "", replaced: Mapping[str, Settings] = {}
+) -> Iterator[_Leaf]:
+    """Yields all settings in nested settings, with the sections `replaced` in place of the node's.
+
+    `path` is a prefix such as "model.".
+    """
+    values = {**vars(node), **replaced}
+    leaves = [
+        _Leaf(f"{path}{field.name}", values[field.name], type(node), field)
+        for field in dataclasses.fields(node)
+    ]
+    yield from (leaf for leaf in leaves if not dataclasses.is_dataclass(leaf.value))
     variants = _variants(type(node))
-    for name, value, item in items:
-        if dataclasses.is_dataclass(value):
-            for leaf in _leaves(value, f"{name}."):
-                names_class = item.name in variants and leaf[0] == f"{name}.name"
-                yield (name, leaf[1], item) if names_class else leaf
+    for leaf in leaves:
+        if dataclasses.is_dataclass(leaf.value):
+            for inner in _leaves(leaf.value, f"{leaf.path}."):
+                names_class = leaf.field.name in variants and inner.path == f"{leaf.path}.name"
+                yield leaf._replace(value=inner.value) if names_class else inner
 
 
-def _nearest_path(recipe: Recipe, path: str, chosen: Mapping[str, Settings]) -> str:
-    """Returns the end of an error message that suggests a setting with a similar name, or "".
+def _unknown(path: str, text: str, known: Sequence[str], hidden: Iterable[str]) -> UserError:
+    """Returns the error for `--set path=text` if no setting in `known` has the path.
 
-    Only the last names of the paths are compared, so the suggestion may be in another section.
-    `chosen` are settings of new classes, which replace sections of the recipe.
+    The error suggests a setting whose last name is similar, also one of another section. It does
+    not list the settings in `hidden`.
     """
-    leaves = (*_leaves(recipe), *_leaves(recipe.catalog_config(), "model."))
-    leaves += tuple(leaf for name, start in chosen.items() for leaf in _leaves(start, f"{name}."))
-    paths = {leaf: leaf.rpartition(".")[2] for leaf, _, _ in leaves}
-    name = path.rpartition(".")[2]
-    matches = difflib.get_close_matches(ALIASES.get(name, name), paths.values(), 1)
-    candidates = [leaf for leaf, name in paths.items() if name in matches]
-    suggestion = f"; perhaps you meant {candidates[0]!r}" if candidates else ""
-    return nearest(path, candidates) or suggestion
-
-
-def _hint(recipe: Recipe, cls, path: str, setting: str, chosen: Mapping[str, Settings] = {}):
-    """Returns the type annotation of the field at the dotted `path` in the class `cls`.
-
-    `chosen` are settings of new classes, which replace sections of the recipe. `recipe` and
-    `setting`, the whole value of `--set`, are for the error message.
-    """
-    name, _, subpath = path.partition(".")
-    hints = hints_of(cls)
-    if name not in hints:
-        given = setting.partition("=")[0]
-        section = given.removesuffix(path)
-        names = [name for name in hints if f"{section}{name}" not in recipe.by_argument]
-        suggestion = _nearest_path(recipe, given, chosen)  # first, because the list may be long
-        raise UserError(
-            f"--set {setting} names an unknown setting, {name!r}{suggestion}: choose one of "
-            f"{', '.join(names)}"
-        )
-    hint = hints[name]
-    if name in _variants(cls):
-        hint = type(chosen.get(name) or getattr(recipe, name))
-    if dataclasses.is_dataclass(hint):
-        if subpath:
-            return _hint(recipe, hint, subpath, setting, chosen)
-        section = setting.partition("=")[0]
-        choices = ", ".join(f"{section}.{field.name}" for field in dataclasses.fields(hint))
-        raise UserError(f"--set {setting} sets a section of settings: choose one of {choices}")
-    if subpath:
-        raise UserError(f"--set {setting} uses {name} as a section, but {name} is a single setting")
-    return hint
+    setting, section = f"--set {path}={text}", path
+    while section and not any(name.startswith(f"{section}.") for name in known):
+        if section in known:
+            name = section.rpartition(".")[2]
+            reason = f"uses {name} as a section, but {name} is a single setting"
+            return UserError(f"{setting} {reason}")
+        section = section.rpartition(".")[0]
+    start = f"{section}." if section else ""
+    inner = [name for name in known if name.startswith(start) and name not in hidden]
+    if section == path:
+        return UserError(f"{setting} sets a section of settings: choose one of {', '.join(inner)}")
+    last_names = {name: name.rpartition(".")[2] for name in known}
+    last = path.rpartition(".")[2]
+    similar = difflib.get_close_matches(ALIASES.get(last, last), last_names.values(), 1)
+    matches = [name for name in known if last_names[name] in similar]
+    closest = difflib.get_close_matches(path, matches, 1, cutoff=0.0)
+    suggestion = "".join(f"; perhaps you meant {name!r}" for name in closest)
+    choices = dict.fromkeys(name.removeprefix(start).partition(".")[0] for name in inner)
+    unknown = path.removeprefix(start).partition(".")[0]
+    # The suggestion comes first, because the list may be long.
+    return UserError(
+        f"{setting} names an unknown setting, {unknown!r}{suggestion}: choose one of "
+        f"{', '.join(choices)}"
+    )

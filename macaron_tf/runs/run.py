@@ -147,23 +147,10 @@ class Run:
             allowed = *self.recipe.may_change, *may_change
             self.recipe.check_continues(self.earlier.recipe, self.path, allowed)
 
-    def build_network(self, saved: bool = False, config: Settings | None = None) -> keras.Model:
-        """Makes and builds the network.
-
-        Args:
-            config: configuration of the network; `None` means that of the recipe.
-            saved: whether to build the network that model.json describes, instead of the network
-                that the recipe describes. The network in model.json may be quantized.
-        """
-        if saved:
-            # Imported late, because `loading` imports readers for formats of other libraries, which
-            # training does not need.
-            from macaron_tf.runs.loading import saved_network
-
-            network = saved_network(self.path, self.trust_code)
-        else:
-            network = self.recipe.network(config or self.recipe.sized_config(self.vocabulary))
-            self._check_ids(network.config)
+    def build_network(self, config: Settings | None = None) -> keras.Model:
+        """Makes and builds the network with the configuration `config`, or that of the recipe."""
+        network = self.recipe.network(config or self.recipe.sized_config(self.vocabulary))
+        self._check_ids(network.config)
         if not network.built:
             network.build()
         return network
@@ -227,7 +214,7 @@ class Run:
 
     def data_record(self) -> dict[str, typing.Any]:
         """Returns the contents of data.json, which describe the training data of the run."""
-        record = _read_record(self.path / "data.json")
+        record = read_optional(self.path / "data.json")
         if "sha256" not in record:
             file = self.path / "data.json"
             raise UserError(f"{file} has no fingerprint of the data (sha256): restore it")
@@ -250,9 +237,14 @@ class Run:
 
         Args:
             checkpoint: path or name; `None` means the default of `find_checkpoint`.
-            saved: see `build_network`.
+            saved: whether to build the network that model.json describes, which may be quantized,
+                instead of the network that the recipe describes.
         """
-        network = self.build_network(saved)
+        # Imported late, because `loading` imports readers for formats of other libraries, which
+        # training does not need.
+        from macaron_tf.runs.loading import saved_network
+
+        network = saved_network(self.path, self.trust_code) if saved else self.build_network()
         vocabulary_hash = self.vocabulary.hash if self.vocabulary else ""
         load_network(self.checkpoint(checkpoint), network, vocabulary_hash)
         return network
@@ -320,11 +312,6 @@ def refuse_flags(
             raise UserError(f"{flag} does not apply to {subject}: leave {flag} out")
 
 
-def checkpoint_location(run: str | os.PathLike, checkpoint: str | None) -> str:
-    """Returns the location RUN@CHECKPOINT for `macaron_tf.load`; RUN if `checkpoint` is `None`."""
-    return f"{os.fspath(run)}@{checkpoint}" if checkpoint else os.fspath(run)
-
-
 def write_json(path: epath.Path, value) -> None:
     """Writes a JSON file atomically. NaN and infinity become null."""
     text = json.dumps(finite(value), indent=1, ensure_ascii=False, allow_nan=False)
@@ -349,17 +336,17 @@ def _read_recipe_text(path: epath.Path) -> str:
 
 def saved_data_dir(path: str | os.PathLike) -> str | None:
     """Returns the TensorFlow Datasets folder recorded in data.json; `None` if none is recorded."""
-    folder = _read_record(storage.as_path(path) / "data.json").get(_DATA_DIR)
+    folder = read_optional(storage.as_path(path) / "data.json").get(_DATA_DIR)
     return folder if isinstance(folder, str) and folder else None
 
 
 def saved_versions(path: str | os.PathLike) -> dict[str, str]:
     """Returns the versions recorded in a run's model.json, or an empty dict if it has none."""
-    return _read_record(storage.as_path(path) / "model.json").get("versions", {})
+    return read_optional(storage.as_path(path) / "model.json").get("versions", {})
 
 
-def _read_record(file: epath.Path) -> dict[str, typing.Any]:
-    """Returns the contents of a JSON file, or an empty dict if the file cannot be read."""
+def read_optional(file: epath.Path) -> dict[str, typing.Any]:
+    """Returns the object in a JSON file, or an empty dict if the file cannot be read."""
     try:
         return storage.read_json(file)
     except UserError:

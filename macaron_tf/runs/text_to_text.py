@@ -48,7 +48,6 @@ TEXT_TASKS = tuple(
 )
 # Source and fields of e-mails and their subjects, from TensorFlow Datasets.
 _SUMMARIZATION_EXAMPLES = ("tfds:aeslc", ("email_body", "subject_line"))
-_SCORES = {"summarization": ("rouge1", "rouge2", "rougeL"), "translation": ("bleu", "chrf")}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -140,11 +139,6 @@ class TextRecipe(Recipe):
             raise UserError(f"the task {task!r} has no default source: give --set source=SOURCE")
         return source, self.fields or fields
 
-    @property
-    def max_answer_tokens(self) -> int:
-        """Maximum number of tokens in an answer, without EOS."""
-        return self.max_target - 1 - self.starts
-
     def make_objective(self, static_shapes: bool = False) -> TranslationObjective:
         return TranslationObjective(
             self.label_smoothing, skip_padding=not static_shapes, starts=self.starts
@@ -182,11 +176,11 @@ class TextRecipe(Recipe):
         return line_translator(network, vocabulary, self.answers, decoding)
 
     def plan(self, run: Run, start: Start, inputs: Inputs) -> Plan:
-        self.check_metric((*TranslationObjective.metric_names, *_metric_names(self), "score"))
         self.model_config()
         for name in self.tasks:
             self.examples_of(name)  # raises for a task without a source
-            check_answers(name, start.vocabulary, self.max_answer_tokens)
+            # An answer ends with EOS, and may begin with [CLS].
+            check_answers(name, start.vocabulary, self.max_target - 1 - self.starts)
         run.check_continues()
         run = dataclasses.replace(run, vocabulary=start.vocabulary)
         cleaning = CleaningConfig(max_length=None, max_tokens=max(self.max_source, self.max_target))
@@ -376,15 +370,6 @@ def recipe_of_model(recipe: TextRecipe, model: ModelParts) -> TextRecipe:
         label_smoothing=0.1 if denoising and writes_text else recipe.label_smoothing,
         training=dataclasses.replace(training, dtype_policy=model.network.dtype_policy.name),
     )
-
-
-def _metric_names(recipe: TextRecipe) -> list[str]:
-    names = []
-    for name in recipe.tasks:
-        task = None if name in PREFIXES else get_task(name)
-        metrics = (*task.metrics, *task.more_metrics) if task else _SCORES[name]
-        names += [_metric_name(metric, name, recipe) for metric in (*metrics, "score")]
-    return names
 
 
 def _metric_name(metric: str, task: str, recipe: TextRecipe) -> str:

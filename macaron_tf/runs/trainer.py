@@ -15,6 +15,7 @@ from macaron_tf.errors import UserError, out_of_memory, warn
 from macaron_tf.io.paths import as_path
 from macaron_tf.io.progress import track
 from macaron_tf.models import catalog
+from macaron_tf.objectives import TranslationObjective
 from macaron_tf.runs.recipe import Recipe, override, warn_unread
 from macaron_tf.runs.run import DIVERGED, FLAGS, Inputs, Plan, Run, refuse_flags, write_json
 from macaron_tf.text.base import check_vocabulary
@@ -199,6 +200,7 @@ def plan_of_pairs(
     recipe = run.recipe
     metric, seed = recipe.training.best_metric, recipe.training.seed
     perfect_scores = score([target for _, target in validation_pairs])
+    recipe.check_metric((*TranslationObjective.metric_names, *perfect_scores))
     if perfect_scores.get(metric) == 0:
         raise UserError(
             f"training.best_metric={metric} is 0 even if the model's output equals the references: "

@@ -65,7 +65,7 @@ def test_the_command_prints_what_predict_answers(name, tmp_path, monkeypatch, re
     for one, other in zip(tf.nest.flatten(printed), tf.nest.flatten(expected), strict=True):
         assert one == (other if isinstance(other, str) else pytest.approx(other, abs=1e-5))
     for setting in refusals:
-        message = f"--set {setting.partition('=')[0]}="
+        message = f"{setting.partition('=')[0]}="
         refused(main, [*words, "--set", setting], message, tmp_path)
 
 

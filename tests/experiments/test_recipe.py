@@ -194,7 +194,11 @@ def test_the_papers_numbers_of_translation(name, tokens, rate, decay, beam, drop
     ("recipe", "setting", "message"),
     [
         ("demo", "training.seed", "write PATH=VALUE"),
-        ("demo", "trainin.seed=1", "'trainin'; .* 'training.seed': choose one of model, training"),
+        (
+            "demo",
+            "trainin.seed=1",
+            "'trainin'; .* 'training.seed': choose one of model, .* training",
+        ),
         ("demo", "model.intermediate_dim=64", "perhaps you meant 'model.feed_forward_dim'"),
         ("demo", "training=1", "choose one of training.max_steps"),
         ("demo", "training.seed.x=1", "uses seed as a section, but seed is a single setting"),
