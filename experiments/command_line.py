@@ -8,7 +8,6 @@ import textwrap
 
 from macaron_tf.cli import arguments
 from macaron_tf.cli.arguments import (
-    CHECKPOINT,
     Distinct,
     Part,
     argument,
@@ -138,23 +137,6 @@ def extra(name: str) -> Part:
     return lambda parser: parser.set_defaults(extra=name)
 
 
-class _RecipeHelp(argparse._HelpAction):
-    def __call__(self, parser, namespace, values, option_string=None):
-        parser.print_help()
-        if namespace.recipe:
-            from experiments.registry import load, print_settings
-
-            print(f"\nsettings of {namespace.recipe}, for --set PATH=VALUE:")
-            print_settings(load(namespace.recipe))
-        parser.exit()
-
-
-def help_of_recipe(parser: argparse.ArgumentParser) -> None:
-    """Makes `--help` behind the name of a recipe show the settings of the recipe, too."""
-    text = "show this help message and exit; behind RECIPE, also show all settings of the recipe"
-    parser.add_argument("-h", "--help", action=_RecipeHelp, help=text)
-
-
 RECIPE_TEXT = (
     "name of a recipe (`macaron recipes` lists them), with its task if it has one, as in "
     "finetune:sst2; or your own function that returns a recipe, as FILE.py[:NAME] or "
@@ -200,7 +182,6 @@ VOCABULARY = path_argument(
     "model has this vocabulary; a translator from BART or T5 takes it for the source language",
 )
 RUN = path_argument("run", "folder of the training run")
-TRAINED = together(RUN, CHECKPOINT)
 LOWER_CASE = argument(
     "--lower-case",
     "whether a model of another library lower-cases text; required if its files do not say so, and "

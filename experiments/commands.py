@@ -10,7 +10,7 @@ The same commands pre-train (bert_tiny), fine-tune (finetune:sst2), train senten
 """
 
 from experiments import command_line as cli
-from macaron_tf.cli.arguments import MODEL
+from macaron_tf.cli.arguments import CHECKPOINT, MODEL
 from macaron_tf.data.sources.names import DOCUMENT_FORMS, PAIR_FORMS
 
 _TRAIN = f"""train a model by a recipe, or resume an interrupted run
@@ -82,7 +82,7 @@ sentence encoder.
 
 _RECIPE = cli.together(cli.RECIPE, cli.TFDS, cli.SETTINGS)
 _POOLED = cli.together(
-    cli.settings("pooling=max or max_length=64"), cli.LOWER_CASE, cli.CHECKPOINT, cli.DEVICES
+    cli.settings("pooling=max or max_length=64"), cli.LOWER_CASE, CHECKPOINT, cli.DEVICES
 )
 _SOURCE = cli.path_argument(
     "--source",
@@ -95,7 +95,6 @@ COMMANDS = {
     "train": (
         _TRAIN,
         "experiments.train:run",
-        cli.help_of_recipe,
         cli.extra("train"),
         cli.local_path_argument("recipe", cli.RECIPE_TEXT, nargs="?"),
         cli.path_argument(
@@ -157,7 +156,7 @@ COMMANDS = {
         cli.BACKWARD,
         cli.settings("beam_size=8 or temperature=0.7"),
         cli.LOWER_CASE,
-        cli.CHECKPOINT,
+        CHECKPOINT,
         cli.DEVICES,
     ),
     "score": (
@@ -168,7 +167,7 @@ COMMANDS = {
             "files FILE", "text files to score, plain or compressed (.gz, .bz2, .xz)", nargs="+"
         ),
         cli.path_argument("--output FILE", "also write the scores to this JSON file"),
-        cli.CHECKPOINT,
+        CHECKPOINT,
     ),
     "average": (
         "average the weights of the newest checkpoints, and write the result to RUN/average",
@@ -217,7 +216,7 @@ COMMANDS = {
         "experiments.evaluation.finetuning:submit",
         cli.path_argument("runs run", "folders of the fine-tuning runs, one per task", nargs="+"),
         cli.path_argument("out", "output folder for the files to submit, such as CoLA.tsv"),
-        cli.CHECKPOINT,
+        CHECKPOINT,
         cli.TFDS,
     ),
     "search": (
@@ -237,32 +236,12 @@ COMMANDS = {
         cli.count("--top N", "number of sentences to print for each query (default: 10)", 10),
         _POOLED,
     ),
-    "neighbours": (
-        "print the words and the occurrences in a corpus that an ELMo finds most similar to a word",
-        "experiments.neighbours:run",
-        cli.TRAINED,
-        cli.argument("word", "word whose neighbours to find, spelled as in --in"),
-        cli.argument(
-            "--in SENTENCE",
-            "sentences with the word, each compared with its occurrences in the corpus",
-            dest="sentences",
-            required=True,
-            nargs="+",
-        ),
-        cli.path_argument(
-            "--source", "sources to search, as text:books/*.txt (default: the run's)", nargs="+"
-        ),
-        cli.count("--limit N", "maximum number of sentences to search (default: 2000)", 2000),
-        cli.count("--count N", "number of neighbours to print for each vector (default: 5)", 5),
-        cli.TFDS,
-    ),
     "bootstrap": (
         "compare the BLEU of two evaluations by a paired bootstrap test",
         "experiments.evaluation.translation:run_compare",
         cli.path_argument("first", "JSON file written by `evaluate` for the first run"),
         cli.path_argument("second", "JSON file for the second run, on the same split"),
         cli.count("--samples N", "number of bootstrap samples (default: 1000)", 1000),
-        cli.count("--seed N", "random seed of the bootstrap samples (default: 1)", 1, minimum=0),
     ),
 }
 

@@ -1,11 +1,10 @@
 """Input and output of commands that print one answer for each line of input, in order."""
 
+import collections
 import contextlib
+import io
 import json
-import os
-import queue
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
@@ -14,55 +13,40 @@ from macaron_tf.errors import LineError, TextError, UserError
 from macaron_tf.io import paths as storage
 
 CHUNK = 256  # maximum number of lines that are answered together
+_READ = 1 << 20  # maximum number of bytes that are read together
+_LONGEST = 1 << 27  # length of a line that `decoded` refuses, as of /dev/zero
 
 
-def arriving(lines: Iterator[str], max_lines: int = CHUNK) -> Iterator[list[str]]:
-    """Yields lines in chunks of at most `max_lines` lines, without waiting for a chunk to fill.
+def arriving(file: BinaryIO, max_lines: int = CHUNK) -> Iterator[list[str]]:
+    """Yields the lines of a file in chunks of at most `max_lines`, as soon as they arrive.
 
     A person who types a line therefore gets the answer at once.
     """
-    arrived: queue.Queue = queue.Queue(maxsize=4 * max_lines)
+    read = file.read1 if isinstance(file, io.BufferedIOBase) else file.read
+    waiting: collections.deque[bytes] = collections.deque()  # lines that have arrived
 
-    def read():
-        try:
-            for line in lines:
-                arrived.put(line)
-            arrived.put(None)
-        except Exception as error:
-            arrived.put(error)
+    def lines() -> Iterator[bytes]:
+        rest = b""
+        while (data := read(_READ)) and len(rest) < _LONGEST:
+            *whole, rest = (rest + data).split(b"\n")
+            waiting.extend(whole)
+            while waiting:
+                yield waiting.popleft()
+        yield from [rest] if rest else []
 
-    threading.Thread(target=read, daemon=True).start()
-    chunk: list[str] = []
-    while True:
-        try:
-            # The lines of a file arrive within microseconds of each other. Typed lines are slower.
-            line = arrived.get(timeout=0.02) if chunk else arrived.get()
-        except queue.Empty:
+    chunk = []
+    for line in decoded(lines()):
+        chunk.append(line)
+        if len(chunk) == max_lines or not waiting:
             yield chunk
             chunk = []
-            continue
-        chunk += [line] if isinstance(line, str) else []
-        if chunk and (not isinstance(line, str) or len(chunk) == max_lines):
-            yield chunk
-            chunk = []
-        if isinstance(line, Exception):
-            raise line
-        if line is None:
-            return
 
 
 @contextlib.contextmanager
 def opened_input(path: str | None, flag: str = "--input") -> Iterator[BinaryIO]:
     """Opens the file `path`, or stdin if `path` is `None`. `flag` is for the error message."""
     if path is None:
-        # A reader of its own, because a thread that waits in `sys.stdin` at the end of the process,
-        # as after Ctrl-C, would abort the interpreter.
-        try:
-            descriptor = sys.stdin.fileno()
-        except OSError:  # a stream in memory
-            yield sys.stdin.buffer
-        else:
-            yield os.fdopen(descriptor, "rb", closefd=False)
+        yield sys.stdin.buffer
         return
     with contextlib.ExitStack() as stack:
         with storage.clear_errors(f"{flag} {path} cannot be read", "check the path"):
@@ -101,7 +85,7 @@ def answer_lines(
     source = "" if texts else f"{input_path or 'standard input'}, "
     given = contextlib.nullcontext() if texts else opened_input(input_path)
     with given as lines, opened_output(output_path) as out:
-        for chunk in [[*texts]] if texts else arriving(decoded(lines)):
+        for chunk in [[*texts]] if texts else arriving(lines):
             try:
                 for part in answer(chunk, first_number):
                     out.write(part.encode())

@@ -26,10 +26,10 @@ from matplotlib.figure import Figure
 
 from experiments import command_line as cli
 from experiments import studies
-from macaron_tf.cli.arguments import MODEL
+from macaron_tf.cli.arguments import CHECKPOINT, MODEL
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.decoding import GenerationConfig
-from macaron_tf.errors import UserError, check_encodable, needs_vocabulary, plural
+from macaron_tf.errors import UserError, check_encodable, plural
 from macaron_tf.io.paths import as_path, write_atomic
 from macaron_tf.kernels import swish_recurrence
 from macaron_tf.kernels.recurrence import derivatives
@@ -58,8 +58,7 @@ def run(options: argparse.Namespace) -> None:
         raise UserError(
             f"{location} is a {type(network).__name__}, which has no attention or SwishRNN to show"
         )
-    if pretrained.vocabulary is None:
-        raise needs_vocabulary(location)
+    pretrained.require_vocabulary()
     is_pair = isinstance(network, EncoderDecoder)
     generates = isinstance(network, LanguageModel) or is_pair
     limit = 1 if generates and not isinstance(pretrained.task, Translation) else 2
@@ -296,5 +295,5 @@ main = cli.single_program(
     MODEL,
     cli.argument("texts TEXT", "one or two texts that the model reads, see above", nargs="+"),
     cli.path_argument("--out DIR", "output folder (default: %(default)s)", default="look"),
-    cli.CHECKPOINT,
+    CHECKPOINT,
 )

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import io
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -110,12 +110,13 @@ def _answer(options: argparse.Namespace, given: dict[str, Any]) -> Answer:
         if isinstance(task, Decoding):
             _check_sampling(given, task.controls.get("temperature", 0.0))
         if options.json or not isinstance(task, Decoding):
-            # Refuses other settings before the texts are read.
-            task.with_options(**{name: given[name] for name in given if name not in task.controls})
+            if own := {name: given[name] for name in given if name not in task.controls}:
+                task.with_options(**own)  # refuses other settings before the texts are read
             if isinstance(task, Filling) and not options.json:
                 return _fillings(model, given)
             is_labelled = isinstance(task, LabelledTask) and not options.json
-            return _formatted(model, given, task.line if is_labelled else json_line)
+            line, columns = task.line if is_labelled else json_line, task.columns
+            return lambda lines, first: map(line, model.predict(*columns(lines, first), **given))
         if isinstance(task, Translation):
             return _translations(model, given, options.backward)
         if "task" in given or (isinstance(task, TextToText) and not given.keys() & {*_WRITING}):
@@ -128,11 +129,6 @@ def _check_read(given: dict[str, Any], names: Sequence[str], task: TaskKind) -> 
     for name in given.keys() - {*names}:
         mend = f"set {', '.join(names)}, or leave it out"
         raise UserError(f"--set {name}={given[name]} has no effect for a {task.name}: {mend}")
-
-
-def _formatted(model: Pretrained, given: dict, line: Callable[[Any], str]) -> Answer:
-    columns = model.task.columns
-    return lambda lines, first: map(line, model.predict(*columns(lines, first), **given))
 
 
 def _fillings(model: Pretrained, given: dict) -> Answer:

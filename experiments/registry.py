@@ -146,12 +146,11 @@ def run(options: argparse.Namespace) -> None:
 
 
 def run_settings(options: argparse.Namespace) -> None:
-    """Runs the command `settings RECIPE [WORD ...]`: prints the settings of a recipe."""
-    print_settings(load(options.recipe, settings=options.set), options.words)
+    """Runs the command `settings RECIPE [WORD ...]`: prints the settings of a recipe.
 
-
-def print_settings(recipe: Recipe, words: Iterable[str] = ()) -> None:
-    """Prints the path, value, range and meaning of settings, or only of matches of `words`."""
+    With words, it prints only the settings that have one of them in their path or meaning.
+    """
+    recipe, words = load(options.recipe, settings=options.set), options.words
     shown = [
         f"{path}={value}\n    {range_}{text and f': {text}'}"
         for path, value, range_, text in settings_of(recipe)

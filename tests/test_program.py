@@ -175,7 +175,7 @@ def test_ctrl_c_within_an_exec_of_text_has_its_status(tmp_path):
 )
 def test_input_that_is_no_text_is_refused(data, error):
     with pytest.raises(UserError, match=error):
-        for _ in arriving(decoded(io.BytesIO(data))):
+        for _ in arriving(io.BytesIO(data)):
             pass
 
 

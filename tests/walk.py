@@ -99,7 +99,6 @@ def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
         ("", f"evaluate {r}/xl --corpus {out}/xl --set objective.memory_length=32", 0),
         ("", f"train elmo_tiny {r}/elmo {d} {short}", 0),
         ("", f"predict {r}/elmo --input {out}/lines.txt --output {out}/v.npz", 0),
-        ("", f"neighbours {r}/elmo the --in 'the man' --limit 50 {d}", 0),
         ("", f"train finetune_elmo:rte {r}/elmo-rte --init {r}/elmo {d} {tune}", 0),
         ("", f"train sentence_bert:stsb {r}/sts --init {r}/bert {d} {tune}", 0),
         ("", f"evaluate {r}/sts {d}", 0),

@@ -129,7 +129,7 @@ def search(options: argparse.Namespace) -> None:
     vectors = corpus_vectors(encoder, texts, pathlib.Path(options.corpus))
     encoder.encode([""])  # traces the graph before the first query
     with opened_input(None) as typed:
-        for queries in [options.query] if options.query else arriving(decoded(typed)):
+        for queries in [options.query] if options.query else arriving(typed):
             scores, positions = nearest(unit_vectors(encoder.encode(queries)), vectors, options.top)
             for query, query_scores, found in zip(queries, scores, positions, strict=True):
                 print(f"> {query}")

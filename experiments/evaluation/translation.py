@@ -15,7 +15,8 @@ from macaron_tf.io.paths import read_json, refuse_damage
 from macaron_tf.runs.run import Run, default_splits, save_scores, scores_name
 from macaron_tf.runs.text_to_text import TextPairs
 from macaron_tf.runs.trainer import generated
-from macaron_tf.runs.translation import TranslationRecipe, translator_of
+from macaron_tf.runs.translation import TranslationRecipe
+from macaron_tf.tasks.translation import Translation
 from macaron_tf.training.checkpoints import average_checkpoints, last_checkpoints, read_manifest
 
 
@@ -63,7 +64,8 @@ def run(opened: Run, options: argparse.Namespace) -> None:
     references = [reference for _, reference in pairs]
     metric = metric.for_references(references)
     with options.devices.scope():
-        translator = translator_of(opened, checkpoint, decoding, backward=options.backward)
+        task = Translation(opened.load_network(checkpoint), opened.vocabulary, decoding)
+    translator = task.lines(backward=options.backward)
 
     start_time = time.monotonic()
     hypotheses = generated(translator, [line for line, _ in pairs], "translating")
@@ -132,7 +134,7 @@ def run_compare(options: argparse.Namespace) -> None:
             f"{options.first} was scored by {metric.signature}, {options.second} by "
             f"{other_metric.signature}: score both with the same metric"
         )
-    print(paired_bootstrap(first, second, references, metric, options.samples, seed=options.seed))
+    print(paired_bootstrap(first, second, references, metric, options.samples))
 
 
 def _read_outputs(name: str) -> tuple[list[str], list[str], TranslationMetric]:

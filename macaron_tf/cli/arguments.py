@@ -66,8 +66,7 @@ def single_program(
         prepare: function of the parsed options, to call before the command's function.
         intermixed: whether flags may stand between positional arguments.
     """
-    # A part may replace --help.
-    parser = Parser(name, description=text, formatter_class=Layout, conflict_handler="resolve")
+    parser = Parser(name, description=text, formatter_class=Layout)
     parser.set_defaults(function=run)
     together(*parts, TRUST_CODE)(parser)
 

@@ -81,6 +81,14 @@ def read_json(
         return parse_json(read_bytes(path), value_type, **fields)
 
 
+def read_optional(path: str | os.PathLike) -> dict[str, Any]:
+    """Returns the object in a JSON file, or an empty dict if the file cannot be read."""
+    try:
+        return read_json(path)
+    except UserError:
+        return {}
+
+
 def is_remote(path: str | os.PathLike) -> bool:
     """Returns whether a path is in a bucket.
 

@@ -89,13 +89,6 @@ class EmbeddingRecipe(EpochRecipe):
         return "cosine" if self.task_definition.regression else "softmax"
 
     @property
-    def metrics(self) -> tuple[str, ...]:
-        """Names of the validation metrics, without the loss."""
-        if self.objective == "softmax":
-            return ("score", *self.task_definition.metrics)
-        return ("spearman", "pearson") if self.objective == "cosine" else ("accuracy",)
-
-    @property
     def num_classes(self) -> int:
         """Number of classes of the softmax objective, or 0 for other objectives."""
         return self.task_definition.num_classes if self.objective == "softmax" else 0
@@ -128,7 +121,8 @@ class EmbeddingRecipe(EpochRecipe):
     def plan(self, run: Run, start: Start, inputs: Inputs) -> Plan:
         task, vocabulary = self.task_definition, start.vocabulary
         start.check(self.model_config(vocabulary.size))
-        self.check_metric((*self.metrics, "loss"))
+        names = {"softmax": ("score", *task.metrics), "cosine": ("spearman", "pearson")}
+        self.check_metric((*names.get(self.objective, ("accuracy",)), "loss"))
         examples, held_out = (
             read_sets(task, split, self.source, inputs.tfds)
             for split in ("train", task.validation_splits[0])

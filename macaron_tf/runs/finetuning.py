@@ -203,13 +203,14 @@ class FinetuningRecipe(EpochRecipe):
 
     def plan(self, run: Run, start: Start, inputs: Inputs) -> Plan:
         task = get_task(self.task, own=True)
-        self._check(start)
         data = TaskData(task, self.source, inputs.tfds, self.table)
         if task.own:
             print(f"{self.source}: {data.task.summary()}", file=sys.stderr)
         # The recipe that the run saves has the columns, the classes and the update counts.
         recipe = self.changed(table=data.table).resolved(len(data.splits[TRAIN]))
-        recipe._check(start)
+        start.check(recipe.model_config(start.vocabulary.size))
+        metrics = *recipe.task_definition.metrics, *recipe.task_definition.more_metrics
+        recipe.check_metric(("score", *metrics, "loss"))
         mend = "; to classify texts in {} give --set language=CODE"
         warn_start(start, recipe, recipe.language, mend)
         vocabulary = start.vocabulary
@@ -218,6 +219,33 @@ class FinetuningRecipe(EpochRecipe):
         run.check_continues()
         encoded = data.encoded(vocabulary, recipe.limits)
         level, strategy = data.chance_level(), inputs.devices
+
+        def validation(network: keras.Model):
+            """Makes a function that returns the loss of the first development set, and metrics."""
+            task = labelled(data.task, recipe.limits, network, vocabulary)
+            outputs_of = SetOutputs(task, recipe.batch_size)
+            sets = {
+                split: example_batches(encoded[split], recipe.batch_size, strategy)
+                for split in data.validation
+            }
+
+            def validate(model: FitModel, step: int) -> dict[str, float]:
+                logits = {split: outputs_of.logits(rows) for split, rows in sets.items()}
+                measured = {}
+                for split, rows in sets.items():
+                    outputs = task.outputs(logits[split], rows.encoded, data.splits[split])
+                    measured[split] = task.measure(outputs, data.splits[split])
+                first, rows = next(iter(sets.items()))
+                batch = {
+                    "token_ids": tf.ones((len(rows), 1), tf.int32),
+                    "label": tf.constant(rows.labels(np.arange(len(rows)), rows.lengths[-1])),
+                    "weight": tf.ones(len(rows)),
+                }
+                sums = task.objective.sums(tf.constant(logits[first]), batch, training=False)
+                loss = float(sums["loss_sum"] / sums["weight"])
+                return {"loss": loss, **by_split(measured)}
+
+            return validate
 
         def ended(result: TrainingResult | None) -> tuple[str, Sequence[str]]:
             record = result_of(run.path, result)
@@ -242,17 +270,11 @@ class FinetuningRecipe(EpochRecipe):
         return recipe.plan_of_examples(
             run,
             encoded[TRAIN],
-            functools.partial(_validation, run, data, encoded, strategy),
+            validation,
             start,
             strategy,
             ended=ended,
         )
-
-    def _check(self, start: Start) -> None:
-        """Raises a `UserError` if a setting does not fit the start, or the best metric."""
-        task = self.task_definition
-        start.check(self.model_config(start.vocabulary.size))
-        self.check_metric(("score", *task.metrics, *task.more_metrics, "loss"))
 
 
 def by_split(measured: Mapping[str, dict[str, float]]) -> dict[str, float]:
@@ -275,45 +297,6 @@ def load_labelled_task(run: Run, checkpoint: os.PathLike | str | None = None) ->
     metrics = read_manifest(checkpoint).get("metrics") or {}
     arguments = run.load_network(checkpoint), run.vocabulary, metrics
     return labelled(run.recipe.task_definition, run.recipe.limits, *arguments)
-
-
-def _validation(
-    run: Run,
-    data: TaskData,
-    encoded: dict[str, EncodedExamples],
-    strategy: tf.distribute.Strategy,
-    network: keras.Model,
-):
-    """Makes a validation function, which returns the loss and the metrics.
-
-    The loss is that of the first development set, and the metrics are those of all.
-    """
-    recipe = run.recipe
-    task = labelled(data.task, recipe.limits, network, run.vocabulary)
-    outputs_of = SetOutputs(task, recipe.batch_size)
-    sets = {
-        split: example_batches(encoded[split], recipe.batch_size, strategy)
-        for split in data.validation
-    }
-
-    def validate(model: FitModel, step: int) -> dict[str, float]:
-        logits = {split: outputs_of.logits(rows) for split, rows in sets.items()}
-        measured = {}
-        for split, rows in sets.items():
-            outputs = task.outputs(logits[split], rows.encoded, data.splits[split])
-            measured[split] = task.measure(outputs, data.splits[split])
-        first, rows = next(iter(sets.items()))
-        batch = {
-            "token_ids": tf.ones((len(rows), 1), tf.int32),
-            "label": tf.constant(rows.labels(np.arange(len(rows)), rows.lengths[-1])),
-            "weight": tf.ones(len(rows)),
-        }
-        objective = data.labelled_task.objective
-        sums = objective.sums(tf.constant(logits[first]), batch, training=False)
-        loss = float(sums["loss_sum"] / sums["weight"])
-        return {"loss": loss, **by_split(measured)}
-
-    return validate
 
 
 def result_of(path: epath.Path, trained: TrainingResult | None) -> dict[str, Any]:

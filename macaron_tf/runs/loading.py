@@ -22,7 +22,6 @@ from macaron_tf.io.code_files import offer_code
 from macaron_tf.io.hub import HUB
 from macaron_tf.io.progress import Progress
 from macaron_tf.models.model_parts import HEADS, USAGE, ModelParts
-from macaron_tf.runs.run import read_optional
 from macaron_tf.special import Special
 from macaron_tf.text.base import Vocabulary
 from macaron_tf.training import locations
@@ -143,7 +142,7 @@ def _read_native(parsed: locations.Location, trust_code: bool) -> ModelParts:
         vocabulary=vocabulary,
         special=special,
         checkpoint=weights.name,
-        recipe=read_optional(path / locations.RECIPE),
+        recipe=paths.read_optional(path / locations.RECIPE),
         results={**results, "scores": scores},
         **usage,
     )
@@ -157,7 +156,7 @@ def _read_scores(run: epath.Path) -> dict[str, dict[str, float]]:
     files = sorted((run / "scores").glob("*.json")) if (run / "scores").exists() else ()
     scores = {}
     for file in files:
-        record = read_optional(file)
+        record = paths.read_optional(file)
         metrics = record.get("metrics", record)
         if isinstance(metrics, Mapping):
             scores[file.stem] = {

@@ -143,17 +143,15 @@ class PretrainingRecipe(Recipe):
 
     def check(self) -> None:
         objective, corpus = self.objective, self.corpus
-        name, isolated = f"objective {objective.name!r}", "isolate_documents=True excludes"
+        name = f"objective {objective.name!r}"
         if corpus.paired and not isinstance(objective, MaskedLanguageObjective):
             raise UserError(f"{name} needs rows of running text: set corpus.pairs=none")
         if objective.causal and corpus.has_translations:
             raise UserError(f"{name} needs rows in one language: leave translation pairs out")
-        if self.isolate_documents and objective.has_memory:
-            raise UserError(f"{isolated} {name}, whose memory spans documents: leave it out")
-        if self.isolate_documents and objective.encoder_decoder:
-            raise UserError(f"{isolated} {name}, which treats each row as one text: leave it out")
-        if self.isolate_documents and corpus.has_translations:
-            raise UserError(f"{isolated} translation pairs, which belong together: leave it out")
+        joins = objective.has_memory or objective.encoder_decoder or corpus.has_translations
+        if self.isolate_documents and joins:
+            reason = "a memory, an encoder-decoder or translation pairs join documents"
+            raise UserError(f"isolate_documents=True is not possible if {reason}: leave it out")
         if objective.has_memory and corpus.batch_alpha is not None:
             raise UserError(f"{name} continues texts from batch to batch: leave batch_alpha out")
         if objective.has_memory and corpus.packing != "full_text":

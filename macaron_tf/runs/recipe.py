@@ -16,13 +16,7 @@ import keras
 
 from macaron_tf.errors import ALIASES, UserError, nearest, parse_json, warn
 from macaron_tf.io.plug_ins import find_sources, imported_names, source_names
-from macaron_tf.models import (
-    ElmoConfig,
-    EncoderConfig,
-    EncoderDecoderConfig,
-    TemporalConfig,
-    catalog,
-)
+from macaron_tf.models import EncoderConfig, catalog
 from macaron_tf.objectives import Objective
 from macaron_tf.settings import Settings, Variants, describe, hints_of, parse
 from macaron_tf.text import PieceVocabulary
@@ -66,12 +60,6 @@ CARD_SETTINGS = ("objective.name", "batch_size", "max_tokens", "vocabulary.kind"
 CARD_SETTINGS += ("training.optimizer", "training.learning_rate", "training.schedule")
 CARD_SETTINGS += ("training.max_steps", "training.warmup_steps", "training.seed")
 
-_MODELS = {
-    EncoderConfig: "an encoder",
-    EncoderDecoderConfig: "an encoder-decoder",
-    ElmoConfig: "an ELMo",
-    TemporalConfig: "a sequence model",
-}
 _Recipe = typing.TypeVar("_Recipe", bound="Recipe")
 
 
@@ -228,8 +216,8 @@ class Recipe(Settings):
     def expect_model(self, config, *classes: type) -> None:
         """Raises a `UserError` if the model's configuration has none of the classes."""
         if not isinstance(config, classes):
-            wanted, choices = _MODELS[classes[0]], ", ".join(catalog.names(classes[0]))
-            raise UserError(f"the model {self.model} is not {wanted}: set model to {choices}")
+            choices = ", ".join(catalog.names(classes[0]))
+            raise UserError(f"the model {self.model} does not fit: set model to {choices}")
 
     def follow(self, path: str) -> "Recipe":
         """Adapts the settings that depend on the changed setting `path`, and returns the recipe.

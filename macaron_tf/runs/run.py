@@ -31,7 +31,7 @@ from etils import epath
 
 from macaron_tf.data.sources.names import Source
 from macaron_tf.data.sources.tfds import Tfds
-from macaron_tf.errors import UserError, needs_vocabulary, warn
+from macaron_tf.errors import UserError, warn
 from macaron_tf.io import paths as storage
 from macaron_tf.io.code_files import offer_code
 from macaron_tf.models.model_parts import VOCABULARY, ModelParts
@@ -113,10 +113,15 @@ class Run:
             kind: kind that the recipe must have; `None` means any.
         """
         path = storage.as_path(path)
-        text = _read_recipe_text(path)
+        file = path / "recipe.json"
+        try:
+            text = storage.read_bytes(file).decode()
+        except (UserError, UnicodeDecodeError) as error:
+            reason = f"is not a run, because {file} cannot be read: give the folder of a run"
+            raise UserError(f"{path} {reason}") from error
         if trust_code:
             offer_code(path)
-        recipe = recipe_from_json(text, str(path / "recipe.json"), trust_code, kind)
+        recipe = recipe_from_json(text, str(file), trust_code, kind)
         vocabulary = recipe.vocabulary_class and recipe.vocabulary_class.load(path / VOCABULARY)
         return cls(path, recipe, vocabulary, trust_code=trust_code)
 
@@ -214,7 +219,7 @@ class Run:
 
     def data_record(self) -> dict[str, typing.Any]:
         """Returns the contents of data.json, which describe the training data of the run."""
-        record = read_optional(self.path / "data.json")
+        record = storage.read_optional(self.path / "data.json")
         if "sha256" not in record:
             file = self.path / "data.json"
             raise UserError(f"{file} has no fingerprint of the data (sha256): restore it")
@@ -318,39 +323,15 @@ def write_json(path: epath.Path, value) -> None:
     storage.write_atomic(path, f"{text}\n".encode())
 
 
-def _read_recipe_text(path: epath.Path) -> str:
-    file = path / "recipe.json"
-    try:
-        return storage.read_bytes(file).decode()
-    except (UserError, UnicodeDecodeError) as error:
-        if path.suffix == ".keras":
-            raise needs_vocabulary(path) from error
-        reason = f"is not a run, because {file} cannot be read: give the folder of a run"
-        if is_saved(path):
-            reason = (
-                "was saved without a training recipe, which this command needs: give the folder of "
-                "a run, or a folder to which save_pretrained saved a run"
-            )
-        raise UserError(f"{path} {reason}") from error
-
-
 def saved_data_dir(path: str | os.PathLike) -> str | None:
     """Returns the TensorFlow Datasets folder recorded in data.json; `None` if none is recorded."""
-    folder = read_optional(storage.as_path(path) / "data.json").get(_DATA_DIR)
+    folder = storage.read_optional(storage.as_path(path) / "data.json").get(_DATA_DIR)
     return folder if isinstance(folder, str) and folder else None
 
 
 def saved_versions(path: str | os.PathLike) -> dict[str, str]:
     """Returns the versions recorded in a run's model.json, or an empty dict if it has none."""
-    return read_optional(storage.as_path(path) / "model.json").get("versions", {})
-
-
-def read_optional(file: epath.Path) -> dict[str, typing.Any]:
-    """Returns the object in a JSON file, or an empty dict if the file cannot be read."""
-    try:
-        return storage.read_json(file)
-    except UserError:
-        return {}
+    return storage.read_optional(storage.as_path(path) / "model.json").get("versions", {})
 
 
 def metrics_line(metrics: Mapping[str, float]) -> str:

@@ -1,7 +1,6 @@
 """Translation models: recipe (`TranslationRecipe`), and the translator of a run."""
 
 import dataclasses
-import os
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -22,7 +21,6 @@ from macaron_tf.decoding import (
     BackTranslationObjective,
     BeamSearchConfig,
     LineTranslator,
-    SamplingConfig,
 )
 from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError, warn
@@ -330,23 +328,6 @@ class TranslationRecipe(Recipe):
             objective=objective,
             ended=ended,
         )
-
-
-def translator_of(
-    run: Run,
-    checkpoint: os.PathLike | str | None = None,
-    decoding: BeamSearchConfig | SamplingConfig | None = None,
-    seed: int = 1,
-    backward: bool = False,
-) -> LineTranslator:
-    """Builds a `LineTranslator` with the weights of a checkpoint; see `Run.load_network`.
-
-    Args:
-        decoding: settings of beam search or sampling; `None` means the settings of the recipe.
-        backward: whether to translate from the target language to the source language.
-    """
-    task = Translation(run.load_network(checkpoint), run.vocabulary, run.recipe.decoding)
-    return task.lines(decoding, seed, backward)
 
 
 def _warn_unequal_lengths(config: DataConfig, tfds: Tfds | None) -> None:

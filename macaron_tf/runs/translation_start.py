@@ -139,25 +139,20 @@ class EncoderStart(TranslationStart):
     decoder: Start | None = None
 
     def apply(self, recipe: "TranslationRecipe") -> "TranslationRecipe":
-        config = self._fitted(recipe.model_config(), self.init, self.parts)
+        config = recipe.model_config()
+        with as_user_errors(f"--init {self.init.given}"):
+            config = config_from_encoder(self.init.config, config, self.parts)
         if self.decoder:
-            encoder_config = config
-            config = self._fitted(config, self.decoder, ("decoder",))
+            with as_user_errors(f"--init {self.decoder.given}"):
+                fitted = config_from_encoder(self.decoder.config, config, ("decoder",))
             free = (*_MAY_DIFFER, "num_decoder_layers")
-            check_shapes(self.init.given, encoder_config, config, free)
+            check_shapes(self.init.given, config, fitted, free)
+            config = fitted
         special = self.init.vocabulary.special
         config = dataclasses.replace(config, begin_id=special.begin, end_id=special.end)
         decoder = self.decoder.given if self.decoder else None
         recipe = recipe.changed(init=self.init.given, init_decoder=decoder, init_parts=self.parts)
         return _with_model(recipe, config)
-
-    @staticmethod
-    def _fitted(
-        config: EncoderDecoderConfig, start: Start, parts: Sequence[str]
-    ) -> EncoderDecoderConfig:
-        """Returns `config` with the sizes of a pre-trained encoder, which initializes `parts`."""
-        with as_user_errors(f"--init {start.given}"):
-            return config_from_encoder(start.config, config, parts)
 
     def check(self, recipe: "TranslationRecipe") -> None:
         super().check(recipe)

@@ -200,6 +200,14 @@ class OnePass(TaskKind):
         return self.conclude(self.compute(rows), extras)
 
 
+def trimmed(rows: Sequence[dict[str, Any]], counts: Sequence[int]) -> list[dict[str, Any]]:
+    """Shortens the lists in each row to the row's count, and so removes padding."""
+    return [
+        {name: v[:count] if isinstance(v, list) else v for name, v in row.items()}
+        for row, count in zip(rows, counts, strict=True)
+    ]
+
+
 def require(is_good: tf.Tensor, message: str, value: Any) -> Any:
     """Returns `value`, and makes the graph raise InvalidArgumentError if a row is bad.
 

@@ -17,7 +17,7 @@ from macaron_tf.io.progress import track
 from macaron_tf.models import Elmo
 from macaron_tf.models.model_parts import ModelParts
 from macaron_tf.models.tasks import SiameseEncoder, unit_length
-from macaron_tf.tasks.base import OnePass
+from macaron_tf.tasks.base import OnePass, trimmed
 from macaron_tf.tasks.sets import RowOutputs
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows
@@ -201,8 +201,4 @@ class WordVectors(OnePass):
         return {"words": extras.to_tensor(""), "vectors": vectors, "lengths": lengths}
 
     def rows(self, outputs: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
-        answers = super().rows(outputs)
-        for row in answers:
-            for name in ("words", "vectors"):
-                row[name] = row[name][: row["lengths"]]
-        return answers
+        return trimmed(super().rows(outputs), outputs["lengths"])

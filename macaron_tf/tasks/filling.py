@@ -11,7 +11,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.models import PretrainingEncoder
 from macaron_tf.models.model_parts import ModelParts
 from macaron_tf.objectives import objective_class
-from macaron_tf.tasks.base import OnePass, require
+from macaron_tf.tasks.base import OnePass, require, trimmed
 from macaron_tf.text import PieceVocabulary
 
 MASK = "[MASK]"
@@ -120,7 +120,4 @@ class Filling(OnePass):
 
     def rows(self, outputs: Mapping[str, np.ndarray]) -> list[dict[str, list]]:
         gaps = (outputs["probabilities"][:, :, 0] > 0).sum(axis=1)  # (B,)
-        return [
-            {name: values[:count] for name, values in row.items()}
-            for row, count in zip(super().rows(outputs), gaps, strict=True)
-        ]
+        return trimmed(super().rows(outputs), gaps)

@@ -19,6 +19,7 @@ from macaron_tf.evaluation.answers import score_tags, score_words
 from macaron_tf.models import EncoderTokenClassifier
 from macaron_tf.models.model_parts import ModelParts
 from macaron_tf.objectives import TaggingObjective
+from macaron_tf.tasks.base import trimmed
 from macaron_tf.tasks.labelled import LabelledTask, Limits, named_classes
 
 
@@ -65,10 +66,7 @@ class TokenClassification(LabelledTask):
 
     def rows(self, outputs: Mapping[str, np.ndarray]) -> list[dict[str, list]]:
         counts = (outputs["words"] != b"").sum(axis=1)  # (B,)
-        return [
-            {name: values[:count] for name, values in row.items()}
-            for row, count in zip(super().rows(outputs), counts, strict=True)
-        ]
+        return trimmed(super().rows(outputs), counts)
 
     def encode(self, vocabulary, examples, limits: Limits) -> EncodedExamples:
         return encode_tagged(vocabulary, examples, limits.max_length)

@@ -156,13 +156,11 @@ def test_search_prints_the_nearest_lines_and_keeps_their_vectors(
         ("train sentence_bert:stsb OUT TOY --set concatenation=u,w", "must be some of u, v"),
         ("train sentence_bert:stsb OUT TOY --set max_length=99", "16 positions"),
         ("evaluate RUN --task rte", "but must be none: give --task stsb"),
-        ("sts RUN own=tsv:FOLDER/alike", "all pairs of own have the same score"),
         ("search RUN --corpus FOLDER/empty", "contains no text"),
     ],
 )
 def test_bad_input_is_one_sentence(command, error, toy, run, tmp_path, refused):
     (tmp_path / "empty").write_text("\n \n")
-    task_toys.write_table(tmp_path / "alike", [("a", "b", "1")] * 2, "sentence1\tsentence2\tlabel")
     command = command.replace("TOY", " ".join(task_toys.toy_flags(toy, "stsb")))
     places = {"RUN": run, "OUT": tmp_path / "out", "FOLDER": tmp_path}
     refused(main, task_toys.split_command(command, **places), error, tmp_path)

@@ -31,7 +31,7 @@ from macaron_tf.runs.pretraining import PretrainingRecipe
 from macaron_tf.runs.recipe import override
 from macaron_tf.runs.run import Run
 from macaron_tf.runs.text_to_text import recipe_of_model
-from macaron_tf.runs.translation import TranslationRecipe, translator_of
+from macaron_tf.runs.translation import TranslationRecipe
 from macaron_tf.text import (
     NormalizationConfig,
     PairVocabulary,
@@ -182,8 +182,8 @@ def completions(draw: GenerationConfig):
 
 
 def translations(path, columns):
-    run = Run.open(path)
-    found = translator_of(run, decoding=dataclasses.replace(run.recipe.decoding, n_best=2))
+    task = macaron_tf.load(path).task
+    found = task.lines(dataclasses.replace(task.decoding, n_best=2))
     answers = found.translate(*columns)
     rows = [
         {"translations": [one.text for one in row], "scores": [one.score for one in row]}

@@ -18,7 +18,6 @@ from macaron_tf.engines import certificate, graph
 from macaron_tf.engines.warm_up import WARMUP_REQUESTS
 from macaron_tf.io.serving import failed_rows
 from macaron_tf.runs.run import Run
-from macaron_tf.runs.translation import translator_of
 from macaron_tf.tasks import translation
 from macaron_tf.tasks.generation import TaskGenerator, frame_lines
 from tests.export.test_every_text import TEXTS, write
@@ -64,9 +63,9 @@ def record_of(version):
 @pytest.fixture(scope="module")
 def number_hypotheses(folder):
     """Returns the two best hypotheses of the translation run for each line of `NUMBERS`."""
-    run = Run.open(folder / "numbers")
-    decoding = dataclasses.replace(run.recipe.decoding, n_best=2)
-    return translator_of(run, decoding=decoding).translate(NUMBERS).hypotheses
+    task = macaron_tf.load(folder / "numbers").task
+    found = task.lines(dataclasses.replace(task.decoding, n_best=2))
+    return found.translate(NUMBERS).hypotheses
 
 
 @functools.cache
@@ -87,7 +86,7 @@ def test_half_a_character_is_refused_in_python_too(folder):
     ways = (
         macaron_tf.load(folder / "tags").predict,
         macaron_tf.load(folder / "vectors").task.encode,
-        translator_of(Run.open(folder / "numbers")).translate,
+        macaron_tf.load(folder / "numbers").task.lines().translate,
         macaron_tf.load(folder / "answers_bart").task.generator.complete,
     )
     for way in ways:

@@ -102,18 +102,6 @@ def test_words_are_embedded_by_command(run, tmp_path, ran):
     assert words == ["2"] and vectors.shape == (1, 3, 16)
 
 
-def test_neighbours_by_letters_and_by_context(run, text, capsys):
-    words = ["neighbours", run, "red", "--in", "0 red and 1 blue .", "--source", text]
-    assert main([*words, "--count", "2", "--limit", "40"]) == 0
-    alone, empty, shown, *found = capsys.readouterr().out.splitlines()
-    assert alone.startswith("red: ") and alone.count(",") == 1 and empty == ""
-    assert shown == "0 [red] and 1 blue ."
-    scores = [float(line.split()[0]) for line in found]
-    assert len(found) == 2 and scores == sorted(scores, reverse=True)
-    # The vectors depend on the context, so the nearest words follow "0" too.
-    assert all("0 [red]" in line for line in found)
-
-
 def colour_tables(folder) -> dict[str, list[str]]:
     """Writes task files about colours; returns a dict mapping task names to settings."""
     for split, count in (("train", 160), ("validation", 24), ("dev", 25)):
@@ -153,7 +141,6 @@ def test_bad_input_is_named(run, tmp_path, refused):
     one = ["--set", f"sources=text:{tmp_path}/one.txt"]
     for words, message in (
         (["train", "elmo_tiny", new, *one], "the only document is held out"),
-        (["neighbours", run, "cat", "--in", "a dog"], "'a dog' does not contain the word 'cat'"),
         (["train", "finetune:copa", new, "--init", run], "has choices, which ELMo does not supp"),
         (["train", "finetune:rte", new, "--init", run, *own], "give --init instead"),
         (

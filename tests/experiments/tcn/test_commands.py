@@ -87,7 +87,7 @@ def test_bad_input_is_named(tunes, tmp_path, refused):
     for task, settings, message in (
         ("jsb", [f"data={other}"], "'traindata' must hold matrices with 88 columns"),
         ("jsb", [f"data={loud}"], "columns of zeros and ones"),
-        ("jsb", [f"data={tunes}", "model=bert_tiny"], "is not a sequence model"),
+        ("jsb", [f"data={tunes}", "model=bert_tiny"], "bert_tiny does not fit: set model to tcn_"),
         ("adding", [f"data={tunes}"], "has no effect in adding: leave "),
     ):
         words = ["train", f"tcn_{task}", tmp_path / "out", *flags(settings)]

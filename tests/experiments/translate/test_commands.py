@@ -151,11 +151,12 @@ def test_a_metric_that_cannot_move_is_no_judge(tmp_path, refused):
 def repeating(monkeypatch):
     """Replaces the translator of every run with a fake that repeats the source text."""
 
-    def translator(run, checkpoint=None, decoding=None, seed=1, backward=False):
+    def task(network, vocabulary, decoding):
         rows = lambda lines: [types.SimpleNamespace(best=lines, hypotheses=lines)]  # noqa: E731
-        return types.SimpleNamespace(config=decoding, stream=rows)
+        translator = types.SimpleNamespace(config=decoding, stream=rows)
+        return types.SimpleNamespace(lines=lambda backward: translator)
 
-    monkeypatch.setattr(evaluation, "translator_of", translator)
+    monkeypatch.setattr(evaluation, "Translation", task)
 
 
 @pytest.fixture(scope="module")
