@@ -112,8 +112,7 @@ class TextGenerator:
         ids = np.arange(vocabulary.size)
         self.is_suppressed = np.isin(ids, special.ids) | (ids >= vocabulary.pieces)
         self.is_suppressed[special.end] = False
-        self._generate_function = functools.cache(self._make_generate_function)
-        self._step_function = functools.cache(self._make_step_function)
+        self._functions = functools.cache(self._make_functions)
         self._first_state_function = tf.function(
             lambda *arguments: sampling.first_state(*arguments, self.prefill_fn), autograph=False
         )
@@ -209,7 +208,7 @@ class TextGenerator:
         config = config or GenerationConfig()
         completions: list[list[Completion]] = [[]] * len(rows)
         order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
-        generate_function = self._generate_function(config)
+        generate_function, _ = self._functions(config)
         for first in range(0, len(order), _BATCH_SIZE):
             batch = order[first : first + _BATCH_SIZE]
             prompts = self._prompts([rows[index] for index in batch], config, seed)
@@ -235,7 +234,7 @@ class TextGenerator:
         capacity = -(-(len(row) + config.max_tokens - 1) // multiple) * multiple
         capacity = capacity if self.longest is None else min(capacity, self.longest)
         prompts, context, cache = self.begin(self._prompts([row], config, seed, capacity), capacity)
-        step = self._step_function(config)
+        _, step = self._functions(config)
         state = self._first_state_function(prompts, context, cache)
         detokenizer, starts_text = self.detokenizer.stream(), self.starts_text(len(row))
         while not bool(state.ended[0, 0]):
@@ -264,22 +263,17 @@ class TextGenerator:
         arrays = (padded(rows, pad, width), lengths, np.array(limits, np.int32), seeds)
         return Prompts(*map(tf.constant, arrays))
 
-    def _make_generate_function(
-        self, config: GenerationConfig
-    ) -> Callable[[Prompts], dict[str, tf.Tensor]]:
+    def _make_functions(self, config: GenerationConfig) -> tuple[Callable, Callable]:
+        """Makes the compiled functions `generate`, of prompts, and `sampling.advance`."""
         rules = self.rules(config, config.min_tokens)
         # The signature gives one trace for all shapes. AutoGraph is off, because all control flow
         # is tf.while_loop.
         shapes = ((None, None), (None,), (None,), (None, config.num_samples))
         signature = [Prompts(*(tf.TensorSpec(shape, tf.int32) for shape in shapes))]
-        options = {"input_signature": signature, "autograph": False}
-        return tf.function(lambda prompts: self.generate(prompts, rules), **options)
-
-    def _make_step_function(self, config: GenerationConfig) -> Callable:
-        rules = self.rules(config, config.min_tokens)
-        return tf.function(
-            lambda *arguments: sampling.advance(self.model.decode_step, *arguments, rules),
-            autograph=False,
+        step_fn = self.model.decode_step
+        return (
+            tf.function(lambda prompts: self.generate(prompts, rules), signature, autograph=False),
+            tf.function(lambda *state: sampling.advance(step_fn, *state, rules), autograph=False),
         )
 
     def _completion(self, result: dict, row: int, k: int, starts_text: bool) -> Completion:

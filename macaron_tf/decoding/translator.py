@@ -114,7 +114,7 @@ class LineTranslator:
 
     model: Any
     vocabulary: Any
-    config: BeamSearchConfig | SamplingConfig = BeamSearchConfig()
+    config: BeamSearchConfig | SamplingConfig = dataclasses.field(default_factory=BeamSearchConfig)
     batch_tokens: int = 2048
     max_source_length: int = 256
     seed: int = 1

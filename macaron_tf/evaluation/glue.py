@@ -102,38 +102,30 @@ def macro_f1(predictions: np.ndarray, labels: np.ndarray) -> float:
     return float(np.mean([f1(predictions, labels, c) for c in np.union1d(predictions, labels)]))
 
 
-def _or_zero(correlation: Metric) -> Metric:
-    """Wraps a correlation function, so that it returns 0 for arrays without a correlation.
-
-    These are empty arrays, constant arrays, and arrays with a value that is not finite.
-    """
-
-    @functools.wraps(correlation)
-    def defined(predictions: np.ndarray, labels: np.ndarray) -> float:
-        arrays = (predictions, labels)
-        if not all(np.isfinite(v).all() and len(v) and np.ptp(v) > 0 for v in arrays):
-            return 0.0
-        return float(correlation(predictions, labels))
-
-    return defined
+def _vary(*arrays: np.ndarray) -> bool:
+    """Returns whether arrays have a correlation: not if empty, constant or with infinite values."""
+    return all(np.isfinite(v).all() and len(v) and np.ptp(v) > 0 for v in arrays)
 
 
-@_or_zero
 def matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
     """Computes Matthews' correlation (Gorodkin 2004), from -1 to 1, or 0 if it is undefined."""
-    return _package("sklearn.metrics").matthews_corrcoef(labels, predictions)
+    if not _vary(predictions, labels):
+        return 0.0
+    return float(_package("sklearn.metrics").matthews_corrcoef(labels, predictions))
 
 
-@_or_zero
 def pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
     """Computes Pearson's correlation, from -1 to 1, or 0 if it is undefined."""
+    if not _vary(predictions, labels):
+        return 0.0
     x, y = predictions.astype(np.float64), labels.astype(np.float64)
-    return _package("scipy.stats").pearsonr(x, y).statistic
+    return float(_package("scipy.stats").pearsonr(x, y).statistic)
 
 
-@_or_zero
 def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
     """Computes Spearman's rank correlation, or 0 if it is undefined. Ties get mean ranks."""
+    if not _vary(predictions, labels):
+        return 0.0
     return pearson(*map(_package("scipy.stats").rankdata, (predictions, labels)))
 
 

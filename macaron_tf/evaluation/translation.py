@@ -49,8 +49,6 @@ class TranslationMetric(Settings):
         lowercase: whether all metrics ignore case.
         normalize_punctuation: whether to normalize punctuation by the Moses rules before
             tokenization, for models trained on normalized text. Only applies to tokenized BLEU.
-        split_hyphens: whether the Moses tokenizer splits "a-b" into "a @-@ b" (Moses option
-            "aggressive"). Only applies to tokenized BLEU.
         split_compounds: whether to replace "a-b" by "a ##AT##-##AT## b" after tokenization, as in
             published WMT14 En-De scores. Only applies to tokenized BLEU.
         tokenized: whether the lines already are Moses tokens, as in IWSLT14's files. The tokens may
@@ -63,17 +61,9 @@ class TranslationMetric(Settings):
     language: str = "de"
     lowercase: bool = False
     normalize_punctuation: bool = False
-    split_hyphens: bool = False
     split_compounds: bool = False
     tokenized: bool = False
     tokenize: Annotated[str, OneOf(_TOKENIZERS)] | None = None
-
-    def check(self):
-        if self.split_hyphens and self.tokenized:
-            raise self.error("split_hyphens=True has no effect on tokenized lines: leave it out")
-        if self.split_hyphens and self.tokenizer:
-            name = f"tokenize={self.tokenize}" if self.tokenize else f"language={self.language}"
-            raise self.error(f"split_hyphens=True excludes metric.{name}: set metric.tokenize=13a")
 
     def for_references(self, references: Sequence[str]) -> Self:
         """Returns a copy of these settings with a tokenizer that suits `references`.
@@ -108,7 +98,6 @@ class TranslationMetric(Settings):
             tokenizer = self.tokenizer.signature()
             version = f"sacrebleu:{_sacrebleu().__version__}"
         options = "|norm:moses" if self.normalize_punctuation else ""
-        options += "|hyphens:split" if self.split_hyphens else ""
         options += "|compounds:split" if self.split_compounds else ""
         return (
             f"case:{'lc' if self.lowercase else 'mixed'}|tok:{tokenizer}{options}"
@@ -168,8 +157,6 @@ class TranslationScores:
         chrf, chrf_signature: sacreBLEU's chrF2 and its settings.
         tokenized_bleu, tokenized_signature: unsmoothed BLEU on tokenized lines, by the formula of
             multi-bleu.perl, and its settings.
-        precisions: n-gram precisions of tokenized BLEU in percent, for n = 1 to 4.
-        brevity_penalty: brevity penalty of tokenized BLEU, from 0 to 1.
         length_ratio: token count of the hypotheses divided by the token count of the references,
             in tokens of tokenized BLEU; 0 if the references have no tokens.
     """
@@ -180,8 +167,6 @@ class TranslationScores:
     chrf_signature: str
     tokenized_bleu: float
     tokenized_signature: str
-    precisions: tuple[float, ...]
-    brevity_penalty: float
     length_ratio: float
     sentences: int
 
@@ -224,8 +209,6 @@ def evaluate_translations(
         chrf_signature=f"{chrf.get_signature()}{suffix}",
         tokenized_bleu=tokenized.score,
         tokenized_signature=metric.signature,
-        precisions=tuple(tokenized.precisions),
-        brevity_penalty=tokenized.bp,
         length_ratio=tokenized.sys_len / tokenized.ref_len if tokenized.ref_len else 0.0,
         sentences=len(hypotheses),
     )
@@ -256,9 +239,7 @@ def tokenize_lines(lines: Sequence[str], metric: TranslationMetric) -> list[str]
         elif sacrebleu_tokenizer:
             line = sacrebleu_tokenizer(line)
         else:
-            line = tokenizer.tokenize(
-                line, aggressive_dash_splits=metric.split_hyphens, return_str=True, escape=False
-            )
+            line = tokenizer.tokenize(line, return_str=True, escape=False)
         if metric.split_compounds:
             line = _COMPOUND.sub(r"\1 ##AT##-##AT## \2", line)
         result.append(line.lower() if metric.lowercase else line)

@@ -23,9 +23,7 @@ from macaron_tf.settings import INT32, Count, Natural
 from macaron_tf.text.normalization import in_chunks
 from macaron_tf.text.token_rows import fingerprint
 from macaron_tf.text.words import (
-    WordText,
     WordVocabulary,
-    as_word_text,
     character_ids,
     count_words,
     read_words,
@@ -96,18 +94,21 @@ class Rows(ArrayBatches):
     """Batches of a text that is split into rows of L words. An incomplete last row is dropped.
 
     A batch is a dict. `characters (B, L, C)` contains the C character ids of each word, and `words
-    (B, L)` contains the word ids. `ids (N, L)` are the indices into `text.types` of all N rows.
+    (B, L)` contains the word ids. `ids (N, L)` are the indices of all N rows' words (see
+    `WordVocabulary.index`).
     """
 
-    def __init__(self, text: WordText, recipe: ElmoRecipe):
-        length, width = recipe.row_length, recipe.model_config(text.vocab_size).max_characters
-        count = len(text.ids) // length
-        self.ids = text.ids[: count * length].reshape(count, length)  # (N,) -> (rows, L)
-        characters = text.characters(width)  # (types, C)
+    def __init__(self, words: list[str], vocabulary: WordVocabulary, recipe: ElmoRecipe):
+        length, size = recipe.row_length, vocabulary.size
+        width = recipe.model_config(size).max_characters
+        types, ids = vocabulary.index(words)
+        count = len(ids) // length
+        self.ids = ids[: count * length].reshape(count, length)  # (N,) -> (rows, L)
+        characters = character_ids(tf.constant(types), width).numpy()  # (types, C)
 
         def gather(indices: np.ndarray) -> dict[str, np.ndarray]:
             ids = self.ids[indices]
-            return {"characters": characters[ids], "words": text.targets(ids)}
+            return {"characters": characters[ids], "words": np.where(ids < size, ids, 0)}
 
         characters_shape, words_shape = (None, length, width), (None, length)
         shapes = {"characters": ("int32", characters_shape), "words": ("int32", words_shape)}
@@ -159,7 +160,7 @@ def read_rows(
             f"the sources have {num_train} rows for training and {num_validation} for validation, "
             f"but {recipe.batch_size} and 1 are needed: add documents, or lower batch_size"
         )
-    train, validation = (Rows(as_word_text(words, vocabulary), recipe) for words in word_splits)
+    train, validation = (Rows(words, vocabulary, recipe) for words in word_splits)
     return train, validation, vocabulary
 
 

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
+from macaron_tf.io.progress import Progress
 from macaron_tf.special import SPECIAL, SPECIAL_PIECES, Special
 from macaron_tf.text.detokenizer import Detokenizer
 from macaron_tf.text.normalization import (
@@ -202,11 +203,11 @@ def draw_sample(items: Iterable[Item], count: int, seed: int = 0) -> Iterator[It
     return (reservoir.pop() for _ in range(len(reservoir)))
 
 
-def reports_unknown(train: Callable) -> Callable:
-    """Decorates a vocabulary's `train` method to limit the lines and print the share of [UNK].
+def reports(train: Callable) -> Callable:
+    """Decorates a vocabulary's `train` method to limit the lines, and to report on the training.
 
-    `train` receives at most `MAX_LINES` lines. The share of [UNK] tokens is measured on at most
-    10,000 evenly spaced lines.
+    `train` receives at most `MAX_LINES` lines. The decorator shows the progress, and prints the
+    share of [UNK] tokens in at most 10,000 evenly spaced lines.
     """
 
     @functools.wraps(train)
@@ -223,7 +224,8 @@ def reports_unknown(train: Callable) -> Callable:
                     step *= 2
                 yield item
 
-        vocabulary = train(cls, sampled_lines(), *arguments, **options)
+        with Progress("training the vocabulary", "lines") as progress:
+            vocabulary = train(cls, progress.over(sampled_lines()), *arguments, **options)
         share = np.mean(vocabulary.encode_rows(sample).ids == vocabulary.special.unk)
         summary = f"{share:.3%} of the tokens in {len(sample):,} lines"
         print(f"unknown to the vocabulary: {summary}", flush=True)

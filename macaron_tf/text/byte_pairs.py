@@ -2,7 +2,6 @@
 
 import abc
 import functools
-import itertools
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -14,9 +13,8 @@ import tensorflow_text
 
 from macaron_tf.errors import UserError, check_choice, needed, parse_json
 from macaron_tf.io.paths import refuse_damage
-from macaron_tf.io.progress import Progress
 from macaron_tf.special import SPECIAL_PIECES, Special
-from macaron_tf.text.base import NO_TEXT, PieceVocabulary, reports_unknown, too_large, too_small
+from macaron_tf.text.base import NO_TEXT, PieceVocabulary, reports, too_large, too_small
 from macaron_tf.text.normalization import LocatedPieces, map_lines, moses_words
 from macaron_tf.text.wordpiece import basic_words
 
@@ -270,7 +268,7 @@ class BytePairVocabulary(MergedPieceVocabulary):
         self._byte_ids = np.array([self.unit_ids[unit] for unit in BYTE_ALPHABET], np.int64)
 
     @classmethod
-    @reports_unknown
+    @reports
     def train(cls, lines: Iterable[str], size: int, lower_case: bool = False) -> Self:
         """Trains a vocabulary with `add_prefix_space=True`.
 
@@ -283,25 +281,20 @@ class BytePairVocabulary(MergedPieceVocabulary):
         plain = cls(BYTE_ALPHABET, [], lower_case, add_prefix_space=True)
         if size < plain.pieces:
             raise too_small(size, "the bytes", plain.pieces)
-        with Progress("training the vocabulary", "lines") as progress:
-            lines = progress.over(lines)
-            text = map_lines(lambda strings: plain.spaced(plain.normalized(strings)), lines)
-            text = filter(str.strip, text)
-            if (first := next(text, None)) is None:
-                raise UserError(NO_TEXT)
-            tokenizer = Tokenizer(models.BPE())
-            tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-            trainer = trainers.BpeTrainer(
-                vocab_size=size - len(SPECIAL_PIECES),
-                initial_alphabet=list(BYTE_ALPHABET),
-                show_progress=False,
-            )
-            tokenizer.train_from_iterator(itertools.chain([first], text), trainer)
+        text = map_lines(lambda strings: plain.spaced(plain.normalized(strings)), lines)
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        trainer = trainers.BpeTrainer(
+            vocab_size=size - len(SPECIAL_PIECES),
+            initial_alphabet=list(BYTE_ALPHABET),
+            show_progress=False,
+        )
+        tokenizer.train_from_iterator(filter(str.strip, text), trainer)
         model = json.loads(tokenizer.to_str())["model"]
         pieces = sorted(model["vocab"], key=model["vocab"].get)
-        if (maximum := len(pieces) + len(SPECIAL_PIECES)) < size:
-            raise too_large(size, maximum)
         merges = [" ".join(merge) for merge in model["merges"]]
+        if (maximum := len(pieces) + len(SPECIAL_PIECES)) < size:
+            raise too_large(size, maximum) if merges else UserError(NO_TEXT)
         return cls(pieces, merges, lower_case, add_prefix_space=True)
 
     def normalized(self, strings: tf.Tensor, language: str | None = None) -> tf.Tensor:

@@ -15,9 +15,8 @@ from sentencepiece import sentencepiece_model_pb2
 
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import refuse_damage
-from macaron_tf.io.progress import Progress
 from macaron_tf.special import SPECIAL, Special
-from macaron_tf.text.base import NO_TEXT, PieceVocabulary, reports_unknown, too_large, too_small
+from macaron_tf.text.base import NO_TEXT, PieceVocabulary, reports, too_large, too_small
 from macaron_tf.text.normalization import (
     NormalizationConfig,
     in_chunks,
@@ -98,7 +97,7 @@ class SentencePieceVocabulary(PieceVocabulary):
         self._tokenizer = None
 
     @classmethod
-    @reports_unknown
+    @reports
     def train(
         cls,
         lines: Iterable[str | tuple[str, str]],
@@ -265,27 +264,26 @@ def train_pieces(lines: Iterable[str], size: int, **options) -> bytes:
     `lines` are normalized, and none is empty. `size` includes the special pieces. `options` are
     further arguments of the trainer.
     """
-    model, progress = io.BytesIO(), Progress("training the vocabulary", "lines")
+    model = io.BytesIO()
     failures: list[BaseException] = []
 
     def read() -> Iterator[str]:
         try:
-            yield from progress.over(lines)
+            yield from lines
         except BaseException as error:  # the trainer would take it for the end of the lines
             failures.append(error)
 
     try:
-        with progress:
-            sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=read(),
-                model_writer=model,
-                vocab_size=size,
-                # In bytes. SentencePiece skips longer lines silently; its default is 4192.
-                max_sentence_length=1 << 20,
-                num_threads=_THREADS,
-                minloglevel=2,
-                **options,
-            )
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=read(),
+            model_writer=model,
+            vocab_size=size,
+            # In bytes. SentencePiece skips longer lines silently; its default is 4192.
+            max_sentence_length=1 << 20,
+            num_threads=_THREADS,
+            minloglevel=2,
+            **options,
+        )
     except RuntimeError as error:
         if failures:
             raise failures[0] from None

@@ -15,9 +15,8 @@ import tensorflow_text
 
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
-from macaron_tf.io.progress import Progress
 from macaron_tf.special import SPECIAL_PIECES, Special
-from macaron_tf.text.base import NO_TEXT, PieceVocabulary, reports_unknown, too_large, too_small
+from macaron_tf.text.base import NO_TEXT, PieceVocabulary, reports, too_large, too_small
 from macaron_tf.text.normalization import IDEOGRAPHS, PUNCTUATION, map_lines
 from macaron_tf.text.sentencepiece import WORD_START, train_pieces
 
@@ -144,7 +143,7 @@ class WordPieceVocabulary(PieceVocabulary):
             raise UserError(f"cannot read {os.fspath(path)}: {error}") from error
 
     @classmethod
-    @reports_unknown
+    @reports
     def train(
         cls,
         lines: Iterable[str],
@@ -166,34 +165,32 @@ class WordPieceVocabulary(PieceVocabulary):
                 means 1,000 characters, or more if 1,000 characters cover less than 99.95% of the
                 text.
         """
-        with Progress("training the vocabulary", "lines") as progress:
-            lines = progress.over(lines)
-            words = map_lines(lambda strings: spaced_words(strings, lower_case), lines)
-            # SentencePiece would read its own space mark in a text as a space.
-            text = [line.replace(WORD_START, "").strip() for line in words]
-            counts = collections.Counter(itertools.chain.from_iterable(text))
-            counts.pop(" ", None)
-            max_singles = 3 * size // 4
-            for _ in range(2):
-                alphabet, continuing = _characters(counts, max_singles, max_characters)
-                known_characters = {*alphabet, " "}
-                known_lines = (
-                    " ".join(filter(known_characters.issuperset, line.split(" "))) for line in text
-                )
-                if not (known_lines := [line for line in known_lines if line]):
-                    raise UserError(NO_TEXT)
-                # In Unicode order: first the pieces that start a word, then the continuations.
-                singles = [*alphabet, *(CONTINUES + character for character in continuing)]
-                if size < (minimum := len(SPECIAL_PIECES) + len(singles)):
-                    remedy = ", or lower vocabulary.max_characters"
-                    raise too_small(size, "the text's characters", minimum, remedy)
-                merges = _merges(known_lines, size - minimum + 2 * len(alphabet))
-                if len(merges) >= size - minimum:
-                    break
-                # A text of CJK ideographs has few merges, so more characters fill the vocabulary.
-                max_singles = size - len(SPECIAL_PIECES) - len(merges)
-            else:
-                raise too_large(size, len(merges) + minimum)
+        words = map_lines(lambda strings: spaced_words(strings, lower_case), lines)
+        # SentencePiece would read its own space mark in a text as a space.
+        text = [line.replace(WORD_START, "").strip() for line in words]
+        counts = collections.Counter(itertools.chain.from_iterable(text))
+        counts.pop(" ", None)
+        max_singles = 3 * size // 4
+        for _ in range(2):
+            alphabet, continuing = _characters(counts, max_singles, max_characters)
+            known_characters = {*alphabet, " "}
+            known_lines = (
+                " ".join(filter(known_characters.issuperset, line.split(" "))) for line in text
+            )
+            if not (known_lines := [line for line in known_lines if line]):
+                raise UserError(NO_TEXT)
+            # In Unicode order: first the pieces that start a word, then the continuations.
+            singles = [*alphabet, *(CONTINUES + character for character in continuing)]
+            if size < (minimum := len(SPECIAL_PIECES) + len(singles)):
+                remedy = ", or lower vocabulary.max_characters"
+                raise too_small(size, "the text's characters", minimum, remedy)
+            merges = _merges(known_lines, size - minimum + 2 * len(alphabet))
+            if len(merges) >= size - minimum:
+                break
+            # A text of CJK ideographs has few merges, so more characters fill the vocabulary.
+            max_singles = size - len(SPECIAL_PIECES) - len(merges)
+        else:
+            raise too_large(size, len(merges) + minimum)
         return cls([*SPECIAL_PIECES, *singles, *merges[: size - minimum]], lower_case)
 
     def contents(self) -> bytes:

@@ -155,29 +155,15 @@ class WordVocabulary(Vocabulary):
         except UnicodeDecodeError as error:
             raise UserError("the file is not UTF-8: restore it from a copy") from error
 
+    def index(self, words: Sequence[str]) -> tuple[list[str], np.ndarray]:
+        """Returns the distinct words of a text, and the index of each of its N words among them.
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class WordText:
-    """Text as a sequence of indices in a list of distinct words.
-
-    Attributes:
-        types: distinct words. All words of a `WordVocabulary` come first, and then the unknown
-            words of the text.
-        ids: `(N,)` int32, the index in `types` of each word in the text.
-        vocab_size: V, the size of the `WordVocabulary`. A word whose index is V or more is unknown.
-    """
-
-    types: Sequence[str]
-    ids: np.ndarray
-    vocab_size: int
-
-    def characters(self, width: int) -> np.ndarray:
-        """Returns the character ids of `types`, `(types, width)` int32 (see `character_ids`)."""
-        return character_ids(tf.constant(list(self.types)), width).numpy()
-
-    def targets(self, ids: np.ndarray) -> np.ndarray:
-        """Converts indices in `types` to vocabulary ids. For an unknown word, the id is 0."""
-        return np.where(ids < self.vocab_size, ids, 0)
+        All words of the vocabulary come first, and then the unknown words of the text. A word whose
+        index is V or more is therefore unknown. The indices are `(N,)` int32.
+        """
+        types = {word: token_id for token_id, word in enumerate(self.words)}
+        ids = np.array([types.setdefault(word, len(types)) for word in words], np.int32)
+        return list(types), ids
 
 
 def read_words(documents: Iterable[str]) -> list[list[str]]:
@@ -216,18 +202,6 @@ def count_words(texts: Iterable[Sequence[str]], size: int) -> WordVocabulary:
     share = f"{unknown / counts.total():.3%}"
     print(f"unknown to the vocabulary: {share} of the words in the text", flush=True)
     return WordVocabulary((*_SPECIAL, *most_frequent))
-
-
-def as_word_text(words: Sequence[str], vocabulary: WordVocabulary) -> WordText:
-    """Converts the words of a text to a `WordText`.
-
-    A word of the vocabulary keeps its id. Each other distinct word gets a new id.
-    """
-    ids_by_word = {word: token_id for token_id, word in enumerate(vocabulary.words)}
-    ids = np.fromiter(
-        (ids_by_word.setdefault(word, len(ids_by_word)) for word in words), np.int32, len(words)
-    )
-    return WordText(list(ids_by_word), ids, vocabulary.size)
 
 
 class CharacterWords(PieceVocabulary):
