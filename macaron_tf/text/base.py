@@ -41,13 +41,12 @@ class Vocabulary(abc.ABC):
     """Base class of vocabularies, which can be saved in a folder.
 
     The folder has two files: `contents_name` with the tokens, and `vocabulary.json` with the
-    settings and a hash of tokens and settings.
+    settings and a hash of tokens and settings. Subclasses are dataclasses, and the fields with a
+    default value are the settings.
 
     Class attributes:
         kind: name of the class in `vocabulary.json`, from which `load` finds the class.
         contents_name: name of the file that stores the tokens.
-        options: names of the constructor arguments that are saved as settings. Each name is also an
-            attribute.
         classes: dict mapping `kind` to class, for all subclasses that set `kind`.
 
     Attributes:
@@ -63,7 +62,6 @@ class Vocabulary(abc.ABC):
 
     kind: ClassVar[str] = ""
     contents_name: ClassVar[str] = ""
-    options: ClassVar[tuple[str, ...]] = ()
     classes: ClassVar[dict[str, type["Vocabulary"]]] = {}
     special: Special = SPECIAL
     pieces: int
@@ -94,10 +92,11 @@ class Vocabulary(abc.ABC):
     def settings(self) -> dict[str, Any]:
         """Returns the settings as a dict of JSON types.
 
-        The dict contains the attributes that `options` names, `added` tokens and, if the vocabulary
+        The dict contains the fields with a default value, `added` tokens and, if the vocabulary
         comes from another library, the ids of special tokens.
         """
-        values = {name: getattr(self, name) for name in self.options}
+        names = [f.name for f in dataclasses.fields(self) if f.default is not dataclasses.MISSING]
+        values = {name: getattr(self, name) for name in names}
         values |= {"special": self.special} if self.special.rows is not None else {}
         values |= {"added": dict(self.added)} if self.added else {}
         values |= {"unnormalized": self.unnormalized} if self.unnormalized else {}

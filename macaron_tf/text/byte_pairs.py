@@ -1,6 +1,7 @@
 """In-graph byte-pair encoding (BPE) of bytes (GPT-2, RoBERTa) or of characters (GPT, XLM)."""
 
 import abc
+import dataclasses
 import functools
 import json
 import re
@@ -48,6 +49,7 @@ _LAST_SPACE = r"[\t\v\f\x{85}\pZ]"
 _SHIFT = 1 << 32  # the lookup key of a pair of ids is left * _SHIFT + right
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class MergedPieceVocabulary(PieceVocabulary):
     """Base class of BPE vocabularies.
 
@@ -72,13 +74,17 @@ class MergedPieceVocabulary(PieceVocabulary):
     contents_name = "vocabulary.bpe"
     allows_unlisted_units = False
 
-    def __init__(self, units: Sequence[str], merges: Sequence[str], special: Special | None = None):
+    units: Sequence[str]
+    merges: Sequence[str]
+    special: dataclasses.InitVar[Special | None] = dataclasses.field(default=None, kw_only=True)
+
+    def __post_init__(self, special: Special | None):
         self.special = special or _SPECIAL
-        self.units = tuple(units)
+        self.units = tuple(self.units)
         self.names = (*(SPECIAL_PIECES if special is None else ()), *self.units)
         self.pieces = len(self.names)
         # The last rank of a repeated merge counts, as in Hugging Face's tokenizers.
-        self.merges = tuple(dict.fromkeys(reversed(merges)))[::-1]
+        self.merges = tuple(dict.fromkeys(reversed(self.merges)))[::-1]
         text_ids = self._text_ids
         text_units = [self.names[token_id] for token_id in text_ids]
         self.unit_ids = dict(zip(text_units, text_ids, strict=True))
@@ -220,6 +226,7 @@ BYTES = {unit: bytes([byte]) for byte, unit in enumerate(BYTE_ALPHABET)}
 _SPACE_UNITS = frozenset(BYTE_ALPHABET[ord(space)] for space in " \t\n\v\f\r")
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class BytePairVocabulary(MergedPieceVocabulary):
     """Byte-level BPE vocabulary, which tokenizes text exactly as GPT-2, Llama 3 or Qwen does.
 
@@ -241,27 +248,18 @@ class BytePairVocabulary(MergedPieceVocabulary):
     """
 
     kind = "byte_bpe"
-    options = ("lower_case", "add_prefix_space", "pair_separators")
-    options += ("composed", "pattern", "mask_takes_space")
 
-    def __init__(
-        self,
-        units: Sequence[str],
-        merges: Sequence[str],
-        lower_case: bool = False,
-        add_prefix_space: bool = False,
-        pair_separators: int = 1,
-        composed: bool = False,
-        pattern: str = "gpt2",
-        mask_takes_space: bool = True,
-        special: Special | None = None,
-    ):
-        super().__init__(units, merges, special)
-        self.lower_case, self.composed = lower_case, composed
-        self.pattern = check_choice("pattern", pattern, tuple(_WORDS))
-        self.pair_separators, self.mask_takes_space = pair_separators, mask_takes_space
-        self.add_prefix_space = add_prefix_space
-        self.leading_space = "^ " if add_prefix_space else ""
+    lower_case: bool = False
+    add_prefix_space: bool = False
+    pair_separators: int = 1
+    composed: bool = False
+    pattern: str = "gpt2"
+    mask_takes_space: bool = True
+
+    def __post_init__(self, special: Special | None):
+        super().__post_init__(special)
+        check_choice("pattern", self.pattern, tuple(_WORDS))
+        self.leading_space = "^ " if self.add_prefix_space else ""
         missing = [byte for byte, unit in enumerate(BYTE_ALPHABET) if unit not in self.unit_ids]
         if missing:
             raise UserError(f"the vocabulary has no piece for the byte {missing[0]}")
@@ -424,6 +422,7 @@ class CharacterPairVocabulary(MergedPieceVocabulary):
         return text.encode()
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class MosesPairVocabulary(CharacterPairVocabulary):
     """XLM's character-level BPE vocabulary, which splits text into words by Moses' rules.
 
@@ -440,18 +439,13 @@ class MosesPairVocabulary(CharacterPairVocabulary):
     """
 
     kind = "moses_bpe"
-    options = ("languages", "lower_case")
     allows_unlisted_units = True
 
-    def __init__(
-        self,
-        units: Sequence[str],
-        merges: Sequence[str],
-        languages: Sequence[str] = (),
-        lower_case: bool = True,
-        special: Special | None = None,
-    ):
-        super().__init__(units, merges, special)
+    languages: Sequence[str] = ()
+    lower_case: bool = True
+
+    def __post_init__(self, special: Special | None):
+        super().__post_init__(special)
         long_units = {self.names[token_id] for token_id in self._text_ids}
         long_units = {unit for unit in long_units if len(unit.removesuffix(WORD_END)) > 1}
         long_units = {unit for unit in long_units if not re.fullmatch(r"<special\d+>", unit)}
@@ -461,8 +455,8 @@ class MosesPairVocabulary(CharacterPairVocabulary):
                 f"the merges produce only {len(produced)} of the vocabulary's {len(long_units)} "
                 "pieces of several characters: give the merges of this vocabulary"
             )
-        self.languages = (languages,) if isinstance(languages, str) else tuple(languages)
-        self.lower_case = lower_case
+        is_single = isinstance(self.languages, str)
+        self.languages = (self.languages,) if is_single else tuple(self.languages)
 
     def normalized(self, strings: tf.Tensor, language: str | None = None) -> tf.Tensor:
         language = language or next(iter(self.languages), "en")

@@ -1,6 +1,7 @@
 """SentencePiece vocabularies, and their training."""
 
 import concurrent.futures
+import dataclasses
 import functools
 import io
 import os
@@ -36,6 +37,7 @@ _THREADS = 4
 NormalizationRule = Literal["nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity"]
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class SentencePieceVocabulary(PieceVocabulary):
     """SentencePiece vocabulary with an optional text normalization.
 
@@ -60,29 +62,21 @@ class SentencePieceVocabulary(PieceVocabulary):
 
     kind = "sentencepiece"
     contents_name = "vocabulary.model"
-    options = ("normalization", "languages", "fold_accents", "pair_separators", "cls_last")
-    options += ("verbatim", "shares_space", "spaces")
     leading_space = "^ +"
 
-    def __init__(
-        self,
-        proto: bytes,
-        normalization: NormalizationConfig | None = None,
-        languages: Sequence[str] = ("en",),
-        fold_accents: bool = False,
-        pair_separators: int = 1,
-        cls_last: bool = False,
-        verbatim: bool = False,
-        shares_space: bool = False,
-        spaces: str = "",
-        special: Special | None = None,
-    ):
-        self.proto = bytes(proto)
-        self.normalization = normalization or NormalizationConfig()
-        self.languages = tuple(languages)
-        self.fold_accents = fold_accents
-        self.pair_separators, self.cls_last = pair_separators, cls_last
-        self.verbatim, self.shares_space, self.spaces = verbatim, shares_space, spaces
+    proto: bytes
+    normalization: NormalizationConfig = NormalizationConfig()
+    languages: Sequence[str] = ("en",)
+    fold_accents: bool = False
+    pair_separators: int = 1
+    cls_last: bool = False
+    verbatim: bool = False
+    shares_space: bool = False
+    spaces: str = ""
+    special: dataclasses.InitVar[Special | None] = dataclasses.field(default=None, kw_only=True)
+
+    def __post_init__(self, special: Special | None):
+        self.proto, self.languages = bytes(self.proto), tuple(self.languages)
         self.processor = model = sentencepiece.SentencePieceProcessor()
         with refuse_damage("the SentencePiece model of the vocabulary", "restore it from a copy"):
             model.LoadFromSerializedProto(self.proto)

@@ -1,6 +1,7 @@
 """Vocabularies for the source and the target of a model with an encoder and a decoder."""
 
 import base64
+import dataclasses
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
@@ -14,6 +15,7 @@ from macaron_tf.text.normalization import NormalizationConfig, normalize, normal
 from macaron_tf.text.token_rows import TokenRows
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class PairVocabulary(PieceVocabulary):
     """Pair of vocabularies for the source and the target language of a translation model.
 
@@ -27,24 +29,21 @@ class PairVocabulary(PieceVocabulary):
 
     kind = "pair"
     contents_name = "vocabulary.pair"
-    options = ("normalization", "languages")
 
-    def __init__(
-        self,
-        source: PieceVocabulary,
-        target: PieceVocabulary,
-        normalization: NormalizationConfig | None = None,
-        languages: Sequence[str] = ("en", "de"),
-    ):
-        sides = (source.special, target.special)
+    source: PieceVocabulary
+    target: PieceVocabulary
+    normalization: NormalizationConfig = NormalizationConfig()
+    languages: Sequence[str] = ("en", "de")
+
+    def __post_init__(self):
+        target = self.target
+        sides = (self.source.special, target.special)
         if len({(special.pad, special.begin, special.end) for special in sides}) > 1:
             raise UserError(
                 "the two vocabularies have their special tokens at different ids: train both here, "
                 "or use one vocabulary for both languages"
             )
-        self.source, self.target = source, target
-        self.normalization = normalization or NormalizationConfig()
-        self.languages = tuple(languages)
+        self.languages = tuple(self.languages)
         self.special, self.pieces = target.special, target.pieces
         self.spaces_after, self.leading_space = target.spaces_after, target.leading_space
         self.byte_fallback = target.byte_fallback

@@ -1,5 +1,6 @@
 """Vocabulary of any `tokenizer.json`, which Hugging Face's package tokenizers encodes in Python."""
 
+import dataclasses
 import json
 import re
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from macaron_tf.text.sentencepiece import WORD_START
 from macaron_tf.text.wordpiece import CONTINUES
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class TokenizerJsonVocabulary(PieceVocabulary):
     """Vocabulary that encodes text in Python, for a `tokenizer.json` that no graph can express.
 
@@ -24,22 +26,18 @@ class TokenizerJsonVocabulary(PieceVocabulary):
 
     kind = "tokenizer_json"
     contents_name = "tokenizer.json"
-    options = ("pair_separators", "cls_last", "mask_takes_space")
 
-    def __init__(
-        self,
-        contents: bytes,
-        special: Special,
-        pair_separators: int = 1,
-        cls_last: bool = False,
-        mask_takes_space: bool = False,
-    ):
+    text: bytes
+    special: dataclasses.InitVar[Special]
+    pair_separators: int = 1
+    cls_last: bool = False
+    mask_takes_space: bool = False
+
+    def __post_init__(self, special: Special):
         with needed("a vocabulary of tokenizer.json"):
             import tokenizers
-        self._contents, self.special = contents, special
-        self.pair_separators, self.cls_last = pair_separators, cls_last
-        self.mask_takes_space = mask_takes_space
-        fields = json.loads(contents)
+        self.special = special
+        fields = json.loads(self.text)
         for token in fields.get("added_tokens") or ():
             token["special"] = token["id"] in {*special.ids, *special.sentinels}
         try:
@@ -70,7 +68,7 @@ class TokenizerJsonVocabulary(PieceVocabulary):
         return bool(row) and row[0] == self.special.begin and not self.cls_last
 
     def contents(self) -> bytes:
-        return self._contents
+        return self.text
 
     def normalized(self, strings: tf.Tensor, language: str | None = None) -> tf.Tensor:
         return tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", errors="replace")

@@ -2,6 +2,7 @@
 # ruff: noqa: RUF001 -- the sigma in a string is meant
 
 import collections
+import dataclasses
 import functools
 import itertools
 import os
@@ -100,6 +101,7 @@ def _spaced(lines: tf.Tensor) -> tf.Tensor:
     return tf.strings.regex_replace(lines, rf"[{_SPACE}]+", " ")
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class WordPieceVocabulary(PieceVocabulary):
     """WordPiece vocabulary, which tokenizes text exactly as BERT's tokenizer does.
 
@@ -118,15 +120,15 @@ class WordPieceVocabulary(PieceVocabulary):
 
     kind = "wordpiece"
     contents_name = "vocabulary.txt"
-    options = ("lower_case",)
 
-    def __init__(
-        self, words: Sequence[str], lower_case: bool = True, special: Special | None = None
-    ):
-        self.lower_case = lower_case
-        ids_by_piece = {word: token_id for token_id, word in enumerate(words)}
+    words: Sequence[str]
+    lower_case: bool = True
+    special: dataclasses.InitVar[Special | None] = dataclasses.field(default=None, kw_only=True)
+
+    def __post_init__(self, special: Special | None):
+        ids_by_piece = {word: token_id for token_id, word in enumerate(self.words)}
         # The last id of a repeated piece counts, as in Hugging Face's tokenizers.
-        self.words = tuple("" if ids_by_piece[w] != n else w for n, w in enumerate(words))
+        self.words = tuple("" if ids_by_piece[w] != n else w for n, w in enumerate(self.words))
         self.pieces = len(self.words)
         missing = [piece for piece in SPECIAL_PIECES if piece not in ids_by_piece]
         if missing:

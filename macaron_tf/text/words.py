@@ -204,6 +204,7 @@ def count_words(texts: Iterable[Sequence[str]], size: int) -> WordVocabulary:
     return WordVocabulary((*_SPECIAL, *most_frequent))
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class CharacterWords(PieceVocabulary):
     """Open vocabulary of a model that reads words as characters, such as ELMo.
 
@@ -216,11 +217,11 @@ class CharacterWords(PieceVocabulary):
 
     kind = "character_words"
     contents_name = "characters.txt"
-    options = ("max_characters",)
     pieces = size = 2**31 - 1
 
-    def __init__(self, max_characters: int):
-        self.max_characters = max_characters
+    max_characters: int = 50
+
+    def __post_init__(self):
         words = ("", *_SPECIAL)  # in the order of the special ids
         self._word_ids = {word.encode(): token_id for token_id, word in enumerate(words)}
         # The words that each graph encodes, as tensors; their ids follow the ids of eager words.
