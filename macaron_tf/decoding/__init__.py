@@ -1,8 +1,8 @@
 """Decoding: beam search, sampling, text generation and scoring.
 
-`beam_search`, `sample` and `generate` take a step function. `translate_ids` and `score_ids` take an
-encoder-decoder and token ids. `LineTranslator`, `TextGenerator`, `SequenceGenerator` and
-`TextScorer` take text.
+`beam_search`, `sample` and `generate` take a step function, and `generate` continues prompts from
+the state that `first_state` returns. `translate_ids` and `score_ids` take an encoder-decoder and
+token ids. `LineTranslator`, `TextGenerator`, `SequenceGenerator` and `TextScorer` take text.
 """
 
 from macaron_tf.decoding.back_translation import BackTranslationObjective
@@ -13,6 +13,7 @@ from macaron_tf.decoding.sampling import (
     Prompts,
     Rules,
     SamplingConfig,
+    first_state,
     generate,
     sample,
 )

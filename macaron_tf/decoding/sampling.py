@@ -340,51 +340,31 @@ def advance(
 
 def generate(
     step_fn: StepFunction,
+    state: State,
     context: Any,
-    cache: Any,
     prompts: Prompts,
     rules: Rules,
     max_tokens: int | tf.Tensor,
-    prefill_fn: PrefillFunction | None = None,
 ) -> dict[str, tf.Tensor]:
     """Continues prompts by sampling until each text has ended or reached its limit.
 
     Prompts of a batch may have different lengths. After the common prefill, some rows draw tokens
-    while other rows still read their prompts. The function works under XLA, with static shapes and
-    without prefill, and in a SavedModel with unknown shapes.
+    while other rows still read their prompts. The function works under XLA, with static shapes, and
+    in a SavedModel with unknown shapes.
 
     Args:
         step_fn: see `beam_search`.
+        state: result of `first_state`, or of later calls of `advance`. A cache of fixed size must
+            have a capacity of P + `max_tokens` - 1 tokens.
         context: see `beam_search`.
-        cache: see `beam_search`. A cache of fixed size must have a capacity of P + `max_tokens` - 1
-            tokens.
         max_tokens: N, the maximum of the prompts' limits. XLA requires a Python int.
-        prefill_fn: see `first_state`.
 
     Returns:
         Dict of `"ids"` `(B, K, N)` int32, `"log_probs"` `(B, K)` float32 and `"lengths"` `(B, K)`
-        int32. The ids are the new tokens, followed by PAD. The last token is an `end_id` if the
-        text ended before its limit. The log-probabilities are sums over the new tokens, before
-        temperature, top-k and top-p. The lengths count the new tokens, including the `end_id`.
-    """
-    state = first_state(prompts, context, cache, prefill_fn)
-    ids, state = continue_sampling(step_fn, context, state, prompts, rules, max_tokens)
-    lengths = tf.reduce_sum(tf.cast(ids != rules.pad, tf.int32), axis=-1)
-    return {"ids": ids, "log_probs": state.log_probs, "lengths": lengths}
-
-
-def continue_sampling(
-    step_fn: StepFunction,
-    context: Any,
-    state: State,
-    prompts: Prompts,
-    rules: Rules,
-    max_tokens: int | tf.Tensor,
-) -> tuple[tf.Tensor, State]:
-    """Calls `advance` in a loop until each text has ended or reached its limit.
-
-    `state` is, for example, the result of `first_state`. The new tokens are `(B, K, N)` int32,
-    where N is `max_tokens`. Positions of tokens that an earlier call drew contain PAD.
+        int32. The ids are the new tokens, followed by PAD. Positions of tokens that an earlier call
+        of `advance` drew contain PAD too. The last token is an `end_id` if the text ended before
+        its limit. The log-probabilities are sums over the new tokens, before temperature, top-k and
+        top-p. The lengths count the ids that are not PAD, including the `end_id`.
     """
     positions, seeds = tf.range(max_tokens), prompts.seeds
     is_static = seeds.shape.is_fully_defined() and isinstance(max_tokens, int)
@@ -404,7 +384,9 @@ def continue_sampling(
         shape_invariants=loop_shapes(values),
         maximum_iterations=tf.shape(prompts.ids)[1] + max_tokens - 1,
     )
-    return values[0], State(*values[1:])
+    ids, state = values[0], State(*values[1:])
+    lengths = tf.reduce_sum(tf.cast(ids != rules.pad, tf.int32), axis=-1)
+    return {"ids": ids, "log_probs": state.log_probs, "lengths": lengths}
 
 
 def sample(
@@ -464,4 +446,5 @@ def sample(
 
     arguments = (config, special.end, is_suppressed, config.min_length)
     rules = Rules(*arguments, forces_end=True, uniform=uniform, pad=special.pad)
-    return generate(step_fn, context, cache, prompts, rules, max_length)
+    state = first_state(prompts, context, cache)
+    return generate(step_fn, state, context, prompts, rules, max_length)

@@ -182,9 +182,11 @@ class TextGenerator:
 
     def generate(self, prompts: Prompts, rules: Rules) -> dict[str, tf.Tensor]:
         """Continues encoded prompts in a graph (see `sampling.generate`)."""
-        prompts, *memory = self.begin(prompts)
-        step_fn, max_tokens = self.model.decode_step, tf.maximum(tf.reduce_max(prompts.limits), 1)
-        return sampling.generate(step_fn, *memory, prompts, rules, max_tokens, self.prefill_fn)
+        prompts, context, cache = self.begin(prompts)
+        max_tokens = tf.maximum(tf.reduce_max(prompts.limits), 1)
+        state = sampling.first_state(prompts, context, cache, self.prefill_fn)
+        step_fn = self.model.decode_step
+        return sampling.generate(step_fn, state, context, prompts, rules, max_tokens)
 
     def rules(self, controls: Controls | DrawSettings, min_tokens: int = 0) -> Rules:
         """Returns rules that allow the vocabulary's ordinary tokens, and `end_ids` as the end."""

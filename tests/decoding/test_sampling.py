@@ -230,7 +230,8 @@ def run(model, prompts, rules, max_tokens=N, jit=False, growing=False, read=True
     def whole(prompts):
         context, cache = model.init_decode(prompts.ids.shape[0], prompts.seeds.shape[1], room)
         prefill_fn = model.prefill if read else None
-        return generate(model.decode_step, context, cache, prompts, rules, max_tokens, prefill_fn)
+        state = sampling.first_state(prompts, context, cache, prefill_fn)
+        return generate(model.decode_step, state, context, prompts, rules, max_tokens)
 
     return {name: value.numpy() for name, value in whole(prompts).items()}
 
@@ -357,7 +358,8 @@ def test_a_row_depends_on_its_own_prompt_and_seed_alone():
     )
     def drawn(prompts):
         context, cache = model.init_decode(tf.shape(prompts.ids)[0], 3)
-        return generate(model.decode_step, context, cache, prompts, rules, N, model.prefill)["ids"]
+        state = sampling.first_state(prompts, context, cache, model.prefill)
+        return generate(model.decode_step, state, context, prompts, rules, N)["ids"]
 
     together = drawn(asked(samples=3, seed=4)).numpy()
     for b, prompt in enumerate(ROWS):
@@ -372,7 +374,8 @@ def toy_run(prompts, rules, max_tokens, toy=None):
     rows, samples = prompts.seeds.shape
     context = {"rows": toy.sources(1).repeat(rows, axis=0)}
     cache = toy.empty_cache(rows, samples)
-    return generate(toy.decode_step, context, cache, prompts, rules, max_tokens)
+    state = sampling.first_state(prompts, context, cache)
+    return generate(toy.decode_step, state, context, prompts, rules, max_tokens)
 
 
 def words_alone(ids):

@@ -8,7 +8,14 @@ import pytest
 import tensorflow as tf
 
 from export.server.servable import Servable
-from macaron_tf.decoding import BeamSearchConfig, Prompts, Rules, SamplingConfig, generate
+from macaron_tf.decoding import (
+    BeamSearchConfig,
+    Prompts,
+    Rules,
+    SamplingConfig,
+    first_state,
+    generate,
+)
 from macaron_tf.decoding.translator import translate_ids
 from macaron_tf.engines import certificate
 from macaron_tf.engines.lite_decoding import DECODER, RECORD, LiteDecoder, convert_decoder
@@ -77,7 +84,8 @@ def continued(model, lengths, new: int, temperature: float = 0.0, samples: int =
     def run():
         begun = model.init_decode(count, samples)
         prefill = model.prefill if model.can_prefill else None
-        return generate(model.decode_step, *begun, prompts, rules, new, prefill)
+        state = first_state(prompts, *begun, prefill)
+        return generate(model.decode_step, state, begun[0], prompts, rules, new)
 
     return {name: value.numpy() for name, value in run().items()}
 

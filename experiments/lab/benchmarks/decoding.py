@@ -26,8 +26,14 @@ import tensorflow as tf
 from experiments.lab.benchmarks import peers
 from experiments.lab.benchmarks.harness import Benchmark, Tables, several, timed
 from macaron_tf.cli.arguments import argument, count, switch
-from macaron_tf.decoding import GenerationConfig, Prompts, TextGenerator, translate_ids
-from macaron_tf.decoding.sampling import continue_sampling, first_state
+from macaron_tf.decoding import (
+    GenerationConfig,
+    Prompts,
+    TextGenerator,
+    first_state,
+    generate,
+    translate_ids,
+)
 from macaron_tf.engines.lite_decoding import convert_decoder
 from macaron_tf.engines.lite_writer import PRECISIONS
 from macaron_tf.errors import UserError
@@ -187,7 +193,7 @@ def compiled(
 
     @tf.function(autograph=False, jit_compile=True)
     def loop(context, state, prompts):
-        return continue_sampling(step, context, state, prompts, rules, count)[0]
+        return generate(step, state, context, prompts, rules, count)["ids"]
 
     def decode(rows: np.ndarray) -> np.ndarray:
         batch_size, length = rows.shape
