@@ -3,12 +3,11 @@
 import itertools
 import re
 import string
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
-from macaron_tf.evaluation.language import overlap_f1
+from macaron_tf.evaluation.language import ngram_f1, overlap_f1
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)  # only ASCII punctuation
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -82,9 +81,8 @@ def _words(text: str) -> list[str]:
 
 
 def _f1(words: list[str], truth: list[str]) -> float:
-    if not (words and truth):
-        return float(words == truth)
-    return overlap_f1((Counter(words) & Counter(truth)).total(), len(words), len(truth))
+    # Two empty answers are equal, although they have no word in common.
+    return ngram_f1(words, truth) or float(words == truth)
 
 
 def score_words(

@@ -47,13 +47,14 @@ def rouge(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, flo
     sums = {"rouge1": 0.0, "rouge2": 0.0, "rougeL": 0.0}
     for hypothesis, reference in zip(hypotheses, references, strict=True):
         first, second = map(_words, (hypothesis, reference))
-        sums["rouge1"] += _ngram_f1(first, second, 1)
-        sums["rouge2"] += _ngram_f1(first, second, 2)
+        sums["rouge1"] += ngram_f1(first, second)
+        sums["rouge2"] += ngram_f1(first, second, 2)
         sums["rougeL"] += overlap_f1(_common_subsequence(first, second), len(first), len(second))
     return {name: value / len(references) for name, value in sums.items()}
 
 
-def _ngram_f1(first: list[str], second: list[str], n: int) -> float:
+def ngram_f1(first: list[str], second: list[str], n: int = 1) -> float:
+    """Computes the F1 of the n-grams that two lists of words have in common."""
     counts = [
         Counter(zip(*(words[i:] for i in range(n)), strict=False)) for words in (first, second)
     ]

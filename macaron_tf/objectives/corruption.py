@@ -295,8 +295,7 @@ class SpanCorruptionObjective(CorruptionObjective):
 
         def corrupt(text, seed):
             seeds = (seed, seed) if kind == "random_spans" else draws.split(seed, 2)
-            hidden_seed, noise_seed = seeds
-            hidden = self.hidden_tokens(text, hidden_seed, special.pad)
+            hidden = self.hidden_tokens(text, seeds[0], special.pad)
             # A row without hidden tokens gets an empty source and an empty target.
             has_hidden = tf.reduce_any(hidden, axis=-1)  # (B,)
             visible = ~hidden & (text != special.pad) & has_hidden[:, None]
@@ -315,7 +314,7 @@ class SpanCorruptionObjective(CorruptionObjective):
                 source = pack_left(text, visible, source_length, special.pad)
                 target = pack_left(text, hidden, target_length, special.pad)
             else:
-                pair = add_noise(text, hidden, noise_seed), text
+                pair = add_noise(text, hidden, seeds[1]), text
                 source, target = (tf.where(has_hidden[:, None], x, special.pad) for x in pair)
             sides = ((source, source_length), (target, target_length))
             return tuple(add_eos(ids, has_hidden, length, special) for ids, length in sides)

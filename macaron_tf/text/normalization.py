@@ -187,9 +187,7 @@ def as_prompt(text: str, line_ends: bool = False) -> str:
     includes its own leading space. If `line_ends` is True, the function only strips spaces at the
     end, because the model was trained with line ends.
     """
-    if line_ends:
-        return text.rstrip(" ")
-    return re.sub(_LINE_ENDS, " ", text.rstrip(" \t\r\n"))
+    return text.rstrip(" ") if line_ends else re.sub(_LINE_ENDS, " ", text.rstrip(" \t\r\n"))
 
 
 def as_prompts(texts: tf.Tensor, line_ends: bool = False) -> tf.Tensor:

@@ -137,13 +137,11 @@ class WordVocabulary(Vocabulary):
     words: tuple[str, ...]
 
     @property
-    def pieces(self) -> int:
-        return len(self.words)
-
-    @property
     def size(self) -> int:
         """V, the number of words, which is not rounded up to a multiple of 8."""
         return len(self.words)
+
+    pieces = size
 
     def contents(self) -> bytes:
         return ("\n".join(self.words) + "\n").encode()
