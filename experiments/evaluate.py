@@ -43,15 +43,11 @@ def run(options: argparse.Namespace) -> None:
     function, flags = _KINDS[opened.recipe.kind]
     refuse_flags(options, _FLAGS, flags, kind)
     if opened.recipe.kind != "embedding":  # whose settings are not those of the recipe
-        opened = dataclasses.replace(opened, recipe=_changed(opened, options.set), earlier=opened)
+        allowed = opened.recipe.evaluation_settings
+        mend = f"set {', '.join(allowed)}, or leave it out" if allowed else "leave it out"
+        for setting in options.set:
+            if not is_among(setting.partition("=")[0], allowed):
+                raise UserError(f"--set {setting} has no effect in an evaluation of {kind}: {mend}")
+        recipe = override(opened.recipe, options.set, lambda: opened.recipe)
+        opened = dataclasses.replace(opened, recipe=recipe, earlier=opened)
     pkgutil.resolve_name(f"experiments.evaluation.{function}")(opened, options)
-
-
-def _changed(opened: Run, settings: list[str]):
-    """Returns the run's recipe with the settings that an evaluation may change."""
-    allowed = opened.recipe.evaluation_settings
-    for setting in settings:
-        if not is_among(setting.partition("=")[0], allowed):
-            names = f"set {', '.join(allowed)}, or leave it out" if allowed else "leave it out"
-            raise UserError(f"--set {setting} has no effect in an evaluation of this run: {names}")
-    return override(opened.recipe, settings, lambda: opened.recipe)

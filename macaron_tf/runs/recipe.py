@@ -240,20 +240,17 @@ class Recipe(Settings):
         if metric not in names:
             raise UserError(f"training.best_metric is {metric!r}, not one of {', '.join(names)}")
 
-    def check_continues(
-        self, before: "Recipe", where, may_change: Iterable[str] | None = None
-    ) -> None:
+    def check_continues(self, before: "Recipe", where, may_change: Iterable[str]) -> None:
         """Raises a `UserError` if this recipe cannot continue a run that `before` started.
 
-        The two recipes must agree in all settings except `may_change`, by default that of this
-        recipe. They must also agree in `training.max_steps` if the schedule is linear or cosine.
+        The two recipes must agree in all settings except `may_change`. They must also agree in
+        `training.max_steps` if the schedule is linear or cosine.
         """
-        allowed = self.may_change if may_change is None else may_change
         for name, (old, new) in before.differences(self).items():
             changes_decay = (
                 name == "training.max_steps" and self.training.schedule in ENDING_SCHEDULES
             )
-            if changes_decay or not is_among(name, allowed):
+            if changes_decay or not is_among(name, may_change):
                 raise UserError(
                     f"{where} was trained with {name}={old!r}, not {new!r}: choose another folder, "
                     f"or continue the run with its own settings by `train --resume {where}`"
@@ -376,17 +373,23 @@ def override(
     if model_options:
         options = {**dict(recipe.model_options), **model_options}
         values["model_options"] = tuple(sorted(options.items()))
-    saved, given, training = read_saved(), recipe.training, values.setdefault("training", {})
-    if "warmup_steps" not in training:
-        steps = training.get("max_steps", given.max_steps)
+    saved, given, changes = read_saved(), recipe.training, values.setdefault("training", {})
+    if "warmup_steps" not in changes:
+        steps = changes.get("max_steps", given.max_steps)
         if saved and saved.training.warmup_steps == _warm_up(given, saved.training.max_steps):
             steps = saved.training.max_steps
-        training["warmup_steps"] = _warm_up(given, steps)
+        changes["warmup_steps"] = _warm_up(given, steps)
     recipe = recipe.changed(**values)
     for path in texts:
         recipe = recipe.follow(path)
-    if not saved:
-        _check_warm_up(recipe.training)
+    training = recipe.training
+    warm_up, steps = training.warmup_steps, training.max_steps
+    if not saved and warm_up >= steps and not _has_constant_warm_up(training):
+        raise UserError(
+            f"training.warmup_steps={warm_up} is not less than training.max_steps={steps}, so the "
+            f"run would never reach training.learning_rate={training.learning_rate:g}: set "
+            f"training.warmup_steps={steps // 10}, or raise training.max_steps"
+        )
     return recipe
 
 
@@ -446,20 +449,6 @@ def _has_constant_warm_up(training: TrainingConfig) -> bool:
     """
     is_constant = training.warmup_start >= training.learning_rate
     return is_constant and training.schedule not in ENDING_SCHEDULES
-
-
-def _check_warm_up(training: TrainingConfig) -> None:
-    """Raises a `UserError` if the warm-up is as long as the run or longer.
-
-    A constant warm-up may have any length (see `_has_constant_warm_up`).
-    """
-    warm_up, steps = training.warmup_steps, training.max_steps
-    if warm_up >= steps and warm_up and not _has_constant_warm_up(training):
-        raise UserError(
-            f"training.warmup_steps={warm_up} is not less than training.max_steps={steps}, so the "
-            f"run would never reach training.learning_rate={training.learning_rate:g}: set "
-            f"training.warmup_steps={steps // 10}, or raise training.max_steps"
-        )
 
 
 def _changed(node, values: Mapping[str, typing.Any], start: Settings | None = None):

@@ -153,22 +153,20 @@ class Run:
             self.recipe.check_continues(self.earlier.recipe, self.path, allowed)
 
     def build_network(self, config: Settings | None = None) -> keras.Model:
-        """Makes and builds the network with the configuration `config`, or that of the recipe."""
+        """Makes and builds the network with the configuration `config`, or that of the recipe.
+
+        It must find padding and ends at the ids of the data.
+        """
         network = self.recipe.network(config or self.recipe.sized_config(self.vocabulary))
-        self._check_ids(network.config)
+        if isinstance(self.vocabulary, PieceVocabulary):
+            special, known = self.vocabulary.special, hints_of(type(network.config))
+            ids = {"pad_id": special.pad, "begin_id": special.begin, "end_id": special.end}
+            for name, token_id in ids.items():
+                if name in known and getattr(network.config, name) != token_id:
+                    raise UserError(f"the vocabulary differs: give --set model.{name}={token_id}")
         if not network.built:
             network.build()
         return network
-
-    def _check_ids(self, config: Settings) -> None:
-        """Raises a UserError if the network finds padding or ends at other ids than the data."""
-        if not isinstance(self.vocabulary, PieceVocabulary):
-            return
-        special = self.vocabulary.special
-        ids = {"pad_id": special.pad, "begin_id": special.begin, "end_id": special.end}
-        for name in ids.keys() & hints_of(type(config)):
-            if config.options(name)[name] != ids[name]:
-                raise UserError(f"the vocabulary differs: give --set model.{name}={ids[name]}")
 
     def write(self, network: keras.Model, fingerprint: str, **counts: int | str) -> None:
         """Writes the vocabulary, data.json, model.json and recipe.json.

@@ -207,12 +207,6 @@ class TranslationRecipe(Recipe):
         options |= self.denoising.get_config()
         return BackTranslationObjective(length=self.data.cleaning.max_tokens, **options)
 
-    def check_continues(self, before: "TranslationRecipe", where, may_change=None) -> None:
-        if before.init != self.init:
-            started = f"with --init {before.init}" if before.init else "without --init"
-            raise UserError(f"{where} was started {started}: give the same command again")
-        super().check_continues(before, where, may_change)
-
     def follow(self, path: str) -> "TranslationRecipe":
         """Sets `metric.language` to the target language if `path` is "data.target_language"."""
         if path != "data.target_language":

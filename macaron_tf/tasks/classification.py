@@ -192,8 +192,7 @@ class MultiLabel(Classification):
 
     def line(self, answer: Any) -> str:
         """Formats an answer as its labels, separated by commas, and all probabilities."""
-        shares = (f"{share:.4f}" for share in answer["probabilities"])
-        return "\t".join([",".join(answer["labels"]), *shares]) + "\n"
+        return super().line({**answer, "label": ",".join(answer["labels"])})
 
     def constants(self, train: Examples, examples: Examples) -> Iterator[np.ndarray]:
         ranks = np.argsort(np.argsort(-train.labels.sum(axis=0)))  # the most frequent class is 0

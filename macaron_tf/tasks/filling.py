@@ -68,11 +68,8 @@ class Filling(OnePass):
         """Text of each token, with "##" before a token that continues a word."""
         num_pieces = self.vocabulary.pieces
         texts = self.vocabulary.decode_lines([[token_id] for token_id in range(num_pieces)])
-        is_word_start = self.vocabulary.word_starts()
-        return [
-            text if is_start else f"##{text}"
-            for text, is_start in zip(texts, is_word_start, strict=False)
-        ]
+        marks = np.where(self.vocabulary.word_starts(), "", "##").tolist()
+        return [mark + text for mark, text in zip(marks, texts, strict=False)]
 
     def prepare(self, text: tf.Tensor) -> tuple[dict, tf.Tensor]:
         vocabulary, special = self.vocabulary, self.vocabulary.special

@@ -92,7 +92,7 @@ def test_it_trains_and_resumes(starts, number_text, tmp_path, capsys, ran):
     assert_same_run(whole, run)
     assert isinstance(Run.open(run).vocabulary, PairVocabulary)
     assert main([*words[:2], str(run), *words[3:]]) == 2
-    assert "was started with --init" in capsys.readouterr().err
+    assert "was trained with " in capsys.readouterr().err
 
 
 def differing(network, pretrained):
