@@ -171,8 +171,7 @@ class PairTokenizer:
                 for copy in range(copies):
                     lines = progress.over(chunk.pairs[i][side] for i in indices)
                     rows.append(self._rows(lines, language, side, copy, chunk.index))
-                ids, lengths = [part.ids for part in rows], [part.lengths for part in rows]
-                joined = TokenRows.of_lengths(ids, lengths, self.vocabulary.size)
+                joined = TokenRows.joined(rows, self.vocabulary.size)
                 sides.append(joined.with_end(self.vocabulary.special.end))
         indices = np.tile(indices, copies)
         min_lengths, max_lengths = np.sort([sides[0].lengths, sides[1].lengths], axis=0)

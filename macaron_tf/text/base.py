@@ -365,13 +365,12 @@ class PieceVocabulary(Vocabulary):
 
     def encode_rows(self, lines: Iterable[str], language: str | None = None) -> TokenRows:
         """Encodes lines eagerly, in chunks, with the same result as `encode`."""
-        ids, lengths = [], []
+        parts = []
         for chunk in in_chunks(lines):
             with tf.device("CPU"):
                 rows = self.encode(as_strings(chunk), language)  # (chunk, None)
-            ids.append(rows.values.numpy())
-            lengths.append(rows.row_lengths().numpy())
-        return TokenRows.of_lengths(ids, lengths, self.size)
+            parts.append(TokenRows(rows.values.numpy(), rows.row_splits.numpy()))
+        return TokenRows.joined(parts, self.size)
 
     def normalized_lines(self, lines: Iterable[str], language: str | None = None) -> Iterator[str]:
         """Normalizes lines eagerly (see `normalized`)."""

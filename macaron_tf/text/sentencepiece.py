@@ -214,8 +214,7 @@ class SentencePieceVocabulary(PieceVocabulary):
         chunks = in_chunks(self.normalized_lines(lines, language))
         id_lists = (self.processor.encode(chunk, num_threads=threads) for chunk in chunks)
         parts = [TokenRows.from_lists(part, self.size) for part in id_lists]
-        ids, lengths = [part.ids for part in parts], [part.lengths for part in parts]
-        return TokenRows.of_lengths(ids, lengths, self.size)
+        return TokenRows.joined(parts, self.size)
 
     def sample_lines(
         self, lines: Iterable[str], dropout: float, seed: int, language: str | None = None

@@ -22,23 +22,19 @@ class TokenRows:
     offsets: np.ndarray
 
     @classmethod
-    def of_lengths(
-        cls, ids: Sequence[np.ndarray], lengths: Sequence[np.ndarray], vocabulary_size: int
-    ) -> "TokenRows":
-        """Concatenates chunks. Each chunk has a flat array of ids and an array of row lengths.
-
-        `vocabulary_size` determines the dtype.
-        """
+    def joined(cls, parts: Sequence["TokenRows"], vocabulary_size: int) -> "TokenRows":
+        """Concatenates the rows of several objects. `vocabulary_size` determines the dtype."""
         dtype = id_dtype(vocabulary_size)
-        ids = np.concatenate([np.zeros(0, dtype), *(part.astype(dtype) for part in ids)])
-        return cls(ids, offsets_of(np.concatenate([np.zeros(0, np.int64), *lengths])))
+        ids = np.concatenate([np.zeros(0, dtype), *(part.ids.astype(dtype) for part in parts)])
+        lengths = [np.zeros(0, np.int32), *(part.lengths for part in parts)]
+        return cls(ids, offsets_of(np.concatenate(lengths)))
 
     @classmethod
     def from_lists(cls, rows: Sequence[Sequence[int]], vocabulary_size: int) -> "TokenRows":
         """Builds rows from lists of ids. All ids must be less than `vocabulary_size`."""
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         ids = np.fromiter((i for row in rows for i in row), np.int32, int(lengths.sum()))
-        return cls.of_lengths([ids], [lengths], vocabulary_size)
+        return cls(ids.astype(id_dtype(vocabulary_size)), offsets_of(lengths))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

@@ -259,8 +259,7 @@ def tokenized_documents(
             sentences = [pieces[i] if cut else sentences[i] for i, (_, cut) in enumerate(group)]
         rows.append(vocabulary.encode_rows(list(itertools.chain.from_iterable(sentences))))
         counts += map(len, sentences)
-    ids, lengths = [part.ids for part in rows], [part.lengths for part in rows]
-    joined = TokenRows.of_lengths(ids, lengths, vocabulary.size)
+    joined = TokenRows.joined(rows, vocabulary.size)
     ends = np.cumsum(counts)[np.cumsum([0, *map(len, documents)])]  # in sentences, of the documents
     # `unique` drops sentences without ids, which have only control characters.
     parts = [np.unique(joined.offsets[a : b + 1]) for a, b in itertools.pairwise(ends)]

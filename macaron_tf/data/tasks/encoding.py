@@ -16,7 +16,7 @@ from macaron_tf.io.progress import track
 from macaron_tf.special import CLS_SEGMENT
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.normalization import cut_texts, text_limit
-from macaron_tf.text.token_rows import TokenRows, id_dtype
+from macaron_tf.text.token_rows import TokenRows, id_dtype, offsets_of
 
 _CHUNK_EXAMPLES = 1024  # number of examples per tokenizer call; with 512 ids per row, 2 MB of ids
 
@@ -267,7 +267,7 @@ def encode_sentences(
     special = np.tile([vocabulary.special.begin, vocabulary.special.end], len(kept_lengths))
     ids = np.insert(rows.ids[index_in_row < capacity], positions, special)
     truncated_count = int(np.sum(rows.lengths > capacity))
-    return TokenRows.of_lengths([ids], [kept_lengths + 2], vocabulary.size), truncated_count
+    return TokenRows(ids, offsets_of(kept_lengths + 2)), truncated_count
 
 
 def encode_sets(vocabulary: PieceVocabulary, sets: Examples, max_length: int) -> EncodedExamples:

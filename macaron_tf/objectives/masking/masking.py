@@ -64,10 +64,6 @@ class MaskingConfig(Settings):
             total = f"mask={self.mask} + {self.section}.random={self.random}"
             raise self.error(f"{total} must be at most 1")
 
-    def positions(self, length: int) -> int:
-        """Returns P, the maximum number of masked tokens in a row, as a multiple of 8."""
-        return -(-int(rounded_up(self.rate, length)) // 8) * 8
-
     def counts(self, length: int) -> np.ndarray:
         """Returns the number of masked tokens in rows of n = 0 to L tokens, `(L + 1,)` int32.
 
@@ -137,8 +133,8 @@ def mask_tokens(
         else:
             chosen = draws.choose_spans(*arguments, draws.span_lengths(), apart=True)
 
-    # (B, P) each
-    masked, flat, real = masked_features(token_ids, chosen > 0, config.positions(length))
+    max_count = -(-int(rounded_up(config.rate, length)) // 8) * 8  # P
+    masked, flat, real = masked_features(token_ids, chosen > 0, max_count)  # (B, P) each
     labels = masked["masked_labels"]
     chosen_ids = tf.gather(tf.reshape(chosen, [-1]), flat)  # (B, P), equal within a span
     is_new_span = tf.cast(chosen_ids[:, 1:] != chosen_ids[:, :-1], tf.int32)
