@@ -126,9 +126,7 @@ def test_special_tokens_have_the_ids_of_the_vocabulary():
 
 @pytest.mark.parametrize("length, room", [(4, 8), (53, 8), (54, 16), (128, 24), (512, 80)])
 def test_room_for_positions_is_a_static_multiple_of_8(length, room):
-    config = MaskingConfig()
-    assert config.positions(length) == room
-    assert config.counts(length).max() <= room
+    assert MaskingConfig().counts(length).max() <= room
     spec = masked_by().dataset(toy.rows([1, 1], length), toy.VOCABULARY, 0).element_spec
     assert spec["token_ids"].shape == (2, length)
     for name in ("masked_positions", "masked_labels", "masked_weights"):
@@ -240,9 +238,9 @@ def test_static_masks_of_every_choice_come_in_any_batch():
 def test_rounding_errors_mask_no_token_more():
     config = MaskingConfig(rate=0.07, round_up=True)  # 0.07 * 100 > 7 in floating point
     assert config.counts(100)[100] == 7
-    assert config.positions(100) == 8
-    for length in (20, 53, 512):
-        assert config.counts(length).max() <= config.positions(length)
+    for length in (20, 53, 100, 512):
+        room = toy.masked(toy.full_rows(1, length), config)["masked_positions"].shape[1]
+        assert config.counts(length).max() <= room < config.counts(length).max() + 8
 
 
 def test_shares_that_add_up_to_one_in_decimals_are_accepted():
