@@ -194,11 +194,9 @@ def write_submission(
 
 
 def _prediction_text(task: Task, prediction: float) -> str:
-    if not task.regression:
-        return task.server_labels[int(prediction)] if task.server_labels else str(int(prediction))
-    if task.score_range is not None:
-        prediction = np.clip(prediction, *task.score_range)
-    return f"{prediction:.3f}"
+    if task.regression:
+        return f"{prediction:.3f}"
+    return task.server_labels[int(prediction)] if task.server_labels else str(int(prediction))
 
 
 def _paragraphs(predictions, indices, groups) -> list[str]:

