@@ -103,10 +103,7 @@ class SpanBoundaryObjective(MaskedObjective):
     name: str = "span_boundary"
     masking: MaskingConfig = MaskingConfig(choice="spans", fate="span", round_up=True)
     head_transform: bool = True
-    metric_names = (
-        *MaskedObjective.metric_names,
-        *("span_boundary_loss", "span_boundary_accuracy"),
-    )
+    metric_names = (*MaskedObjective.metric_names, "span_boundary_loss", "span_boundary_accuracy")
 
     def check(self) -> None:
         if self.masking.choice != "spans":

@@ -174,6 +174,16 @@ class Vocabulary(abc.ABC):
         return vocabulary
 
 
+def lines_of(contents: bytes) -> list[str]:
+    """Splits the contents of a file that has one piece or word per line."""
+    try:
+        # `splitlines` would also split at other characters, which may be pieces.
+        return contents.decode("utf-8").removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        line = contents[: error.start].count(b"\n") + 1
+        raise UserError(f"line {line} is not UTF-8: give a vocabulary in UTF-8") from error
+
+
 MAX_LINES = 10_000_000  # maximum number of lines on which a vocabulary is trained
 SAMPLE = 500_000  # number of sentence pairs to train a joint vocabulary, which takes 1 GB of memory
 NO_TEXT = (

@@ -17,7 +17,7 @@ import tensorflow_text
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.special import SPECIAL_PIECES, Special
-from macaron_tf.text.base import NO_TEXT, PieceVocabulary, reports, too_large, too_small
+from macaron_tf.text.base import NO_TEXT, PieceVocabulary, lines_of, reports, too_large, too_small
 from macaron_tf.text.normalization import IDEOGRAPHS, PUNCTUATION, map_lines
 from macaron_tf.text.sentencepiece import WORD_START, train_pieces
 
@@ -200,13 +200,7 @@ class WordPieceVocabulary(PieceVocabulary):
 
     @classmethod
     def from_contents(cls, contents: bytes, settings: dict) -> "WordPieceVocabulary":
-        try:
-            # `splitlines` would also split at other characters, which may be pieces.
-            words = contents.decode("utf-8").removesuffix("\n").split("\n")
-        except UnicodeDecodeError as error:
-            line = contents[: error.start].count(b"\n") + 1
-            raise UserError(f"line {line} is not UTF-8: give a vocabulary in UTF-8") from error
-        return cls([word.removesuffix("\r") for word in words], **settings)
+        return cls([word.removesuffix("\r") for word in lines_of(contents)], **settings)
 
     def normalized(self, strings: tf.Tensor, language: str | None = None) -> tf.Tensor:
         return clean(strings, self.lower_case)

@@ -12,7 +12,7 @@ import tensorflow as tf
 import tensorflow_text
 
 from macaron_tf.errors import UserError, needed
-from macaron_tf.text.base import PieceVocabulary, Vocabulary
+from macaron_tf.text.base import PieceVocabulary, Vocabulary, lines_of
 from macaron_tf.text.normalization import in_chunks
 
 SENTENCE_START, SENTENCE_END = "<S>", "</S>"
@@ -148,10 +148,7 @@ class WordVocabulary(Vocabulary):
 
     @classmethod
     def from_contents(cls, contents: bytes, settings: dict[str, Any]) -> "WordVocabulary":
-        try:
-            return cls(tuple(contents.decode().removesuffix("\n").split("\n")))
-        except UnicodeDecodeError as error:
-            raise UserError("the file is not UTF-8: restore it from a copy") from error
+        return cls(tuple(lines_of(contents)))
 
     def index(self, words: Sequence[str]) -> tuple[list[str], np.ndarray]:
         """Returns the distinct words of a text, and the index of each of its N words among them.

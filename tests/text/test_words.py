@@ -61,7 +61,7 @@ def test_a_vocabulary_is_saved_and_told_from_another(tmp_path):
     assert loaded == vocabulary and loaded.hash == vocabulary.hash
     assert loaded.hash != WordVocabulary(("<UNK>", "<S>", "</S>", "e")).hash
     (tmp_path / "v" / "words.txt").write_bytes(b"\xff")
-    refuses("words.txt: the file is not UTF-8", WordVocabulary.load, tmp_path / "v")
+    refuses("words.txt: line 1 is not UTF-8", WordVocabulary.load, tmp_path / "v")
     refuses("contain no words", count_words, [[]], 10)
 
 
