@@ -137,6 +137,23 @@ def extra(name: str) -> Part:
     return lambda parser: parser.set_defaults(extra=name)
 
 
+class _RecipeHelp(argparse._HelpAction):
+    def __call__(self, parser, namespace, values, option_string=None):
+        parser.print_help()
+        if namespace.recipe:
+            from experiments.registry import run_settings
+
+            print(f"\nsettings of {namespace.recipe}, for --set PATH=VALUE:")
+            run_settings(argparse.Namespace(recipe=namespace.recipe, set=(), words=()))
+        parser.exit()
+
+
+def recipe_help(parser: argparse.ArgumentParser) -> None:
+    """Makes `--help` behind the name of a recipe show the settings of the recipe, too."""
+    text = "show this help message and exit; behind RECIPE, also show all settings of the recipe"
+    parser.add_argument("-h", "--help", action=_RecipeHelp, help=text)
+
+
 RECIPE_TEXT = (
     "name of a recipe (`macaron recipes` lists them), with its task if it has one, as in "
     "finetune:sst2; or your own function that returns a recipe, as FILE.py[:NAME] or "

@@ -96,6 +96,7 @@ COMMANDS = {
         _TRAIN,
         "experiments.train:run",
         cli.extra("train"),
+        cli.recipe_help,
         cli.local_path_argument("recipe", cli.RECIPE_TEXT, nargs="?"),
         cli.path_argument(
             "run", "folder for the new run; training resumes if it has a run", nargs="?"

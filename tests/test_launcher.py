@@ -140,3 +140,10 @@ def test_commands_start_without_the_optional_packages():
     blocked = EXTRAS.keys() - {"importlib_resources", "matplotlib"}
     process = python("-c", PLAIN, *blocked)
     assert process.returncode == 0, process.stderr
+
+
+def test_help_behind_a_recipe_shows_its_settings(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "gpt_tiny", "--help"])
+    shown = capsys.readouterr().out
+    assert "settings of gpt_tiny" in shown and "\nmodel.num_layers=" in shown

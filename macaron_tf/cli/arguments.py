@@ -66,7 +66,8 @@ def single_program(
         prepare: function of the parsed options, to call before the command's function.
         intermixed: whether flags may stand between positional arguments.
     """
-    parser = Parser(name, description=text, formatter_class=Layout)
+    # A part may replace --help.
+    parser = Parser(name, description=text, formatter_class=Layout, conflict_handler="resolve")
     parser.set_defaults(function=run)
     together(*parts, TRUST_CODE)(parser)
 
