@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from macaron_tf.data.batches import ExampleBatches
-from macaron_tf.data.tasks.definitions import OWN_TASKS, TASKS, Task
+from macaron_tf.data.tasks.definitions import OWN_TASKS, TASKS
 from macaron_tf.data.tasks.examples import read_examples
 from macaron_tf.errors import UserError, check_packages, diverged
 from macaron_tf.evaluation.glue import write_submission
@@ -118,7 +118,6 @@ def check_trained(run: Run, train: Any) -> None:
 def submit(options: argparse.Namespace) -> None:
     """Runs the command `submit`: writes test set predictions of runs for the GLUE server."""
     runs: dict[str, Run] = {}
-    tasks: dict[str, Task] = {}
     for path in options.runs:
         run = Run.open(path, options.trust_code, "finetuning")
         task = run.recipe.task_definition
@@ -131,10 +130,10 @@ def submit(options: argparse.Namespace) -> None:
             raise UserError(
                 f"{runs[task.name].path} and {path} share {task.name}: give one run per task"
             )
-        runs[task.name], tasks[task.name] = run, task
+        runs[task.name] = run
     test_sets = [
         (task, file, read_examples(task, file.split, options.tfds, file.source))
-        for task in tasks.values()
+        for task in (run.recipe.task_definition for run in runs.values())
         for file in task.submissions
     ]
     models = {name: load_labelled_task(run, options.checkpoint) for name, run in runs.items()}

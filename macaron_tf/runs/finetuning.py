@@ -57,7 +57,7 @@ class TaskData:
         tfds: Tfds | None = None,
         table: TableSettings | None = None,
     ):
-        self.table, self.tfds = (table or TableSettings()).filled(task, source, tfds), tfds
+        self.table = (table or TableSettings()).filled(task, source, tfds)
         self.task = self.table.described(task)
         self.labelled_task = labelled(self.task)
         self.splits = self.labelled_task.read_splits(

@@ -269,8 +269,7 @@ class Plan:
         per_worker: whether each worker process makes its own batches; see `FitModel`.
         initialize: function that loads pre-trained weights into the built network. It is not called
             if the run has a checkpoint.
-        note: end of the printed line about the model, such as ", from runs/bert"; `None` means that
-            no line is printed.
+        note: end of the printed line about the model, such as ", from runs/bert".
         best: format string of the printed line about the best checkpoint, with the fields {metric},
             {score} and {step}.
         next: format strings of commands to try next, with the fields {run} (folder of the run) and
@@ -289,7 +288,7 @@ class Plan:
     per_worker: bool = False
     initialize: Callable[[keras.Model], typing.Any] = lambda network: None
     objective: Objective | None = None
-    note: str | None = ""
+    note: str = ""
     best: str = "best validation {metric} {score:.4f} at step {step:,}"
     next: Sequence[str] = ()
     ended: Callable[[TrainingResult | None], tuple[str, Sequence[str]] | None] = lambda result: None

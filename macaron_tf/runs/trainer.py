@@ -134,10 +134,9 @@ class Trainer:
         model.per_worker_data = plan.per_worker
         model.memory = recipe.memory(network)
         model.evaluation_memory = recipe.memory(network, "evaluation")
-        if plan.note is not None:
-            size = f"{network.count_params():,} parameters"
-            name = catalog.sized_name(recipe.model, dict(recipe.model_options))
-            print(f"{name}: {size}{plan.note}", flush=True)
+        size = f"{network.count_params():,} parameters"
+        name = catalog.sized_name(recipe.model, dict(recipe.model_options))
+        print(f"{name}: {size}{plan.note}", flush=True)
         holds_lock = False  # becomes True when this process holds the folder's lock
 
         def on_start() -> None:
