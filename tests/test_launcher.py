@@ -31,8 +31,7 @@ for name in ("commands", "train", "predict", "score", "evaluation.translation",
     importlib.import_module("experiments." + name)
 for name in ("translation", "pretraining", "finetuning", "embedding", "elmo", "text_to_text"):
     importlib.import_module("macaron_tf.runs." + name)
-for name in ("hub", "hugging_face", "saved_model"):
-    importlib.import_module("export." + name)
+importlib.import_module("export.saved_model")
 """
 
 

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 import macaron_tf
-from export.hub import main as hub_command
 from macaron_tf.io import plug_ins
 from macaron_tf.model import Pretrained
 from tests.harness import numpy_of, refuses, run_card
@@ -249,35 +248,32 @@ def test_a_model_is_pushed_and_opened_from_the_hub(hub, bert, tmp_path, monkeypa
 
 
 @pytest.mark.thorough
-def test_the_command_replaces_what_an_earlier_push_left(hub, bert, capsys):
-    assert hub_command([bert, "me/small", "--format", "weights.h5"]) == 0
-    message = f"pushed to {hub}/me/small; in Python: macaron_tf.load('hub:me/small')\n"
-    assert capsys.readouterr().out == message
-    assert hub_command([bert, "hub:me/small", "--format", "hugging-face"]) == 0
+def test_a_push_replaces_what_an_earlier_push_left(hub, bert):
+    model = macaron_tf.load(bert)
+    model.push_to_hub("me/small", "weights.h5")
+    model.push_to_hub("hub:me/small", "hugging-face")
     files = StandIn.repositories["me/small"]
     names = {*files}
     assert b'.from_pretrained("me/small")' in files["README.md"]
     assert {"config.json", "tokenizer.json", "model.safetensors", ".gitattributes"} <= names
     assert not [name for name in names if name.endswith(".h5") or name.startswith("vocabulary/")]
     assert "model.json" not in names
-    check_same_outputs(macaron_tf.load("hub:me/small"), macaron_tf.load(bert))
-    assert hub_command([bert, "me/small"]) == 0
+    check_same_outputs(macaron_tf.load("hub:me/small"), model)
+    model.push_to_hub("me/small")
     assert not {"config.json", "tokenizer.json"} & StandIn.repositories["me/small"].keys()
     assert len(StandIn.commits) == 3  # each commit is complete
 
 
 @pytest.mark.parametrize(
-    ("arguments", "token", "sentence"),
+    ("name", "token", "sentence"),
     [
-        (["me/small"], "hf_wrong", "the hub rejects your token for me/small: run `hf auth login`"),
-        (["them/small"], "hf_right", "your token has no write access to them/small (HTTP 403)"),
-        (["small"], "hf_right", "small is not a repository: write hub:OWNER/NAME[@REVISION]"),
-        (["me/small@v1"], "hf_right", "names a revision, but a push creates one: omit @v1"),
+        ("me/small", "hf_wrong", "the hub rejects your token for me/small: run `hf auth login`"),
+        ("them/small", "hf_right", "your token has no write access to them/small (HTTP 403)"),
+        ("small", "hf_right", "small is not a repository: write hub:OWNER/NAME[@REVISION]"),
+        ("me/small@v1", "hf_right", "names a revision, but a push creates one: omit @v1"),
     ],
 )
-def test_a_push_that_cannot_be_is_one_sentence(
-    arguments, token, sentence, hub, bert, refused, monkeypatch
-):
+def test_a_push_that_cannot_be_is_one_sentence(name, token, sentence, hub, bert, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", token)
-    refused(hub_command, [bert, *arguments], sentence)
+    refuses(re.escape(sentence), macaron_tf.load(bert).push_to_hub, name)
     assert not StandIn.commits

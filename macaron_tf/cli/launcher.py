@@ -24,8 +24,6 @@ COMMANDS = {
     "look": ("experiments.look", "plot attention weights and the memory of SwishRNN layers"),
     "export": ("export.saved_model", "export a trained model as a SavedModel"),
     "serve": ("export.serve", "serve a SavedModel on this machine over HTTP"),
-    "hugging_face": ("export.hugging_face", "export a model for Hugging Face's transformers"),
-    "hub": ("export.hub", "upload a trained model and its model card to the Hugging Face Hub"),
     "demo": ("experiments.demo", "train, score, export and serve a translator in 3 to 6 minutes"),
 }
 _TEXT = """\

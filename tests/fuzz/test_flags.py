@@ -85,7 +85,6 @@ WORDS = [
     "tasks", "text", "texts", "tokenize", "topology", "tpu", "word", "words",
 ]  # fmt: skip
 ALSO = {"experiments.lab.tpu_check": ["recipe"]}
-ALSO["export.hub"] = ["repository"]
 ALSO["export.serve"] = [setting.name for setting in describe(ServerConfig)]
 BENCHMARKS = ("decoding", "input_pipeline", "serving")
 BENCHMARKS = [f"experiments.lab.benchmarks.{name}" for name in BENCHMARKS]
