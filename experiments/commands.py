@@ -237,13 +237,6 @@ COMMANDS = {
         cli.count("--top N", "number of sentences to print for each query (default: 10)", 10),
         _POOLED,
     ),
-    "bootstrap": (
-        "compare the BLEU of two evaluations by a paired bootstrap test",
-        "experiments.evaluation.translation:run_compare",
-        cli.path_argument("first", "JSON file written by `evaluate` for the first run"),
-        cli.path_argument("second", "JSON file for the second run, on the same split"),
-        cli.count("--samples N", "number of bootstrap samples (default: 1000)", 1000),
-    ),
 }
 
 

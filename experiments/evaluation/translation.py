@@ -1,4 +1,4 @@
-"""Evaluation of translation and text-to-text runs, and the commands `average` and `bootstrap`."""
+"""Evaluation of translation and text-to-text runs, and the command `average`."""
 
 import argparse
 import dataclasses
@@ -6,12 +6,7 @@ import time
 
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.errors import UserError, check_packages
-from macaron_tf.evaluation.translation import (
-    TranslationMetric,
-    evaluate_translations,
-    paired_bootstrap,
-)
-from macaron_tf.io.paths import read_json, refuse_damage
+from macaron_tf.evaluation.translation import evaluate_translations
 from macaron_tf.runs.run import Run, default_splits, save_scores, scores_name
 from macaron_tf.runs.text_to_text import TextPairs
 from macaron_tf.runs.trainer import generated
@@ -120,30 +115,3 @@ def run_texts(opened: Run, options: argparse.Namespace) -> None:
         subject = f"{pairs.task}-{record['source']}-{pairs.split}"
         name = scores_name(subject, f"{checkpoint.name}-", [pairs.pairs, decoding])
         save_scores(options.output, opened.path, name, checkpoint.name, **record)
-
-
-def run_compare(options: argparse.Namespace) -> None:
-    """Runs the command `bootstrap`: prints the BLEU of two evaluations and a p-value."""
-    first, references, metric = _read_outputs(options.first)
-    second, others, other_metric = _read_outputs(options.second)
-    if references != others:
-        raise UserError(f"{options.first} and {options.second} have different references")
-    metric, other_metric = (each.for_references(references) for each in (metric, other_metric))
-    if metric != other_metric:
-        raise UserError(
-            f"{options.first} was scored by {metric.signature}, {options.second} by "
-            f"{other_metric.signature}: score both with the same metric"
-        )
-    print(paired_bootstrap(first, second, references, metric, options.samples))
-
-
-def _read_outputs(name: str) -> tuple[list[str], list[str], TranslationMetric]:
-    """Reads hypotheses, references and metric from a JSON file that `evaluate` wrote."""
-    mend = "give a JSON file that `evaluate` wrote"
-    record = read_json(name, mend=mend, hypotheses=list, references=list, metric=dict)
-    hypotheses, references = record["hypotheses"], record["references"]
-    are_texts = all(isinstance(text, str) for text in (*hypotheses, *references))
-    if len(hypotheses) != len(references) or not references or not are_texts:
-        raise UserError(f"{name} has no reference for each hypothesis: {mend}")
-    with refuse_damage(name, mend):
-        return hypotheses, references, TranslationMetric(**record["metric"])
