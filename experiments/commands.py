@@ -220,23 +220,6 @@ COMMANDS = {
         CHECKPOINT,
         cli.TFDS,
     ),
-    "search": (
-        "find the lines of a file with the greatest cosine similarity to a query",
-        "experiments.evaluation.embedding:search",
-        MODEL,
-        cli.local_path_argument(
-            "--corpus FILE",
-            "file to search, one sentence per line; FILE.HASH.npy caches the sentence vectors",
-            required=True,
-        ),
-        cli.argument(
-            "--query TEXT",
-            "query sentence (default: lines of stdin; repeatable)",
-            action="append",
-        ),
-        cli.count("--top N", "number of sentences to print for each query (default: 10)", 10),
-        _POOLED,
-    ),
 }
 
 

@@ -103,7 +103,6 @@ def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
         ("", f"train sentence_bert:stsb {r}/sts --init {r}/bert {d} {tune}", 0),
         ("", f"evaluate {r}/sts {d}", 0),
         ("", f"predict {r}/sts --input {out}/lines.txt --output {out}/v.npy", 0),
-        ("", f"search {r}/sts --corpus {out}/lines.txt --query 'a man'", 0),
         ("", f"train bert_tiny {r}/mirrored --corpus {out}/corpus {short} "
          "--strategy mirrored --replicas 2", 0),
         *(

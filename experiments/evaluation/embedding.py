@@ -1,23 +1,14 @@
-"""Commands that score sentence encoders and search for similar sentences."""
+"""Evaluation of sentence encoders."""
 
 import argparse
-import contextlib
 import dataclasses
-import hashlib
-import pathlib
-import sys
 import time
 from typing import Annotated, Literal
 
-import numpy as np
 from annotated_types import Ge
 
-from experiments.lines import arriving, opened_input
-from macaron_tf.cli.program import decoded
 from macaron_tf.data.tasks.encoding import encode_sets
-from macaron_tf.errors import UserError, check_packages, warn
-from macaron_tf.evaluation.similarity import nearest, unit_vectors
-from macaron_tf.io import paths as storage
+from macaron_tf.errors import UserError, check_packages
 from macaron_tf.models.tasks import SiameseEncoder
 from macaron_tf.runs.embedding import (
     TRIPLETS,
@@ -115,54 +106,3 @@ def run(opened: Run | None, options: argparse.Namespace) -> None:
         record |= {"seconds": round(seconds, 2), "metrics": metrics}
         file = scores_name(f"{name}-{source}-{split}", "", [encoder.identity(), examples.texts])
         save_scores(options.output, encoder_run and encoder_run.path, file, **record)
-
-
-def search(options: argparse.Namespace) -> None:
-    """Prints the lines of a file that are nearest to each query of `--query` or stdin."""
-    with opened_input(options.corpus, "--corpus") as lines:
-        # Empty lines are dropped, because their vectors are near every short query.
-        corpus = [(n, text) for n, text in enumerate(decoded(lines), 1) if text.strip()]
-    if not corpus:
-        raise UserError(f"--corpus {options.corpus} contains no text: give another file")
-    encoder, _ = open_encoder(options)
-    texts = [text for _, text in corpus]
-    vectors = corpus_vectors(encoder, texts, pathlib.Path(options.corpus))
-    encoder.encode([""])  # traces the graph before the first query
-    with opened_input(None) as typed:
-        for queries in [options.query] if options.query else arriving(typed):
-            scores, positions = nearest(unit_vectors(encoder.encode(queries)), vectors, options.top)
-            for query, query_scores, found in zip(queries, scores, positions, strict=True):
-                print(f"> {query}")
-                for score, position in zip(query_scores, found, strict=True):
-                    line_number, text = corpus[position]
-                    print(f"{score:.4f}\t{line_number}\t{text}")
-            sys.stdout.flush()
-
-
-def corpus_vectors(encoder: SentenceEmbedding, texts: list[str], file: pathlib.Path) -> np.ndarray:
-    """Returns the unit vectors of sentences, `(N, D)` float32, and caches them in FILE.HASH.npy.
-
-    HASH depends on the encoder and on the texts, so another encoder or other texts have another
-    cache file. If the cache file cannot be written, the function only warns on stderr.
-    """
-    digest = hashlib.sha256(encoder.identity().encode())
-    for text in texts:
-        digest.update(text.encode("utf-8", "surrogatepass") + b"\n")
-    cache = file.with_name(f"{file.name}.{digest.hexdigest()[:16]}.npy")
-    # A damaged cache file raises or has another shape. The file is then written again.
-    with contextlib.suppress(OSError, ValueError, EOFError):
-        cached = np.load(cache, mmap_mode="r")
-        shape = len(texts), encoder.network.config.hidden_dim
-        if cached.shape == shape and cached.dtype == np.float32:
-            return cached
-    began = time.monotonic()
-    vectors = unit_vectors(encoder.encode(texts))
-    seconds = time.monotonic() - began
-    print(f"{len(texts):,} sentences encoded in {seconds:.1f} s", file=sys.stderr)
-    try:
-        with storage.atomic_output_path(cache) as temporary_path, open(temporary_path, "wb") as out:
-            np.save(out, vectors)
-        print(f"saved in {cache}", file=sys.stderr)
-    except UserError as error:
-        warn(f"{error}; the next search will encode the sentences again")
-    return vectors

@@ -1,7 +1,6 @@
-"""Metrics for sentence embeddings, and search by cosine similarity."""
+"""Metrics for sentence embeddings."""
 
 import numpy as np
-import tensorflow as tf
 
 from macaron_tf.evaluation.glue import pearson, spearman
 
@@ -42,34 +41,3 @@ def triplet_accuracy(anchor: np.ndarray, positive: np.ndarray, negative: np.ndar
     if not np.isfinite(near + far).all():
         return float("nan")
     return float(np.mean(near < far)) if len(near) else 0.0
-
-
-def nearest(
-    queries: np.ndarray, corpus: np.ndarray, top: int, chunk: int = 65_536
-) -> tuple[np.ndarray, np.ndarray]:
-    """Finds the vectors with the greatest cosine to each query, by exhaustive search.
-
-    Args:
-        queries: `(Q, D)` unit vectors.
-        corpus: `(N, D)` unit vectors, which may be memory-mapped.
-        top: number of vectors to return for each query, limited to N.
-        chunk: number of corpus vectors per matrix product. With 768 channels, 65,536 vectors take
-            200 MB.
-
-    Returns:
-        Cosines `(Q, top)` in descending order, and corpus indices `(Q, top)`. Equal cosines are
-        ordered by index.
-    """
-    top = min(top, len(corpus))
-    scores = np.empty((len(queries), 0), np.float32)
-    indices = np.empty((len(queries), 0), np.int64)
-    for start in range(0, len(corpus), chunk):
-        similarities = queries @ corpus[start : start + chunk].T  # (Q, D) x (D, n) -> (Q, n)
-        new_indices = np.arange(start, start + similarities.shape[1])
-        new_indices = np.broadcast_to(new_indices, similarities.shape)
-        # New columns are appended, because `top_k` prefers the first of several equal scores.
-        indices = np.concatenate([indices, new_indices], axis=1)
-        scores = np.concatenate([scores, similarities], axis=1)
-        best, order = tf.math.top_k(scores, min(top, scores.shape[1]))
-        scores, indices = best.numpy(), np.take_along_axis(indices, order.numpy(), axis=1)
-    return scores, indices

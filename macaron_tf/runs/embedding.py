@@ -151,7 +151,7 @@ class EmbeddingRecipe(EpochRecipe):
 
             return validate
 
-        commands = "evaluate {run}{data}", "search {run} --corpus FILE"
+        commands = "evaluate {run}{data}", "predict {run} --input FILE --output vectors.npy"
         commands += (f"export {{run}} served/{run.path.name}",)
         arguments = run, train_data, validation, start, inputs.devices
         return recipe.plan_of_examples(*arguments, next=commands)

@@ -117,29 +117,6 @@ def test_of_no_vectors_and_of_one_pair_the_scores_are_0():
         assert found == {"spearman": 0, "pearson": 0}
 
 
-@pytest.mark.parametrize("chunk", [7, 64, 1000])
-@pytest.mark.parametrize("top", [1, 10, 500])
-def test_search_equals_brute_force(chunk, top):
-    corpus = similarity.unit_vectors(np.round(normal(300, 4), 1))
-    corpus[100:110] = corpus[5]  # ties: the lower index comes first
-    queries = np.concatenate([similarity.unit_vectors(normal(6, 4, seed=2)), corpus[5:6]])
-    scores, indices = similarity.nearest(queries, corpus, top, chunk)
-    assert scores.shape == indices.shape == (7, min(top, 300))
-    for query, row, found in zip(queries, scores, indices, strict=True):
-        exact = corpus.astype("float64") @ query.astype("float64")
-        np.testing.assert_allclose(row, np.sort(exact)[::-1][: len(row)], atol=1e-6)
-        np.testing.assert_allclose(exact[found], row, atol=1e-6)
-        assert len(set(found)) == len(found)
-    assert indices[-1, 0] == 5
-    if top == 10:
-        assert indices[-1].tolist() == [5, *range(100, 109)]
-
-
-def test_an_empty_corpus_has_no_answers():
-    scores, indices = similarity.nearest(normal(2, 4), np.zeros((0, 4), "float32"), 5)
-    assert scores.shape == indices.shape == (2, 0)
-
-
 # Articles, look-alikes of articles, and punctuation and white space of ASCII and Unicode.
 ODD_WORDS = (
     *("a", "An", "the", "THE.", "a-n", "the-cat", "cat", "Cat,", "cats", "don't", "U.S.", "1,000"),

@@ -1,6 +1,5 @@
-"""Tests of the sentence-embedding commands: training, evaluation, search and predictions."""
+"""Tests of the sentence-embedding commands: training, evaluation and predictions."""
 
-import io
 import json
 
 import numpy as np
@@ -115,40 +114,6 @@ def test_vectors_come_in_the_order_of_the_lines(run, encoder, tmp_path, ran, ref
     refused(main, arguments, "is empty: give one text per line")
 
 
-def test_search_prints_the_nearest_lines_and_keeps_their_vectors(
-    run, encoder, tmp_path, ran, monkeypatch
-):
-    """tests/evaluation/test_metrics.py compares the search with brute force."""
-    lines = [text for text, _ in task_toys.sentences(150, seed=3)]
-    lines[10] = lines[77] = " "
-    corpus, queries = tmp_path / "corpus.txt", ["the film was great", "dull plot"]
-    corpus.write_text("\n".join(lines) + "\n")
-    arguments = ["search", run, "--corpus", corpus, "--top", 5]
-    flags = [word for query in queries for word in ("--query", query)]
-    output = ran(main, *arguments, *flags)
-    assert "148 sentences encoded" in output.err
-    vectors = encoder.encode(lines)
-    for query, block in zip(queries, output.out.split("> ")[1:], strict=True):
-        head, *rows = block.splitlines()
-        assert head == query and len(rows) == 5
-        exact = cosines(np.broadcast_to(encoder.encode([query]), vectors.shape), vectors)
-        for score, number, text in (row.split("\t") for row in rows):
-            assert lines[int(number) - 1] == text
-            assert exact[int(number) - 1] == pytest.approx(float(score), abs=1e-4)
-    # The second call reads the cache beside the corpus, and reads queries from stdin.
-    (cache,) = tmp_path.glob("corpus.txt.*.npy")
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(queries).encode())))
-    again = ran(main, *arguments)
-    assert again.out == output.out and "encoded" not in again.err
-    cache.write_bytes(cache.read_bytes()[:-10])  # damaged
-    assert ran(main, *arguments, *flags).out == output.out and len(np.load(cache)) == 148
-    # Another text, or another pooling, has its own cache file.
-    corpus.write_text("\n".join(lines[1:]))
-    ran(main, *arguments, *flags)
-    ran(main, *arguments, *flags, "--set", "pooling=max")
-    assert len(list(tmp_path.glob("corpus.txt.*.npy"))) == 3
-
-
 @pytest.mark.parametrize(
     ("command", "error"),
     [
@@ -156,7 +121,6 @@ def test_search_prints_the_nearest_lines_and_keeps_their_vectors(
         ("train sentence_bert:stsb OUT TOY --set concatenation=u,w", "must be some of u, v"),
         ("train sentence_bert:stsb OUT TOY --set max_length=99", "16 positions"),
         ("evaluate RUN --task rte", "but must be none: give --task stsb"),
-        ("search RUN --corpus FOLDER/empty", "contains no text"),
     ],
 )
 def test_bad_input_is_one_sentence(command, error, toy, run, tmp_path, refused):

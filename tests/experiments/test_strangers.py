@@ -109,7 +109,6 @@ COMMANDS = [
     (main, "number_run", ["train", "demo", "new", "--init", "RUN"]),
     (main, "toy_run", ["evaluate", "RUN", "--split", "validation"]),
     (main, "toy_run", ["train", "finetune:sst2", "new", "--init", "RUN", *SOURCE]),
-    (main, "toy_run", ["search", "RUN", "--corpus", "lines.txt", "--query", "a"]),
     (main, "toy_run", ["train", "sentence_bert:stsb", "new", "--init", "RUN", *SOURCE]),
     (main, "language_run", ["score", "RUN", "lines.txt"]),
     (few_shot, "language_run", ["RUN", "--task", "lambada:lines.txt", "--out", "out"]),
