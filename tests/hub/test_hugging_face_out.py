@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import macaron_tf
-from export import hugging_face
 from macaron_tf import models
 from macaron_tf.models.segment_memory import TwoStreamModel
 from tests.harness import numpy_of, refuses
@@ -97,7 +96,7 @@ def test_a_sentence_encoder_is_read_back(tmp_path, capsys):
     np.testing.assert_allclose(ours, back, atol=1e-6)
 
 
-def test_a_card_names_license_data_metrics_and_settings_that_matter(tmp_path, capsys):
+def test_a_card_names_license_data_metrics_and_settings_that_matter(tmp_path):
     recipe = {"task": "sst2", "masking": {"rate": 0.15}, "training": {"seed": 3, "log_every": 5}}
     made = model(
         models.EncoderClassifier(config(), 2),
@@ -116,12 +115,12 @@ def test_a_card_names_license_data_metrics_and_settings_that_matter(tmp_path, ca
     assert "| training.seed | 3 |" in card and "masking" not in card and "log_every" not in card
     made.save_pretrained(tmp_path / "own", license="mit")
     assert "\nlicense: mit\n" in (tmp_path / "own/README.md").read_text()
-    assert macaron_tf.load(tmp_path / "own").license == "mit"
-    words = [str(tmp_path / "own"), str(tmp_path / "again"), "--license"]
-    assert hugging_face.main([*words, "cc-by-4.0"]) in (None, 0)
+    own = macaron_tf.load(tmp_path / "own")
+    assert own.license == "mit"
+    own.save_pretrained(tmp_path / "again", FORMAT, "cc-by-4.0")
     assert "\nlicense: cc-by-4.0\n" in (tmp_path / "again/README.md").read_text()
-    assert hugging_face.main([*words, "Apache 2.0"]) == 2
-    assert "license='Apache 2.0' is not a license identifier" in capsys.readouterr().err
+    message = "license='Apache 2.0' is not a license identifier"
+    refuses(message, own.save_pretrained, tmp_path / "other", FORMAT, "Apache 2.0")
 
 
 def classifier(**options):
@@ -180,18 +179,13 @@ def test_a_folder_is_whole_and_replaces_only_its_like(tmp_path, monkeypatch):
     assert sorted(tmp_path.iterdir()) == [tmp_path / "other", place]
 
 
-def test_the_command_writes_another_library_s_model_again(tmp_path, capsys):
+def test_another_library_s_model_is_written_again(tmp_path):
     """A Hugging Face folder that is read and saved again has the same arrays and names."""
     import safetensors.numpy
 
     place, out = write_bert(tmp_path / "in"), tmp_path / "out"
-    assert hugging_face.main([f"hugging-face:{place}", str(out)]) in (None, 0)
-    assert f"exported {out}" in capsys.readouterr().out
+    macaron_tf.load(f"hugging-face:{place}").save_pretrained(out, FORMAT)
     first, again = (safetensors.numpy.load_file(d / "model.safetensors") for d in (place, out))
     assert first.keys() == again.keys()
     for name, array in first.items():
         np.testing.assert_array_equal(again[name], array)
-    assert hugging_face.main(["nowhere", str(tmp_path / "other")]) == 2
-    words = [f"hugging-face:{place}", str(out), "--checkpoint", "best"]
-    assert hugging_face.main(words) == 2
-    assert "leave --checkpoint out" in capsys.readouterr().err
