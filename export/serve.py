@@ -8,7 +8,6 @@ restart. After Ctrl-C or SIGTERM, the server finishes the requests in flight, fo
 --grace-seconds, and exits.
 """
 
-import functools
 import gc
 import logging
 import os
@@ -35,11 +34,14 @@ def parse_arguments(arguments: list[str] | None = None) -> ServerConfig:
         parser.add_argument(
             flag,
             metavar=setting.name.rpartition("_")[2].upper(),
-            type=functools.partial(parse, flag, hint=hints[setting.name]),
             default=setting.default.strip("'"),
             help=f"{setting.text.rstrip('.')} (default: %(default)s)",
         )
     values = vars(parser.parse_args(arguments))
+    values |= {
+        name: parse(f"--{name.replace('_', '-')}", values[name], hints[name])
+        for name in (setting.name for setting in describe(ServerConfig)[2:])
+    }
     name = values.pop("name") or os.path.basename(os.path.abspath(values["base_path"]))
     return ServerConfig(name=name, **values)
 

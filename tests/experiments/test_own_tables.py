@@ -161,7 +161,7 @@ def test_a_set_of_tensorflow_datasets_is_a_table(tmp_path):
     assert {name: len(part) for name, part in data.splits.items()} == {"train": 36, "validation": 4}
     examples = data.splits["train"]
     assert [text == "good" for text in examples.first] == examples.labels.tolist()
-    assert read_examples(data.task, "test", data.tfds, "tfds:glue/toy").labels is None
+    assert read_examples(data.task, "test", Tfds(tmp_path / "held"), "tfds:glue/toy").labels is None
     assert read("classify", stars, "split").splits["validation"].first == ["bad"]
     scores = read("regress", TableSettings(text=("story",), label="score"))
     assert (scores.task.mean, scores.task.deviation) == (2.25, 1.75)
