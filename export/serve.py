@@ -28,20 +28,17 @@ def parse_arguments(arguments: list[str] | None = None) -> ServerConfig:
         "base_path OUT", "folder of an exported model, with a subfolder for each version"
     )(parser)
     parser.add_argument("--name", help="name of the model in URLs (default: the name of OUT)")
-    hints = hints_of(ServerConfig)
-    for setting in describe(ServerConfig)[2:]:
-        flag = f"--{setting.name.replace('_', '-')}"
+    settings = {f"--{item.name.replace('_', '-')}": item for item in describe(ServerConfig)[2:]}
+    for flag, setting in settings.items():
         parser.add_argument(
             flag,
             metavar=setting.name.rpartition("_")[2].upper(),
             default=setting.default.strip("'"),
             help=f"{setting.text.rstrip('.')} (default: %(default)s)",
         )
-    values = vars(parser.parse_args(arguments))
-    values |= {
-        name: parse(f"--{name.replace('_', '-')}", values[name], hints[name])
-        for name in (setting.name for setting in describe(ServerConfig)[2:])
-    }
+    values, hints = vars(parser.parse_args(arguments)), hints_of(ServerConfig)
+    for flag, setting in settings.items():
+        values[setting.name] = parse(flag, values[setting.name], hints[setting.name])
     name = values.pop("name") or os.path.basename(os.path.abspath(values["base_path"]))
     return ServerConfig(name=name, **values)
 
