@@ -18,10 +18,7 @@ _LONGEST = 1 << 27  # length of a line that `decoded` refuses, as of /dev/zero
 
 
 def arriving(file: BinaryIO, max_lines: int = CHUNK) -> Iterator[list[str]]:
-    """Yields the lines of a file in chunks of at most `max_lines`, as soon as they arrive.
-
-    A person who types a line therefore gets the answer at once.
-    """
+    """Yields the lines of a file in chunks, as soon as they arrive, for a person who types."""
     read = file.read1 if isinstance(file, io.BufferedIOBase) else file.read
     waiting: collections.deque[bytes] = collections.deque()  # lines that have arrived
 
@@ -56,11 +53,7 @@ def opened_input(path: str | None, flag: str = "--input") -> Iterator[BinaryIO]:
 
 
 def opened_output(path: str | None) -> contextlib.AbstractContextManager[BinaryIO]:
-    """Opens the file `path` for writing, or stdout if `path` is `None`.
-
-    The data go to a temporary file, which is renamed to `path` when the file is closed. An
-    interrupted command therefore leaves no incomplete file `path`.
-    """
+    """Opens the file `path`, which appears when it is complete, or stdout for `None`."""
     return storage.open_atomic(path) if path else contextlib.nullcontext(sys.stdout.buffer)
 
 
@@ -78,8 +71,7 @@ def answer_lines(
 ) -> None:
     """Answers texts or, if there are none, the lines of a file, and writes the answers in order.
 
-    The lines are processed in chunks, as `arriving` yields them. The path `None` means stdin or
-    stdout. The error message about an invalid line names the input file and the line number.
+    The path `None` means stdin or stdout. An invalid line is named by file and number.
     """
     first_number = 1
     source = "" if texts else f"{input_path or 'standard input'}, "

@@ -96,9 +96,7 @@ def _encoder_inputs(pretrained: Pretrained, texts: Sequence[str]) -> Inputs:
 def _encoder_decoder_inputs(pretrained: Pretrained, texts: Sequence[str]) -> Inputs:
     """Returns the network's inputs for one row of an encoder-decoder, and a dict of tokens.
 
-    The target is the second text, which only a translation model takes, or else the model's output
-    for the first text. The keys of the dict are "source_tokens", "read_tokens" (decoder input) and
-    "target_tokens" (the next token at each position).
+    The target is the second text, or else the model's output for the first text.
     """
     vocabulary, task = pretrained.vocabulary, pretrained.task
     if isinstance(task, Translation):
@@ -147,11 +145,7 @@ def _token_texts(vocabulary: PieceVocabulary, ids: Iterable[int]) -> list[str]:
 
 
 def _write(out: pathlib.Path, records: list[tuple[Any, Any]], tokens: dict[str, list[str]]) -> None:
-    """Writes the pictures and `out`/look.npz, and prints their paths and the target tokens.
-
-    `records` are pairs of an attention layer and its weights, or of a SwishRNN and its inputs. The
-    keys of `tokens` are names of arrays in look.npz, such as "source_tokens".
-    """
+    """Writes the pictures and `out`/look.npz, and prints their paths and the target tokens."""
     arrays: dict[str, np.ndarray] = {name: np.array(names) for name, names in tokens.items()}
     columns = tokens.get("tokens") or tokens["source_tokens"]
     labels = {  # dict mapping a picture to the tokens of its rows and the tokens of its columns
@@ -242,9 +236,8 @@ def state_derivatives(layer: SwishRNN, inputs) -> np.ndarray:
 def heads_figure(weights: np.ndarray) -> Figure:
     """Draws attention weights `(N, H, T, S)` of N layers with H heads as a grid of panels.
 
-    The grid has a row for each layer, a column for each head, and a column for the mean over heads.
-    In a panel, rows are queries and columns are keys. The darkest colour is the largest weight in
-    the panel. NaN marks the missing heads of a layer.
+    The last column has the mean over heads. In a panel, rows are queries, columns are keys, and the
+    darkest colour is the largest weight. NaN marks the missing heads of a layer.
     """
     layers, heads, *shape = weights.shape
     size = (_PANEL * (heads + 1) + 0.5, _PANEL * layers * min(3.0, shape[0] / shape[1]) + 0.5)

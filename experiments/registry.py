@@ -50,11 +50,9 @@ def names() -> list[str]:
 def load(name: str, recipe_class: type[Recipe] = Recipe, settings: Iterable[str] = ()) -> Recipe:
     """Makes a recipe and replaces settings.
 
-    Args:
-        name: name of a recipe, such as `bert_tiny`, or with its task, such as `finetune:sst2`; or
-            location of a user's function as `./my_recipes.py[:NAME]` or `package.module:NAME`, also
-            with a task behind it if the function takes the name of a task.
-        settings: strings of the form `path=value`; see `override`.
+    `name` is such as `bert_tiny`, with its task `finetune:sst2`, or a user's function as
+    `./my_recipes.py[:NAME]` or `package.module:NAME`, also with a task. `settings` are for
+    `override`.
     """
     location, task = _split(name)
     arguments, function = [task] if task else [], _recipe_function(location)
@@ -108,10 +106,7 @@ def source_code(name: str, recipe: Recipe) -> str:
 
 
 def _code(value, classes: set[type], indent: str) -> str:
-    """Returns a Python expression that evaluates to `value`, without settings at default values.
-
-    The function adds the settings classes in `value` to `classes`.
-    """
+    """Returns a Python expression that evaluates to `value`, without settings at default values."""
     inner_indent = f"{indent}    "
     if dataclasses.is_dataclass(value):
         classes.add(type(value))
@@ -146,10 +141,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def run_settings(options: argparse.Namespace) -> None:
-    """Runs the command `settings RECIPE [WORD ...]`: prints the settings of a recipe.
-
-    With words, it prints only the settings that have one of them in their path or meaning.
-    """
+    """Runs `settings RECIPE [WORD ...]`: prints the settings, with any word in path or meaning."""
     recipe, words = load(options.recipe, settings=options.set), options.words
     shown = [
         f"{path}={value}\n    {range_}{text and f': {text}'}"

@@ -28,8 +28,8 @@ def open_model(location: str, trust_code: bool = False) -> Pretrained:
 def run(options: argparse.Namespace) -> None:
     """Prints the perplexity of text files, and writes it to a JSON file with `--output`.
 
-    The model reads windows of the length in training or, if it is unknown, as long as it has
-    positions. Each window overlaps with half of the previous one, and each token is scored once.
+    The model reads windows of its training length or, if unknown, of all its positions. Each
+    overlaps with half of the previous one, and each token is scored once.
     """
     model = open_model(options.location, options.trust_code)
     window = min(model.task.window, model.task.longest or model.task.window)

@@ -45,9 +45,8 @@ def validations(run: pathlib.Path | str) -> list[dict]:
 
 
 def command(name: str, *arguments: str, log: pathlib.Path | None = None) -> None:
-    """Runs `macaron NAME` in a new process, within a task of `run_tasks`.
+    """Runs `macaron NAME` in a new process, whose random state is its own.
 
-    Because of the new process, the results do not depend on the random state of earlier commands.
     The output goes to stdout and stderr, or is appended to the file `log`.
     """
     argv = [sys.executable, "-m", "macaron_tf", name, *arguments]
@@ -88,10 +87,7 @@ def read_json(path: pathlib.Path, value_type: type = dict, /, **fields: type) ->
 
 
 def read_or_compute(file: pathlib.Path, settings: dict[str, Any], make: Callable[[], dict]) -> dict:
-    """Reads a result from a JSON file, or computes and saves the result if the file is missing.
-
-    The file also contains `settings`, which determine the result.
-    """
+    """Reads a result with its `settings` from a JSON file, or makes and saves it."""
     if not file.exists():
         write_json(file, {**make(), "settings": settings})
     row = read_json(file, settings=dict)
@@ -106,16 +102,11 @@ def read_or_compute(file: pathlib.Path, settings: dict[str, Any], make: Callable
 
 
 def run_tasks(jobs: int, tasks: Mapping[str, Callable[[], Any]], shares: int | None = None) -> list:
-    """Runs tasks in `jobs` threads, and returns their results in the order of `tasks`.
+    """Runs tasks, by the text of their progress line, in `jobs` threads; returns results in order.
 
-    On Linux, each thread uses its own part of the CPUs. If a task raises an exception, the function
-    cancels the tasks that have not begun, waits for the running tasks, and raises the exception.
-    Ctrl-C and SIGTERM also end the processes of `command`. Only the main thread may call this
-    function.
-
-    Args:
-        tasks: dict mapping the text of a task's progress line to the function that runs the task.
-        shares: number of parts into which the CPUs are divided; `None` means `jobs` parts.
+    On Linux, each thread uses its own part of the CPUs, of `shares` or `jobs` parts. After an
+    exception, no further task begins, and it is raised when the running tasks end. Ctrl-C and
+    SIGTERM also end the processes of `command`. Only the main thread may call this function.
     """
     num_shares, share_indices = shares or jobs, queue.SimpleQueue()
     for index in range(jobs):
@@ -150,10 +141,7 @@ def run_tasks(jobs: int, tasks: Mapping[str, Callable[[], Any]], shares: int | N
 
 
 def grouped(rows: Iterable[dict], *keys: str) -> dict[Any, list[dict]]:
-    """Groups rows by the values of fields, in the order of first occurrence.
-
-    A key of the result is the value of a single field, or the tuple of the values of several.
-    """
+    """Groups rows by the value of a field, or by the tuple of several, in order of occurrence."""
     groups: dict[Any, list[dict]] = {}
     for row in rows:
         groups.setdefault(operator.itemgetter(*keys)(row), []).append(row)
@@ -166,17 +154,10 @@ def values(rows: Iterable[dict], metric: str) -> list[float]:
 
 
 def curves(rows: Iterable[dict], key: str, x: str, y: str) -> dict:
-    """Returns the curves of a figure, with the values of several seeds at each point.
+    """Returns the curves of a figure: names to x values to the y value of each seed.
 
-    A row has the list of its points in the field "curve".
-
-    Args:
-        key: field of a row with the name of its curve.
-        x, y: fields of a point, such as "step" and "loss".
-
-    Returns:
-        A nested dict, whose keys are the name of a curve and an x value. The innermost values are
-        lists with the y value of each seed.
+    A row has the name of its curve in the field `key`, and its points in the field "curve", each
+    with `x`, such as "step", and `y`, such as "loss".
     """
     result = {}
     for name, group in grouped(rows, key).items():
@@ -187,10 +168,7 @@ def curves(rows: Iterable[dict], key: str, x: str, y: str) -> dict:
 
 
 def cell(values: Sequence[float], digits: int, scale: float = 1.0) -> str:
-    """Formats the mean and standard deviation with `digits` decimal places, after scaling.
-
-    Without values, the cell is "-". For a single value, the cell has no standard deviation.
-    """
+    """Formats the mean and, of several values, the standard deviation, after scaling, or "-"."""
     if not values:
         return "-"
     text = f"{scale * statistics.mean(values):.{digits}f}"
@@ -209,10 +187,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def table_of(rows: Sequence[Mapping[str, str]]) -> list[str]:
-    """Returns the lines of a Markdown table of rows that map headings to cells.
-
-    A cell that a row does not have is empty.
-    """
+    """Returns the lines of a Markdown table of rows that map headings to cells."""
     head = list(dict.fromkeys(itertools.chain.from_iterable(rows)))
     return table(head, ([row.get(heading, "") for heading in head] for row in rows))
 
@@ -240,8 +215,7 @@ def write(
 def write_record(path: pathlib.Path, record: Mapping[str, Any]) -> None:
     """Writes a JSON file with a line for each field, or for each item of a field that is a list.
 
-    Floats are rounded to seven significant digits, and empty lists are left out, so that the file
-    is small enough for a repository.
+    Floats are rounded to seven significant digits, and empty lists are left out, to keep it small.
     """
     text = json.dumps(finite(record))
     rounded = json.loads(text, parse_float=lambda digits: float(f"{float(digits):.7g}"))
@@ -278,12 +252,9 @@ def mean_curves(
 ) -> None:
     """Draws curves of means over seeds with error bars, in one or more panels.
 
-    Args:
-        panels: dict mapping the title of a panel to the result of `curves`.
-        bar: function that returns half the length of an error bar, given the values over seeds;
-            `None` means the standard deviation.
-        levels: dict mapping a panel's title to a dotted horizontal line, as a pair of the height
-            and the name of the line.
+    `panels` maps titles to results of `curves`. `bar` gives half an error bar of the values over
+    seeds, by default the standard deviation. `levels` maps titles to the height and name of a
+    dotted line.
     """
 
     def deviation(values: Sequence[float]) -> float:

@@ -53,9 +53,8 @@ def check_encodable(texts: Iterable[str], first: int = 1) -> None:
 def parse_json(text: str | bytes, value_type: type = dict, /, **fields: type) -> Any:
     """Parses a JSON text, checks the type of the value and of its fields, and returns the value.
 
-    Bytes must be UTF-8, UTF-16 or UTF-32. `fields` are required fields of a JSON object, with the
-    expected type of each field. The object may have other fields. Anything else, such as a text
-    that is nested too deeply, raises a ValueError.
+    Bytes must be UTF-8, UTF-16 or UTF-32. `fields` are the types of required fields. Anything else,
+    such as a text that is nested too deeply, raises a ValueError.
     """
     try:
         value = json.loads(text)
@@ -99,10 +98,8 @@ _SCHEME = re.compile(r"(?<![\w+.-])([A-Za-z][\w+.-]*):(/*)(?=([^/,]*))")
 def check_path(text: str, local: bool = False, name: str = "a path") -> str:
     """Checks that paths are local or on Google Cloud Storage, and expands `~` at the beginning.
 
-    Args:
-        text: a path, or text that contains paths, such as `tsv:FILE` or `NAME=DIR`.
-        local: whether to accept only local paths, and no `gs://BUCKET/NAME`.
-        name: name of the argument, for the error message about an empty path.
+    `text` may contain paths, such as `tsv:FILE` or `NAME=DIR`. `local` accepts no
+    `gs://BUCKET/NAME`.
     """
     if not text:
         raise UserError(f"{name} is empty: give a file or a folder (is a shell variable unset?)")
@@ -171,10 +168,9 @@ def first_line(error: BaseException, message: str | None = None) -> str:
 
 
 def sentence_of(error: BaseException, import_path: str = "") -> str | None:
-    """Describes an exception in one sentence if user code may have caused the exception.
+    """Describes an exception in one sentence if user code, at `import_path`, may have caused it.
 
-    `import_path` is the name of the user's module or function that raised the exception, or "" if
-    unknown. The result is `None` if `import_path` is "" and this process has imported no user code.
+    The result is `None` if `import_path` is "" and this process has imported no user code.
     """
     frames = traceback.extract_tb(error.__traceback__)
     user_frames = [frame for frame in frames if frame.filename in USER_FILES]
@@ -241,8 +237,7 @@ _COMMAND_EXTRAS = ("evaluate", "train", "studies")
 def check_packages(extra: str) -> None:
     """Raises a UserError if a package of an extra in `_COMMAND_EXTRAS` is not installed.
 
-    Commands call this function first. Otherwise, the lack of a package that only a validation or a
-    metric needs would stop a command after minutes of work.
+    Otherwise, a package that only a validation needs would be missed after minutes of work.
     """
     included = _COMMAND_EXTRAS[: _COMMAND_EXTRAS.index(extra) + 1]
     modules = [module for module, owner in EXTRAS.items() if owner in included]
@@ -295,10 +290,9 @@ _BUCKET_URL = re.compile(r"gs://[^\s,;]+")
 
 
 def store_problem(error: Exception) -> tuple[str, str] | None:
-    """Explains why a request to a Google Cloud Storage bucket (`gs://`) failed.
+    """Explains why a request to a Google Cloud Storage bucket (`gs://`) failed, and how to mend it.
 
-    If the failure may be temporary, TensorFlow has already repeated the request up to ten times.
-    The result is the reason and the correction, or `None` if `error` has another cause.
+    TensorFlow has already repeated the request up to ten times. `None` means another cause.
     """
     if not (match := _REQUEST_ERROR.search(str(error))):
         return None
@@ -324,9 +318,8 @@ def store_sentence(error: Exception) -> str | None:
 def needed(purpose: str, package: str = "") -> Iterator[None]:
     """Turns an `ImportError` in the `with` block into a `UserError` that says what to install.
 
-    `purpose` is the feature that needs the package. `package` is suggested for any `ImportError`,
-    unless an extra of this project installs the missing module. Without `package`, an `ImportError`
-    that is not about a missing package is raised unchanged.
+    `purpose` is the feature that needs the package. `package` is suggested unless an extra of this
+    project installs the missing module. Without it, only errors about missing packages are turned.
     """
     try:
         yield

@@ -87,10 +87,7 @@ class Arm:
         return f"{self.name}{width}{task}" + ("" if self.rate is None else f"-lr{self.rate:g}")
 
     def changed(self, *settings: str, **values: Any) -> "Arm":
-        """Returns a copy of the arm with some settings and fields replaced.
-
-        A setting `path=value` replaces an earlier setting with the same path.
-        """
+        """Returns a copy with other fields and with settings in place of those of the same path."""
         paths = {setting.partition("=")[0] for setting in settings}
         unchanged = (setting for setting in self.settings if setting.partition("=")[0] not in paths)
         return dataclasses.replace(self, settings=(*unchanged, *settings), **values)

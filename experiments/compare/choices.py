@@ -33,10 +33,7 @@ def scale_to_width(trainer: Trainer, arm: Arm, width: int) -> Arm:
 
 
 def equalize_parameters(trainer: Trainer, arm: Arm, first: Arm) -> Arm:
-    """Returns `arm` with a `feed_forward_dim` that gives as many parameters as `first` has.
-
-    The two parameter counts may differ by up to 1%, because `feed_forward_dim` is a whole number.
-    """
+    """Returns `arm` with a `feed_forward_dim` for as many parameters as `first` has, within 1%."""
 
     def count(arm: Arm) -> int:
         network = trainer.network(arm.name, trainer.recipe(arm))
@@ -66,13 +63,10 @@ def equalize_time(
 ) -> tuple[list[list[Arm]], list[dict]]:
     """Chooses the number of updates of each arm, so that all arms of a group train equally long.
 
-    The function trains each arm twice for 60 updates, while nothing else runs. Each of these timing
-    runs has as many CPUs as a training run of the comparison, which executes `jobs` runs at once.
-    The time is measured for every interval of five updates except the first, and the shorter of the
-    two times counts. Corresponding intervals have the same batches in all arms, so the function
-    compares two arms by the median ratio over the intervals. The warm-up of each arm is scaled in
-    proportion to the number of updates. The arms of a group have equal width, and the first arm
-    keeps its number of updates.
+    Each arm trains twice for 60 updates, while nothing else runs, on the CPUs of one of `jobs`
+    runs. The shorter time of every interval of five updates except the first counts. Intervals have
+    the same batches in all arms, so two arms are compared by the median ratio over them. The
+    warm-up is scaled with the updates. The first arm of a group keeps its number of updates.
 
     Also returns a dict for each arm: "arm" (name), "width", "ratio" (of its time per update to that
     of the first arm), "seconds" (per update) and "updates".
@@ -115,9 +109,7 @@ def equalize_time(
 def _interval_seconds(trainer: Trainer, arm: Arm, run: pathlib.Path) -> list[float]:
     """Runs a short training run, and returns the seconds that each interval of five updates took.
 
-    The first interval, in which the model is traced, is left out. The function removes the folder
-    `run` after training. It saves the times in a JSON file beside this folder. If the JSON file
-    already exists, the function only reads the file.
+    The first interval, in which the model is traced, is left out.
     """
     settings = [
         *trainer.settings(arm, 0),
@@ -145,13 +137,9 @@ def tune_rates(
 ) -> tuple[list[Arm], list[dict]]:
     """Chooses for each arm the learning rate with the best mean score over the tuning seeds.
 
-    A learning rate at which a run diverged is never chosen. Also returns a dict for each arm: "arm"
-    (name), "group" (see `Arm.group`), "scores" (dict mapping a learning rate to a list with the
-    score of each tuning seed; `None` means that the run diverged) and "picked" (learning rate).
-
-    Args:
-        train: function that trains a list of arms with the tuning seeds. It returns a dict mapping
-            (arm, seed) to the results of the run; `None` means that the run diverged.
+    `train` trains arms with the tuning seeds, and returns the results by (arm, seed), `None` for a
+    run that diverged, whose rate is never chosen. Also returns a dict for each arm: "arm" (name),
+    "group" (see `Arm.group`), "scores" (by rate, that of each seed) and "picked" (rate).
     """
     candidates = {
         arm: [arm.changed(f"training.learning_rate={rate!r}", rate=rate) for rate in sorted(rates)]

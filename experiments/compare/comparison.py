@@ -65,10 +65,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _tuning_seeds(options: argparse.Namespace) -> list[int]:
-    """Returns the seeds of the runs that select the best rate, by default the smallest other seed.
-
-    Without `--rates`, there are no such runs.
-    """
+    """Returns the seeds of the runs that select the best rate, by default the smallest other."""
     tuning_seeds = options.tuning_seeds
     if tuning_seeds and not options.rates:
         raise UserError("--tuning-seeds has no effect without --rates: add --rates")
@@ -85,9 +82,8 @@ def _train_all(
 ) -> dict[tuple[Arm, int], dict | None]:
     """Trains each arm with each seed, and returns the results of all runs; see `Trainer.train`.
 
-    The runs of all arms with one seed start before the runs of the next seed. After an
-    interruption, the earlier seeds therefore have results for all arms. A run that diverges raises
-    `Diverged` or, with `is_tuning`, has the results `None`.
+    Seeds follow each other, so that after an interruption all arms have the earlier seeds' results.
+    A run that diverges raises `Diverged` or, with `is_tuning`, has the results `None`.
     """
     options, pairs = trainer.options, list(itertools.product(seeds, arms))
     out = pathlib.Path(options.out)
@@ -115,11 +111,7 @@ def _train_all(
 
 
 def _parse_arms(texts: Sequence[str], tasks: Sequence[str] = ()) -> list[list[Arm]]:
-    """Parses and checks the arms of a comparison.
-
-    With `tasks`, the arms are pre-trained models, and the result has a list of arms for each task.
-    Otherwise, the result has a single list.
-    """
+    """Parses and checks the arms: a list of recipes or, with `tasks`, a list of starts per task."""
     groups = [[Arm.of_start(text, recipe) for text in texts] for recipe in recipes_of_tasks(tasks)]
     arms, *_ = groups = groups or [[*map(Arm.parse, texts)]]
     if len(arms) < 2 and not tasks:
@@ -138,11 +130,9 @@ def _parse_arms(texts: Sequence[str], tasks: Sequence[str] = ()) -> list[list[Ar
 
 
 def _check_flags(trainer: Trainer, arms: Sequence[Arm]) -> None:
-    """Raises a `UserError` if a flag such as `--widths` or `--rates` conflicts with a setting.
+    """Raises a `UserError` if a flag such as `--widths` conflicts with a setting of an arm.
 
-    A flag conflicts with an arm that sets the same setting. Some kinds of
-    training take only `--rates` (`Trainer.sizes`). The first arm, the baseline, may set
-    `training.max_steps` even with `--equal time`.
+    The first arm, the baseline, may set `training.max_steps` even with `--equal time`.
     """
     options = trainer.options
     flags = {
@@ -167,9 +157,8 @@ def _check_flags(trainer: Trainer, arms: Sequence[Arm]) -> None:
 def _check_data(trainer: Trainer, recipes: dict[str, Recipe]) -> None:
     """Raises a `UserError` if the data settings of an arm and of the first arm differ.
 
-    With `--corpus`, the settings of corpus and vocabulary may differ, and so may the settings at
-    the paths in `--differ` and below them. The function also raises if a path in `--differ` is not
-    a data setting.
+    They may differ at the paths of `--differ` and below and, with `--corpus`, in corpus and
+    vocabulary.
     """
     differ = trainer.options.differ
     first, *others = recipes

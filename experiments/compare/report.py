@@ -1,11 +1,10 @@
-"""Report of a comparison: tables, verdicts, figures, and a suggestion for the next command."""
+"""Report of a comparison: tables, verdicts and figures."""
 
 import collections
 import dataclasses
 import functools
 import itertools
 import pathlib
-import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +14,7 @@ import scipy.stats
 from experiments import studies
 from experiments.compare.arms import Arm
 from experiments.compare.trainers import Level, Trainer
-from macaron_tf.evaluation.verdict import RULE, SEEDS, Verdict, is_at_chance, judge
+from macaron_tf.evaluation.verdict import RULE, Verdict, is_at_chance, judge
 from macaron_tf.runs.versions import versions
 
 # Settings that determine which batches arms read, and how many.
@@ -114,7 +113,7 @@ class Study:
 
 
 def write(study: Study) -> None:
-    """Writes and prints the report, and prints a command to try next."""
+    """Writes and prints the report."""
     trainer, options, first = study.trainer, study.trainer.options, study.first
     out, verdicts, trends = pathlib.Path(options.out), study.verdicts(study.levels), {}
     tests = [
@@ -158,14 +157,10 @@ def write(study: Study) -> None:
         "tuning_seeds": options.tuning_seeds,
     }
     studies.write(out, "compare", options, _title(study), lines, **record)
-    print(f"next: {_next(study, verdicts)}")
 
 
 def _compact(row: dict, trainer: Trainer) -> dict:
-    """Returns the part of a result that the tables and the figure need.
-
-    In a curve, a metric has a list of its values at the steps in the list "step".
-    """
+    """Returns the part of a result that the tables and the figure need, with curves as lists."""
     fields = *_FIELDS, *trainer.columns, _PAPER_METRICS.get(row["task"])
     result = {key: row[key] for key in fields if row.get(key) is not None}
     keys = ("step", *(key for key in trainer.curves if studies.values(row["curve"], key)))
@@ -179,11 +174,7 @@ def _section(rows: list[dict[str, str]], *paragraphs: str) -> list[str]:
 
 
 def _task_table(study: Study) -> list[str]:
-    """Formats the Markdown table of the scores of all arms on all tasks, and of their average.
-
-    The tasks `cola` and `multirc` have a second column with the metric that the SwishRNN paper
-    reports.
-    """
+    """Formats the Markdown table of the scores of all arms on all tasks, and of their average."""
     columns = {task: (task, study.trainer.score) for task in study.tasks}
     extra = {task: _PAPER_METRICS[task] for task in study.tasks if task in _PAPER_METRICS}
     columns |= {f"{task} {metric}": (task, metric) for task, metric in extra.items()}
@@ -227,10 +218,7 @@ def _title(study: Study) -> str:
 
 
 def _verdict_cells(study: Study, verdict: Verdict | None, trend: bool = False) -> dict[str, str]:
-    """Returns a verdict as table cells: difference, confidence interval, p-value, verdict.
-
-    `trend` tells whether it is a verdict on a trend. If `verdict` is `None`, there are no cells.
-    """
+    """Returns a verdict as table cells: difference, confidence interval, p-value, verdict."""
     if verdict is None:
         return {}
     interval, p, text = "", "", verdict.word
@@ -249,10 +237,7 @@ def _verdict_cells(study: Study, verdict: Verdict | None, trend: bool = False) -
 
 
 def _table(study: Study, group: Group, verdicts: Verdicts) -> list[str]:
-    """Formats the Markdown table for one width or task, with a row per arm.
-
-    A further row shows the chance level, if it is known.
-    """
+    """Formats the Markdown table for one width or task, with a row per arm."""
     trainer, lines = study.trainer, []
     first_count = study.rows_of(study.first, group)[0]["parameters"]
     score_values = studies.values(study.rows, trainer.score)
@@ -294,23 +279,20 @@ def _seed_table(study: Study) -> list[str]:
 def trends_of(study: Study, verdicts: Verdicts) -> dict[str, Verdict]:
     """Tests, for each arm, whether its score difference from the first arm changes with the width.
 
-    The trend of an arm is the slope of this difference over log2 of the width. In other words, the
-    trend is the change of the difference when the width doubles. If the verdict at some width is
-    "no verdict", the trend is not tested and gets the verdict "no verdict" for the same reason.
+    The trend is the slope of this difference over log2 of the width, its change when the width
+    doubles. "no verdict" at some width is also the verdict on the trend.
     """
-    doublings, slopes, undecided = np.log2(study.groups), {}, {}
+    doublings, trends, tested = np.log2(study.groups), {}, {}
     for name in study.others:
-        arm_verdicts = {width: verdicts[name, width] for width in study.groups}
-        differences = [verdict.differences for verdict in arm_verdicts.values()]
-        slopes[name] = np.polyfit(doublings, differences, 1)[0].tolist()  # one for each seed
-        reasons = [f"{v.reason} at width {width}" for width, v in arm_verdicts.items() if v.reason]
-        if reasons:
-            mean = statistics.mean(slopes[name])
-            undecided[name] = Verdict(tuple(slopes[name]), mean, reason=reasons[0])
-    tested = {name: (slopes[name], [0.0] * len(slopes[name])) for name in study.others}
-    tested = {name: pair for name, pair in tested.items() if name not in undecided}
-    trends = judge(tested, study.trainer.sign > 0) | undecided
-    return {name: trends[name] for name in study.others}
+        arm_verdicts = [verdicts[name, width] for width in study.groups]
+        differences = [verdict.differences for verdict in arm_verdicts]
+        slopes = np.polyfit(doublings, differences, 1)[0].tolist()  # one for each seed
+        found = zip(study.groups, arm_verdicts, strict=True)
+        reasons = [f"{v.reason} at width {width}" for width, v in found if v.reason]
+        trends[name] = Verdict(tuple(slopes), statistics.mean(slopes), reason=(*reasons, "")[0])
+        if not reasons:
+            tested[name] = slopes, [0.0] * len(slopes)
+    return trends | judge(tested, study.trainer.sign > 0)
 
 
 def _trend_table(study: Study, trends: dict[str, Verdict]) -> list[str]:
@@ -340,18 +322,8 @@ def _bootstrap_table(first: str, tests: list[dict]) -> list[str]:
     return _section(rows)
 
 
-def _edge(tuning: dict) -> str:
-    """Returns "least" or "greatest" if the best of several rates is the least or greatest rate."""
-    rates = tuning["scores"]
-    ends = {min(rates): "least", max(rates): "greatest"}
-    return ends.get(tuning["picked"], "") if len(rates) > 1 else ""
-
-
 def _rates_table(study: Study) -> list[str]:
-    """Formats the Markdown table of the scores at every learning rate, with a paragraph below.
-
-    The paragraph names the arms whose best rate is the least or greatest rate of `--rates`.
-    """
+    """Formats the Markdown table of the scores at every learning rate, with a paragraph below."""
     rows, edges = [], []
     for tuning in study.tunings:
         name, picked = _title_of(tuning["arm"], tuning["group"]), tuning["picked"]
@@ -360,8 +332,9 @@ def _rates_table(study: Study) -> list[str]:
             for rate, scores in tuning["scores"].items()
         }
         rows.append({f"{study.label} at": name, **cells, "picked": f"{picked:g}"})
-        if edge := _edge(tuning):
-            edges.append(f"{name} ({picked:g}, the {edge})")
+        ends = {min(tuning["scores"]): "least", max(tuning["scores"]): "greatest"}
+        if len(ends) > 1 and picked in ends:
+            edges.append(f"{name} ({picked:g}, the {ends[picked]})")
     seeds = ", ".join(map(str, study.trainer.options.tuning_seeds))
     text = (
         f"The best rate of each arm was chosen by its {study.label} with seed {seeds}. These runs "
@@ -456,10 +429,7 @@ def _draw(study: Study, path: pathlib.Path) -> None:
 
 
 def _draw_widths(study: Study, verdicts: Verdicts, path: pathlib.Path) -> None:
-    """Draws the score difference between each arm and the first arm against the width.
-
-    Error bars are 95% confidence intervals.
-    """
+    """Draws the score differences from the first arm against the width, with 95% intervals."""
     title, axes = f"{study.label} - {study.first}", ("model.hidden_dim", "difference, 95%")
 
     def half_interval(values: Sequence[float]) -> float:
@@ -472,40 +442,3 @@ def _draw_widths(study: Study, verdicts: Verdicts, path: pathlib.Path) -> None:
     }
     style = dict(log_x=True, bar=half_interval, levels={title: (0.0, study.first)})
     studies.mean_curves({title: lines}, path, *axes, **style)
-
-
-def _next(study: Study, verdicts: Verdicts) -> str:
-    """Returns the most useful change of the command, with the reason as a comment."""
-    trainer, tunings, seeds = study.trainer, study.tunings, study.trainer.options.seeds
-    unused = (n for n in itertools.count(1) if n not in (*seeds, *trainer.options.tuning_seeds))
-    more_seeds = [*seeds, *itertools.islice(unused, max(SEEDS - len(seeds), 2))]
-    words, edges = {one.word for one in verdicts.values()}, {*map(_edge, tunings)}
-    typed, first = " ".join(trainer.options.arguments), trainer.recipe(study.arms[0])
-    curves = f"tensorboard --logdir {shlex.quote(trainer.options.out)}"
-
-    def again(flag: str, values: Sequence, reason: str) -> str:
-        texts = (f"{value:g}" if isinstance(value, float) else str(value) for value in values)
-        folder = " in another folder" if flag == "set" else ""
-        return f"the same command{folder} with --{flag} {' '.join(texts)}  # {reason}"
-
-    if not study.others:  # no verdict to decide
-        return curves
-    if trainer.from_random_weights and any(map(study.at_chance, study.groups)):
-        steps = 2 * max(row["updates"] for row in study.rows)
-        return again("set", [f"training.max_steps={steps}"], "to leave the chance level")
-    if len(seeds) < SEEDS:
-        return again("seeds", more_seeds[:SEEDS], f"a verdict needs {SEEDS} seeds")
-    if edges & {"least", "greatest"}:
-        rates = list(tunings[0]["scores"])
-        lower, higher = rates[0] ** 2 / rates[1], rates[-1] ** 2 / rates[-2]
-        rates = [lower] * ("least" in edges) + rates + [higher] * ("greatest" in edges)
-        return again("rates", rates, "the best rate may lie further")
-    if "not decided" in words:
-        return again("seeds", more_seeds, "more seeds may decide")
-    if not tunings and "training.learning_rate=" not in typed:
-        rates = [first.training.learning_rate * factor for factor in (0.5, 1, 2)]
-        return again("rates", rates, "each arm at its best rate")
-    if len(study.groups) == 1 and trainer.sizes and "hidden_dim=" not in typed:
-        width = first.model_config().hidden_dim
-        return again("widths", [width // 2, width, 2 * width], "does it hold at other sizes?")
-    return curves

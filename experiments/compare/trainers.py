@@ -90,11 +90,7 @@ class Trainer(abc.ABC):
         return [*(text.replace(SEED, str(seed)) for text in settings), f"training.seed={seed}"]
 
     def recipe(self, arm: Arm, seed: int | None = None) -> Recipe:
-        """Makes the recipe of an arm. In fine-tuning, its model is a default until `init` is read.
-
-        The method raises a `UserError` if the arm sets `init` for a training from random weights,
-        or does not set `init` for fine-tuning.
-        """
+        """Makes the recipe of an arm. A fine-tuned model is a default until `init` is read."""
         starts = [setting for setting in arm.settings if setting.startswith("init")]
         if self.from_random_weights and starts:
             raise UserError(
@@ -119,11 +115,7 @@ class Trainer(abc.ABC):
             )
 
     def check(self, arm: Arm, seed: int, run: pathlib.Path) -> None:
-        """Raises a `UserError` if the folder `run` has a run that the arm cannot continue.
-
-        The arm cannot continue a run with another seed, with other settings or, in pre-training,
-        with another corpus.
-        """
+        """Raises a `UserError` if the folder `run` has a run that the arm cannot continue."""
         recipe, file = self.recipe(arm, seed), run / "recipe.json"
         if file.is_file():
             text = file.read_text(encoding="utf-8")
@@ -135,13 +127,8 @@ class Trainer(abc.ABC):
 
         The result has the scores, "run" (folder), "updates", "seconds" (training time),
         "memory_mib" (peak memory; `None` if unknown), "curve" (records of the validations) and
-        "versions" (see `saved_versions`).
-
-        Args:
-            log: file for the output of the commands; `None` means stdout and stderr.
-
-        Raises:
-            Diverged: the run diverged, now or before.
+        "versions" (see `saved_versions`). Commands write to the file `log`, if any. A run that
+        diverged, now or before, raises `Diverged`.
         """
         settings = self.settings(arm, seed)
 
@@ -180,11 +167,7 @@ class Trainer(abc.ABC):
         return self.flags
 
     def scores(self, arm: Arm, run: pathlib.Path, log: pathlib.Path | None) -> dict[str, Any]:
-        """Returns the scores of a trained run.
-
-        The method of the base class, which subclasses extend, only raises `Diverged` if the run
-        diverged.
-        """
+        """Returns the scores of a trained run. The base method only raises `Diverged`."""
         if (run / DIVERGED).exists():
             raise Diverged(f"{run} diverged: {read_json(run / DIVERGED, reason=str)['reason']}")
         return {}
@@ -192,10 +175,7 @@ class Trainer(abc.ABC):
     def evaluated(
         self, arm: Arm, run: pathlib.Path, log: pathlib.Path | None, checkpoint: str
     ) -> dict[str, Any]:
-        """Runs `macaron evaluate` on a checkpoint, and returns the record that it writes.
-
-        If the checkpoint is "average", `macaron average` makes it first.
-        """
+        """Runs `macaron evaluate` on a checkpoint, after `macaron average` for "average"."""
         output = run / "comparison"
         shutil.rmtree(output, ignore_errors=True)  # an interrupted evaluation may have left it
         trust = ["--trust-code"] if self.recipe(arm).names_code else []
@@ -216,11 +196,7 @@ class Trainer(abc.ABC):
         return dataclasses.replace(config, scheme=None), config.splittings
 
     def chance_level(self, rows: list[dict]) -> Level | None:
-        """Returns the score at chance level, which a prediction that ignores the input reaches.
-
-        Also returns a description of this prediction. Without a known score, as in the base class,
-        the result is `None`. See `train` for `rows`.
-        """
+        """Returns the score of a prediction that ignores the input, and that prediction."""
         return None
 
     @abc.abstractmethod
@@ -228,11 +204,7 @@ class Trainer(abc.ABC):
         """Returns the number of validation examples that determine a score, such as "25 rows"."""
 
     def tests(self, first: list[dict], others: list[dict]) -> list[dict]:
-        """Compares the outputs of an arm with the outputs of the first arm by statistical tests.
-
-        `first` and `others` have the results of both arms (see `train`) for the same seeds. The
-        result has the test of each seed. The base class has no tests and returns an empty list.
-        """
+        """Compares an arm's outputs with the first arm's, seed by seed, by statistical tests."""
         return []
 
 
@@ -400,11 +372,7 @@ class Finetuning(Trainer):
             read_start(location, trust_code=self.options.trust_code)
 
     def check(self, arm: Arm, seed: int, run: pathlib.Path) -> None:
-        """Does nothing, because a run saves a recipe with the settings of the loaded model.
-
-        RUN/comparison.json has the settings of an ended run, and `macaron train` compares the
-        settings of an interrupted run.
-        """
+        """Does nothing, because a run saves the settings of the loaded model, not of the arm."""
 
     def scores(self, arm: Arm, run: pathlib.Path, log: pathlib.Path | None) -> dict[str, Any]:
         """Returns the scores of the best checkpoint, also if the run diverged after it."""

@@ -33,8 +33,7 @@ from macaron_tf.training.locations import locate
 def open_encoder(options: argparse.Namespace) -> tuple[SentenceEmbedding, Run | None]:
     """Opens the sentence encoder `options.run` on the chosen devices, and its run if it has one.
 
-    The settings `pooling` and `max_length` of `--set` take precedence over those of the encoder,
-    whose pooling is the mean if it is unknown.
+    `--set` takes precedence over its pooling, by default the mean, and its length.
     """
     location, run = options.location, None
     chosen = EncoderSettings(**named_settings(EncoderSettings, options.set))
@@ -68,11 +67,9 @@ FLAGS = ("source", "split", "task", "lower_case")
 
 
 def run(opened: Run | None, options: argparse.Namespace) -> None:
-    """Prints the metrics of an encoder on a task, and writes them to a JSON file.
+    """Prints the metrics of an encoder on a task, and writes them to `--output` or RUN/scores.
 
-    With `--task`, the encoder need not be a run, and `opened` is `None`. The file is in the folder
-    of `--output`, or else in RUN/scores. Nothing is written for an encoder that is no run without
-    `--output`.
+    With `--task`, the encoder need not be a run, and `opened` is `None`.
     """
     check_packages("evaluate")
     encoder, encoder_run = open_encoder(options)

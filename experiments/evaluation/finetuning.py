@@ -101,9 +101,8 @@ def evaluate(run: Run, options: argparse.Namespace) -> None:
 def check_trained(run: Run, train: Any) -> None:
     """Raises a `UserError` if the user's table has changed since the run was trained.
 
-    Part of the table is held out for evaluation. If a line is added or removed, a different part is
-    held out. The run was then trained on many of the held-out examples, so a score on these
-    examples would be too high.
+    Another part is then held out, on much of which the run was trained: its score would be too
+    high.
     """
     recipe = run.recipe
     task = labelled(recipe.task_definition)

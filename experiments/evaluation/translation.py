@@ -16,10 +16,7 @@ from macaron_tf.training.checkpoints import average_checkpoints, last_checkpoint
 
 
 def run_average(options: argparse.Namespace) -> None:
-    """Runs the command `average`: averages the newest checkpoints of a run into RUN/average.
-
-    The average includes only checkpoints whose step is a multiple of `training.save_every_steps`.
-    """
+    """Averages the newest checkpoints of a run, of regular steps, into RUN/average."""
     opened = Run.open(options.run, options.trust_code)
     is_translation = isinstance(opened.recipe, TranslationRecipe)
     default = opened.recipe.average_last if is_translation else 5
@@ -31,10 +28,7 @@ def run_average(options: argparse.Namespace) -> None:
 
 
 def run(opened: Run, options: argparse.Namespace) -> None:
-    """Translates a split, and prints and saves the scores.
-
-    The run has the settings of the evaluation, and its field `earlier` those of the training.
-    """
+    """Translates a split, and prints and saves the scores."""
     check_packages("evaluate")
     data, metric, decoding = opened.recipe.data, opened.recipe.metric, opened.recipe.decoding
     # The languages of --set name the columns of the data; those of the run are the real ones.

@@ -64,16 +64,11 @@ def run(options: argparse.Namespace) -> None:
 
 
 def ask(scorer: TextScorer, task: PromptTask, shots: Sequence[Prompt]) -> dict[str, float]:
-    """Evaluates the model of `scorer` on a task in the form of prompts.
+    """Evaluates the model of `scorer` on a task in the form of prompts, after as many shots as fit.
 
-    Args:
-        shots: examples to put before each question, in order. Examples that do not fit in the
-            row are skipped.
-
-    Returns:
-        A dict of metrics. "score" is the main metric, such as a fraction of correct answers.
-        "shown" is the mean number of examples before a question. "cut" is the fraction of
-        questions whose beginning was truncated. Last-word prediction adds "perplexity".
+    The metrics are "score", such as a fraction of correct answers, "shown", the mean number of
+    shots before a question, "cut", the fraction of questions whose beginning was truncated, and
+    "perplexity" of last words.
     """
     shown = [_in_one_line(f"{shot.query} {shot.answer}") + " " for shot in shots]
     queries = [
@@ -112,11 +107,7 @@ def _encode(
     queries: Sequence[str],
     answers: Sequence[Sequence[str]],
 ) -> tuple[list[Ids], list[Ids], list[list[Ids]]]:
-    """Encodes the parts of prompts, as in a prompt with all examples (see `split_ids`).
-
-    Each example ends with a space. `answers` has one or more answers to each query, without the
-    space before them.
-    """
+    """Encodes the parts of prompts, as in a prompt with all examples (see `split_ids`)."""
     [[*example_ids, _]] = split_ids(vocabulary, [[*examples, *queries[:1], ""]])
     texts = [
         [*examples[-1:], query, f" {_in_one_line(word)}".rstrip()]
@@ -141,8 +132,7 @@ def evaluate(
 ) -> list[dict]:
     """Evaluates a model on every combination of task, number of shots K and seed.
 
-    The seeds draw the shots. K = 0 is evaluated once, with the seed `None`. Each dict has the
-    output of `ask` and the keys "model", "parameters", "task", "shots" and "seed".
+    The seeds draw the shots. K = 0 is evaluated once, with the seed `None`.
     """
     scorer = pretrained.task.scorer(pretrained.task.window)
     model = {"model": pretrained.name, "parameters": pretrained.network.count_params()}
@@ -161,12 +151,7 @@ def evaluate(
 def _panels(
     levels: dict[str, dict], runs: list[dict], x: str, name: str, prefix: str = ""
 ) -> dict[str, dict[str, dict[float, list[float]]]]:
-    """Returns the curves of a figure with one panel for each task.
-
-    A panel shows the scores over `x`, and horizontal lines for the chance level and the majority
-    class. `x` and `name` are keys in the dict of a run: the values on the x axis, and the names of
-    the curves, after `prefix`.
-    """
+    """Returns the curves of a figure with one panel for each task."""
     panels = {}
     for task, task_runs in studies.grouped(runs, "task").items():
         named = [{"curve": [run], "name": f"{prefix}{run[name]}"} for run in task_runs]

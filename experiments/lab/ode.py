@@ -83,11 +83,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _operators(options: argparse.Namespace) -> Iterator[tuple[str, str, Block, np.ndarray]]:
-    """Yields the blocks to measure, with float64 inputs `(B, L, D)`.
-
-    Each item is a tuple (origin, label, block, input). The origin is "random" or the location of a
-    run. The label names the seed or the layer.
-    """
+    """Yields origin, label of seed or layer, block and float64 input `(B, L, D)` to measure."""
     for seed in [] if options.runs else options.seeds:
         keras.utils.set_random_seed(seed)
         x = np.random.default_rng(seed).normal(size=(2, 16, 32))
@@ -114,12 +110,7 @@ def _operators(options: argparse.Namespace) -> Iterator[tuple[str, str, Block, n
 
 
 def stepped(block: Block, x: np.ndarray, scheme: tuple[Mix, ...], solver: str) -> Block:
-    """Builds a float64 block with the splitting scheme `scheme` and the weights of `block`.
-
-    Args:
-        x: `(B, L, D)` input, which only provides the shape.
-        scheme: splitting scheme of the new block.
-    """
+    """Builds a float64 block with a splitting scheme and the weights of `block`."""
     first = {operator: residual for operator, residual in reversed(block.sublayers)}
     width = next(mix.width for mix in block.scheme if mix.operator == "channels")
     # Parallel branches share the norm of the first branch, unless they repeat an earlier mixer with
@@ -179,11 +170,7 @@ def one_step(
     sub_step: str,
     step: float,
 ) -> np.ndarray:
-    """Returns the end of one step of a splitting scheme from `x` `(B, L, D)`.
-
-    The scheme is a key of `SPLITTINGS`, `sub_step` is one of `SUB_STEPS`, and `flows` are the
-    operators of `block`.
-    """
+    """Returns the end of one step of a splitting scheme from `x` `(B, L, D)`."""
     mixes = tuple(
         dataclasses.replace(mix, step_size=mix.step_size * step) for mix in SPLITTINGS[splitting]
     )
@@ -223,10 +210,7 @@ def _report(rows: list[dict]) -> list[str]:
 
 
 def _panels(rows: list[dict]) -> dict:
-    """Returns the panels of the figure for `studies.mean_curves`, with a curve for each scheme.
-
-    There is a panel for each origin of operators with each of the sub-steps exact, Euler and Heun.
-    """
+    """Returns the panels of the figure for `studies.mean_curves`, with a curve for each scheme."""
     shown = [row for row in rows if row["sub_step"] in (EXACT, "euler", "heun")]
     panels: dict[str, dict] = {}
     for (name, sub_step, splitting), members in studies.grouped(

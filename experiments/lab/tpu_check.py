@@ -308,11 +308,10 @@ def trace(model, specs: dict):
 
 
 def compile_step(step, topology: str, cores: int):
-    """Compiles the output of `trace` with the TPU compiler.
+    """Compiles the output of `trace` with the TPU compiler for a `topology`, such as `v4:2x2x1`.
 
-    `topology` is the TPU, such as `v4:2x2x1`. For a JAX step, `cores` is the number of cores in the
-    mesh; 0 means a TensorFlow step, which is compiled for one core. Also returns the problems: ops
-    whose shapes depend on values.
+    `cores` is the number of cores in a JAX step's mesh, or 0 for a TensorFlow step, on one core.
+    Also returns the problems: ops whose shapes depend on values.
     """
     import numpy as np
     from jax._src.interpreters import mlir
@@ -355,11 +354,9 @@ def _ops(operation, name: str) -> list:
 def _use_tpu_random_bits(module) -> None:
     """Converts a program that TensorFlow wrote for a CPU to the program for a TPU, in place.
 
-    The function removes `mhlo.copy`, which has no effect and which libtpu cannot read. It also
-    replaces the generator of random bits, because TensorFlow uses a different generator for each
-    type of device. A CPU uses Philox, whose state is a key and two counters. A TPU uses the chip's
-    own generator, whose state is a key and one counter. In a BERT step on a TPU, Philox can take
-    half of the cycles.
+    libtpu cannot read `mhlo.copy`, which has no effect. TensorFlow's generator of random bits on a
+    CPU is Philox, whose state is a key and two counters; a TPU has its own, with a key and one
+    counter. In a BERT step on a TPU, Philox can take half of the cycles.
     """
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import stablehlo

@@ -51,12 +51,9 @@ class Batcher:
     def submit(
         self, servable: Servable, signature: Signature, inputs: Arrays, rows: int
     ) -> asyncio.Future:
-        """Queues a request of `rows` rows, which match the signature.
+        """Queues a request whose `servable` the caller keeps loaded, for a future dict of arrays.
 
-        The caller must keep `servable` loaded until the future is done.
-
-        Returns:
-            A future, whose result is a dict mapping output name to array. It must not be cancelled.
+        The future must not be cancelled.
         """
         waiting = sum(map(len, self._queues.values()))
         if waiting >= self._config.max_queue:

@@ -37,10 +37,9 @@ def parse_body(body: bytes | bytearray) -> dict[str, Any]:
 
 
 def decode_inputs(document: dict[str, Any], signature: Signature) -> tuple[Arrays, bool]:
-    """Converts a predict request to a dict mapping input name to array.
+    """Converts a predict request to a dict of arrays, and returns whether it is in row format.
 
-    The body has the key "instances" (row format) or "inputs" (column format). Also returns whether
-    it is in row format, which the response must have too.
+    The body has the key "instances" (row format) or "inputs" (column format).
     """
     has_rows = "instances" in document
     if has_rows == ("inputs" in document):
@@ -72,10 +71,9 @@ def decode_inputs(document: dict[str, Any], signature: Signature) -> tuple[Array
 def encode_outputs(outputs: Arrays, row_format: bool) -> bytes:
     """Converts outputs to the JSON body of a response.
 
-    In row format, "predictions" is a list with an object for each instance. In column format,
-    "outputs" is a single object. The objects map output names to values. If the model has only one
-    output, its value replaces the object. Strings are plain text, in which bytes that are not UTF-8
-    become U+FFFD. If the name of an output ends in `_bytes`, its strings become {"b64": BASE64}.
+    In row format, "predictions" is a list with an object for each instance; in column format,
+    "outputs" is a single object. A single output replaces the object. In strings, bytes that are
+    not UTF-8 become U+FFFD. Strings of an output `..._bytes` become {"b64": BASE64}.
     """
     rows = {array.shape[:1] for array in outputs.values()}
     if row_format and (len(rows) > 1 or () in rows):
@@ -109,10 +107,7 @@ def _is_named(value: Any) -> bool:
 
 
 def _to_array(value: Any, dtype: tf.DType, where: str) -> np.ndarray:
-    """Converts a JSON value, a scalar or nested lists of scalars, to an array.
-
-    `where` describes the value in error messages.
-    """
+    """Converts a JSON value, a scalar or nested lists of scalars, to an array."""
     array = np.array(value, dtype=np.object_)  # lists with unequal lengths stay Python lists
     leaves = array.reshape(-1).tolist()
     if dtype == tf.string:

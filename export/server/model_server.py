@@ -49,10 +49,7 @@ class ModelServer:
         return f"http://{host}:{self.port}"
 
     def start(self) -> None:
-        """Opens the port, loads the model, and returns when the model is loaded.
-
-        While the model loads, requests get HTTP status 503.
-        """
+        """Opens the port, whose requests get HTTP status 503 meanwhile, and loads the model."""
         config = self.config
         check_base_path(config.base_path)
         family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
@@ -93,10 +90,7 @@ class ModelServer:
             raise
 
     def stop(self) -> bool:
-        """Stops accepting requests, and waits for those in flight for `config.grace_seconds`.
-
-        Returns whether all requests ended in this time.
-        """
+        """Stops, and returns whether all requests in flight ended within `config.grace_seconds`."""
         self._uvicorn.should_exit = True
         self.versions.stop()
         end = time.monotonic() + self.config.grace_seconds

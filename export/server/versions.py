@@ -18,11 +18,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def find_versions(folder: str | os.PathLike) -> dict[int, pathlib.Path]:
-    """Returns a dict mapping version to folder for a model's folder.
-
-    A version is a subfolder that has a number as its name and contains `saved_model.pb`. All other
-    files and folders are ignored.
-    """
+    """Returns a model's versions: numbered subfolders with `saved_model.pb`."""
     files = pathlib.Path(folder).glob(f"*/{MODEL_FILE}")
     folders = [file.parent for file in files if file.is_file()]
     versions = {folder: version_of(folder.name) for folder in folders}
@@ -70,10 +66,7 @@ class Versions:
         return current
 
     def states(self, version: str | None = None) -> list[tuple[int, str, str]]:
-        """Returns number, state and error message of the versions, newest first.
-
-        A `version` limits the result to this version.
-        """
+        """Returns number, state and error message of all versions or one, newest first."""
         states = sorted(self._states.copy().items(), reverse=True)
         found = [(number, *state) for number, state in states if version in (None, str(number))]
         if version is not None and not found:
@@ -100,10 +93,7 @@ class Versions:
                 _LOG.exception("the search for new versions failed; the server will try again")
 
     def poll(self) -> None:
-        """Scans the folder once, and switches to the newest version that loads.
-
-        If no version loads, the loaded version is kept.
-        """
+        """Scans the folder once, and switches to the newest version that loads."""
         folders = find_versions(self._base_path)
         self._fingerprints = {v: value for v, value in self._fingerprints.items() if v in folders}
         for version in self._failures.keys() - folders.keys():
@@ -156,10 +146,7 @@ class Versions:
 
 
 def _fingerprint(path: pathlib.Path) -> list[tuple[str, int, int]]:
-    """Returns paths, sizes and modification times of all files and subfolders of a folder.
-
-    The value changes while files are being copied into the folder.
-    """
+    """Returns paths, sizes and modification times in a folder, which change during copying."""
     files = []
     with contextlib.suppress(OSError):  # a file was deleted meanwhile, so the next value differs
         for file in sorted(path.rglob("*")):

@@ -62,7 +62,6 @@ def single_program(
         name: the command as the user types it, such as "macaron export".
         text: its help, whose first line is a summary.
         run: its function of the parsed options, as `module:function`.
-        parts: its arguments.
         prepare: function of the parsed options, to call before the command's function.
         intermixed: whether flags may stand between positional arguments.
     """
@@ -76,7 +75,7 @@ def single_program(
         """Parses the arguments, by default `sys.argv[1:]`, and runs the command's function."""
         argv = sys.argv[1:] if arguments is None else arguments
         options = (parser.parse_intermixed_args if intermixed else parser.parse_args)(argv)
-        options.arguments, options.line = argv, shlex.join([*parser.prog.split(), *argv])
+        options.line = shlex.join([*parser.prog.split(), *argv])
         if output := vars(options).get("output"):
             for file in filter(None, vars(options).get("files") or [vars(options).get("input")]):
                 if os.path.realpath(file) == os.path.realpath(output):
@@ -89,12 +88,9 @@ def single_program(
 
 
 def argument(spec: str, text: str, **options) -> Part:
-    """Returns a part that adds one argument.
+    """Returns a part that adds one argument; behind a flag, `spec` may name its value: `--out DIR`.
 
     A flag without `type`, `action` and `choices` rejects an empty value with a UserError.
-
-    Args:
-        spec: name of the argument. For a flag, a name for the value may follow: `--out DIR`.
     """
     name, _, value = spec.partition(" ")
     options |= {"metavar": value} if value else {}
@@ -110,10 +106,7 @@ def _check_not_empty(name: str, text: str) -> str:
 
 
 def path_argument(spec: str, text: str, local: bool = False, **options) -> Part:
-    """Returns a part that adds an argument for paths, which `check_path` checks.
-
-    `local` accepts only local paths. See `argument` for the other arguments.
-    """
+    """Returns a part that adds an argument for paths, only for local ones with `local`."""
     check = functools.partial(check_path, local=local, name=spec.partition(" ")[0])
     return argument(spec, text, type=check, **options)
 
@@ -137,11 +130,9 @@ class Distinct(argparse.Action):
 
 
 def count(spec: str, text: str, default=None, minimum=1, below=None, **options) -> Part:
-    """Returns a part that adds a flag for a number in a range.
+    """Returns a part that adds a flag for a number from `minimum` to below `below`.
 
-    Args:
-        minimum: smallest accepted value. If this is an int, the flag accepts only integers.
-        below: exclusive upper bound. `None` means the limit of int32 or float32.
+    If `minimum` is an int, the flag accepts only integers.
     """
     value_type, name = type(minimum), spec.partition(" ")[0]
     is_whole = value_type is int
@@ -172,10 +163,7 @@ def group(title: str, *parts: Part, text: str | None = None) -> Part:
 
 
 def settings(examples: str, flag: str = "--set") -> Part:
-    """Returns a part that adds the flag `--set PATH=VALUE`, which may be repeated.
-
-    `examples` are settings for the help text, such as "training.seed=2".
-    """
+    """Returns a part that adds the repeatable `--set PATH=VALUE`, with `examples` in its help."""
     text = f"override a setting, such as {examples} (repeatable)"
     return argument(f"{flag} PATH=VALUE", text, action="append", default=[])
 

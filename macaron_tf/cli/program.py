@@ -36,10 +36,9 @@ _MAX_LINE = 1 << 26  # maximum number of bytes in a line of input; a long book h
 class _LeanImports(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Import hook that hides optional packages while TensorFlow or Keras is imported.
 
-    TensorFlow and Keras import JAX, pandas, matplotlib, OpenCV and scikit-learn if these packages
-    are installed. A command then takes 5.3 seconds of CPU time and 850 MB of memory to start.
-    If the packages are hidden, a command takes 2.9 seconds and 580 MB to start. The hook hides the
-    packages only during the import, so a command can still import the packages later.
+    They import JAX, pandas, matplotlib, OpenCV and scikit-learn if these are installed. A command
+    then takes 5.3 seconds of CPU time and 850 MB of memory to start, and 2.9 seconds and 580 MB
+    without.
     """
 
     _NAMES = ("tensorflow", "keras")
@@ -67,9 +66,9 @@ class _LeanImports(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 class _CtrlC:
     """SIGINT handler.
 
-    The first Ctrl-C within a command's `main` raises KeyboardInterrupt, so that the command removes
-    incomplete files and stops helper processes. A deliberate repetition (see `RepeatedSignals`)
-    ends the process at once. Outside of `main`, such as during imports, any Ctrl-C does.
+    The first Ctrl-C within a command's `main` raises KeyboardInterrupt, so that the command cleans
+    up. A deliberate repetition (see `RepeatedSignals`), or any Ctrl-C outside of `main`, ends the
+    process.
     """
 
     running = False  # whether `main` runs
@@ -95,12 +94,10 @@ _ctrl_c = _CtrlC()
 def begin_command() -> None:
     """Prepares the process of a command before TensorFlow is imported.
 
-    It installs the hook `_LeanImports`. If the environment variable KERAS_BACKEND is not set, it
-    becomes tensorflow, so that a backend in the user's keras.json has no effect.
-
-    This function installs a Ctrl-C handler, which prints one line instead of a traceback even
-    during slow imports. It silences TensorFlow's C++ log unless TF_CPP_MIN_LOG_LEVEL is set,
-    because errors in that log also reach Python as exceptions.
+    The backend becomes tensorflow unless KERAS_BACKEND is set, whatever the user's keras.json says.
+    A Ctrl-C handler prints one line instead of a traceback even during slow imports. TensorFlow's
+    C++ log is silent unless TF_CPP_MIN_LOG_LEVEL is set, because its errors also reach Python as
+    exceptions.
     """
     os.environ.setdefault(LOG_LEVEL, "3")
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -116,11 +113,10 @@ def begin_command() -> None:
 def exit_on_user_error(main: Callable[..., int | None]) -> Callable[..., int]:
     """Decorates a command's `main(arguments=None)`, so that `main` returns the exit status.
 
-    - If `main` returns a number, the number is the status. If `main` returns `None`, the status
-      is 0.
-    - For a `UserError`, and for other errors that have a one-line message, the status is 2. The
-      message is printed to stderr. All other errors are raised unchanged.
-    - For Ctrl-C, the status is 130. For a closed output pipe, the status is 141.
+    - The status is the number that `main` returns, or 0 for `None`.
+    - For a `UserError`, and for other errors that have a one-line message, it is 2, and the message
+      is printed to stderr. All other errors are raised unchanged.
+    - For Ctrl-C, the status is 130. For a closed output pipe, it is 141.
 
     A call without arguments also makes the standard streams UTF-8; see `_as_process`.
     """

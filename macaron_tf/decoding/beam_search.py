@@ -52,9 +52,8 @@ def target_limits(
 ) -> tuple[int | tf.Tensor, tf.Tensor]:
     """Computes the maximum output length T of the batch, and of each sentence, `(B,)` int32.
 
-    The lengths are at least 1 (see `LengthLimits`). The sentences' values do not depend on padding.
-    T is a Python int computed from S if S is static, as under XLA. Otherwise, T is an int32 scalar
-    computed from the longest sentence.
+    The lengths are at least 1 (see `LengthLimits`) and do not depend on padding. T is a Python int
+    if S is static, as under XLA, and otherwise an int32 scalar.
     """
     lengths = tf.reduce_sum(tf.cast(source != pad, tf.int32), axis=1)
     limits = tf.math.ceil(config.max_length_ratio * tf.cast(lengths, tf.float32))
@@ -112,7 +111,7 @@ def length_penalty(length: tf.Tensor, name: str, alpha: float) -> tf.Tensor:
 def loop_shapes(values: Any, fixed_rows: bool = True) -> Any:
     """Returns the shape invariants of a `tf.while_loop`, in which axes of initial size 0 may grow.
 
-    `values` is a nested structure of tensors. Unless `fixed_rows`, the size of axis 0 may change.
+    Unless `fixed_rows`, the size of axis 0 may change.
     """
 
     def invariant(x):
@@ -149,29 +148,27 @@ def beam_search(
     """Finds the n best outputs for each sentence by beam search.
 
     At each step, the search ranks all continuations of the K live hypotheses. A hypothesis that
-    ends with EOS and ranks among the best K continuations joins the sentence's pool. The pool keeps
-    the K ended hypotheses with the best log P / penalty(length). The K best continuations without
-    EOS become the live hypotheses. When the maximum length is reached, only EOS is allowed, so
-    every output ends with EOS, and its log P includes the EOS.
+    ends with EOS and ranks among the best K joins the sentence's pool, which keeps the K ended
+    hypotheses with the best log P / penalty(length). The K best continuations without EOS become
+    the live hypotheses. At the maximum length, only EOS is allowed, so every output ends with EOS,
+    and its log P includes the EOS.
 
-    The search for a sentence ends when no live hypothesis can enter the n best. Log P only falls
-    with length, and the penalty only grows. The score of a live hypothesis is therefore at most
-    log P / penalty(maximum length). With `config.stopping == "complete"`, the search also ends when
-    K hypotheses have ended. The result for a sentence does not depend on the other sentences of the
-    batch.
+    The search for a sentence ends when no live hypothesis can enter the n best: log P only falls
+    with length, and the penalty only grows, so its score is at most log P / penalty(maximum
+    length). With `config.stopping == "complete"`, the search also ends when K hypotheses have
+    ended. The result for a sentence does not depend on the other sentences of the batch.
 
     The function works under XLA, with static shapes, and in a SavedModel with unknown B and T. If
     `max_length` is not a Python int, sentences whose search has ended are removed from the batch.
 
     Args:
-        step_fn: function `(tokens (B, K) int32, index scalar int32, context, cache) ->
-            (logits (B, K, V), cache)`, where `tokens` are at position `index` of the decoder's
-            input. The input begins with BOS.
-        context: dict passed to `step_fn`. The entry `"rows"` is a nested structure of tensors
-            `(B, ...)`. All sentences share the other entries.
+        step_fn: function `(tokens (B, K) int32, index scalar int32, context, cache) -> (logits (B,
+            K, V), cache)`, where `tokens` are at position `index` of the decoder's input. The input
+            begins with BOS.
+        context: dict passed to `step_fn`, with tensors `(B, ...)` in `"rows"`. All sentences share
+            the other entries.
         cache: nested structure of tensors `(B, K, ...)`, with constant shapes, except that axes of
             initial size 0 may grow. Beam search reorders the tensors along axis 1.
-        batch_size: B.
         max_length: T, the maximum output length. XLA requires a Python int.
         limits: `(B,)` int32, maximum length of each output with EOS; `None` means T.
         vocabulary_size: number of ids that can be produced; `None` means V.
@@ -180,10 +177,9 @@ def beam_search(
 
     Returns:
         Dict of four tensors for the N = `config.n_best` outputs, best first. `"ids"` `(B, N, T)`
-        int32 ends with EOS and then PAD. `"scores"` `(B, N)` float32 is log P / penalty,
-        `"log_probs"` `(B, N)` float32 is log P, and `"lengths"` `(B, N)` int32 includes EOS. If
-        fewer than N outputs were found, each missing output consists of PAD, and its score, log P
-        and length are -inf, -inf and 0.
+            int32 ends with EOS and then PAD. `"scores"` `(B, N)` float32 is log P / penalty,
+            `"log_probs"` `(B, N)` float32 is log P, and `"lengths"` `(B, N)` int32 includes EOS. A
+            missing output is PAD, with -inf, -inf and 0.
     """
     beams, pad = config.beam_size, special.pad
     limits = tf.fill([batch_size], max_length) if limits is None else limits
@@ -276,10 +272,9 @@ def _run_dropping_final(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Runs search steps until the search has ended for all sentences.
 
-    As soon as the search has ended for a quarter of the batch, these sentences are removed. The
-    removal copies all tensors once, so the removal costs less than a single step with a growing
-    cache, which copies all tensors twice. The result is the ended hypotheses: ids `(B, K, T)` int32
-    and scores `(B, K)` float32.
+    Sentences are removed when a quarter of the batch has ended: this copies all tensors once, and a
+    step with a growing cache twice. The result is ids `(B, K, T)` int32 and scores `(B, K)`
+    float32.
     """
 
     def run_and_shrink(rows, state, row_context, limits, ended_ids, ended_scores):
@@ -312,13 +307,11 @@ def _continuations(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """Finds the K best continuations without EOS, and log P of each live hypothesis plus EOS.
 
-    Top-k runs on the logits `(B, K, V)`, and only the selected logits are converted to
-    log-probabilities. This avoids a `(B, K, V)` tensor of log-probabilities. The result is exact,
-    because at most K continuations of one hypothesis can be among the K best of all hypotheses.
+    Top-k runs on the logits `(B, K, V)`, to avoid a tensor of log-probabilities of this size. This
+    is exact, because at most K continuations of one hypothesis can be among the K best of all.
 
-    Returns:
-        Four `(B, K)` tensors: log P of the best continuations in descending order, indices of their
-        parent hypotheses, their last tokens, and log P of each live hypothesis followed by EOS.
+    Returns four `(B, K)` tensors: log P of the best continuations in descending order, indices of
+    their parents, their last tokens, and log P of each live hypothesis followed by EOS.
     """
     beams, size = logits.shape[1:]
     hidden_ids = (special.pad, special.begin, special.end)  # in no output before its end
@@ -350,11 +343,10 @@ _GROUP_WIDTHS = (64, 32, 16, 8)
 def top_k(scores: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Computes the same result as `tf.math.top_k` for a matrix `(N, V)` with static V, but faster.
 
-    The columns are divided into groups. The k largest values of a row lie in the k groups with the
-    largest maxima. Computing maxima is vectorized on CPUs and selecting the largest values is not,
-    so 128 rows of 10,000 take 1.2 ms instead of 4.2 ms. The inputs of `tf.math.top_k` have rank 2,
-    because XLA fully sorts a tensor of rank 3 (213 ms). Among equal values, the value with the
-    lower index comes first.
+    The k largest values of a row lie in the k groups of columns with the largest maxima. Computing
+    maxima is vectorized on CPUs, so 128 rows of 10,000 take 1.2 ms instead of 4.2 ms. The inputs of
+    `tf.math.top_k` have rank 2, because XLA fully sorts a tensor of rank 3 (213 ms). Among equal
+    values, the value with the lower index comes first.
     """
     size = scores.shape[1]
     width = next((w for w in _GROUP_WIDTHS if size % w == 0 and size // w >= k), None)

@@ -34,10 +34,9 @@ class GreedySearch:
     def __call__(
         self, batches: Iterable[tuple[np.ndarray, np.ndarray]]
     ) -> Iterator[dict[str, np.ndarray]]:
-        """Yields the outputs of each batch, in the format of `beam_search` with `n_best=1`.
+        """Yields the outputs of batches (source ids `(B, S)`, unused seed) as `beam_search` does.
 
-        The score of an output is its log P, without a length penalty. A batch is a pair of source
-        ids `(B, S)` and a random seed, which is ignored.
+        The score of an output is its log P, without a length penalty.
         """
         for source, _ in batches:
             count, length = source.shape

@@ -72,9 +72,8 @@ def threefry(
     """Computes 64 random bits for each key and counter with Threefry-2x32-20.
 
     TensorFlow's stateless random ops take one seed for a whole tensor, and give different bits
-    under XLA. This function takes one key per element, so the draws for a text do not depend on the
-    other texts in the batch. Keys, counters and the result are pairs of uint32 tensors, which
-    broadcast.
+    under XLA. With one key per element, the draws for a text do not depend on the other texts.
+    Keys, counters and the result are pairs of uint32 tensors, which broadcast.
 
     References: Salmon et al. 2011, section 3.2.
     """
@@ -94,9 +93,8 @@ def threefry(
 def uniforms(seeds: tf.Tensor, streams: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
     """Draws uniform random numbers that depend only on the seed, stream and position.
 
-    The numbers are float32 in [0, 1), multiples of 2^-23. `seeds (..., 2)` contains two 32-bit
-    integers per seed. `streams` are indices of random streams, and `positions` are positions in
-    them. Both are int32 and broadcast with `seeds[..., 0]`.
+    They are float32 in [0, 1), multiples of 2^-23. `seeds (..., 2)` are pairs of 32-bit integers.
+    The int32 `streams` and `positions` in them broadcast with `seeds[..., 0]`.
     """
     parts = [tf.bitcast(tf.cast(x, tf.int32), tf.uint32) for x in (seeds, streams, positions)]
     bits, _ = threefry((parts[0][..., 0], parts[0][..., 1]), (parts[2], parts[1]))
@@ -149,10 +147,7 @@ def filter_logits(logits: tf.Tensor, controls: Controls | DrawSettings) -> tf.Te
 
 
 def _filtered_by_row(logits: tf.Tensor, controls: Controls) -> tf.Tensor:
-    """Applies `filter_logits` with one temperature, top-k and top-p per row.
-
-    Both filters use the same sort of all tokens.
-    """
+    """Applies `filter_logits` with one temperature, top-k and top-p per row, by one sort."""
     temperature, top_k, top_p = (x[:, None, None] for x in controls)  # (B, 1, 1)
     logits = logits / tf.clip_by_value(temperature, _MINIMUM, 1.0 / _MINIMUM)
     sorted_logits = tf.sort(logits, axis=-1, direction="DESCENDING")  # (B, K, V)
@@ -167,9 +162,8 @@ def _filtered_by_row(logits: tf.Tensor, controls: Controls) -> tf.Tensor:
 def draw(logits: tf.Tensor, uniform: tf.Tensor, controls: Controls | DrawSettings) -> tf.Tensor:
     """Draws a token `(B, K)` for each sample of logits `(B, K, V)` by inverse transform sampling.
 
-    Inverse transform sampling needs one uniform number per token: `uniform (B, K)` in [0, 1). The
-    Gumbel-max trick would need V uniform numbers. Excluded tokens have the logit -inf. At
-    temperature 0, the most probable token is taken.
+    It needs one `uniform (B, K)` in [0, 1) per token; the Gumbel-max trick would need V. Excluded
+    tokens have the logit -inf. At temperature 0, the most probable token is taken.
     """
     best = tf.argmax(logits, axis=-1, output_type=tf.int32)
     is_by_row = tf.is_tensor(controls.temperature)
@@ -260,14 +254,11 @@ def first_state(
 ) -> State:
     """Prefills the prompts and returns the state before the first step.
 
-    The first min(lengths) - 1 tokens of every row are prefilled in chunks. The K samples of a row
-    share one prefill. Under XLA, there is no prefill, because XLA cannot slice chunks of unknown
-    length.
+    The first min(lengths) - 1 tokens of every row are prefilled in chunks, once for the K samples
+    of a row, and not under XLA, which cannot slice chunks of unknown length.
 
-    Args:
-        prefill_fn: function `(tokens (B, L) int32, index scalar int32, context, cache) -> cache`,
-            where `tokens` begin at position `index` of the decoder's input, and `cache` has the
-            shape for K = 1. `None` means no prefill.
+    `prefill_fn` maps `tokens (B, L)` int32, which begin at position `index` scalar int32 of the
+    decoder's input, the context and a cache for K = 1 to a cache. `None` means no prefill.
     """
     index = tf.constant(0)
     if prefill_fn is not None and not compiled_by_xla():
@@ -302,9 +293,8 @@ def advance(
 ) -> tuple[State, tf.Tensor]:
     """Runs one decoding step, in which each row reads a prompt token or draws a new token.
 
-    A row begins to draw new tokens when the step function has read the whole prompt. The second
-    result is the drawn tokens `(B, K)` int32, PAD for a sample that still reads its prompt or that
-    has ended.
+    The second result is the drawn tokens `(B, K)` int32, PAD for a sample that still reads its
+    prompt or that has ended.
     """
     logits, cache = step_fn(state.tokens, state.index, context, state.cache)
     logits = tf.cast(logits, tf.float32)  # (B, K, V)
@@ -348,23 +338,21 @@ def generate(
 ) -> dict[str, tf.Tensor]:
     """Continues prompts by sampling until each text has ended or reached its limit.
 
-    Prompts of a batch may have different lengths. After the common prefill, some rows draw tokens
-    while other rows still read their prompts. The function works under XLA, with static shapes, and
-    in a SavedModel with unknown shapes.
+    After the common prefill, some rows draw tokens while others still read their prompts. The
+    function works under XLA, with static shapes, and in a SavedModel with unknown shapes.
 
     Args:
-        step_fn: see `beam_search`.
+        step_fn, context: see `beam_search`.
         state: result of `first_state`, or of later calls of `advance`. A cache of fixed size must
             have a capacity of P + `max_tokens` - 1 tokens.
-        context: see `beam_search`.
         max_tokens: N, the maximum of the prompts' limits. XLA requires a Python int.
 
     Returns:
-        Dict of `"ids"` `(B, K, N)` int32, `"log_probs"` `(B, K)` float32 and `"lengths"` `(B, K)`
-        int32. The ids are the new tokens, followed by PAD. Positions of tokens that an earlier call
-        of `advance` drew contain PAD too. The last token is an `end_id` if the text ended before
-        its limit. The log-probabilities are sums over the new tokens, before temperature, top-k and
-        top-p. The lengths count the ids that are not PAD, including the `end_id`.
+        Dict of `"ids"` `(B, K, N)` int32, the new tokens and then PAD; PAD also stands for tokens
+            that an earlier call of `advance` drew. The last token is an `end_id` if the text ended
+            before its limit. `"log_probs"` `(B, K)` float32 are sums over the new tokens, before
+            temperature, top-k and top-p. `"lengths"` `(B, K)` int32 count the ids that are not PAD,
+            including the `end_id`.
     """
     positions, seeds = tf.range(max_tokens), prompts.seeds
     is_static = seeds.shape.is_fully_defined() and isinstance(max_tokens, int)
@@ -406,24 +394,17 @@ def sample(
     """Samples K = `config.num_samples` outputs for each sentence.
 
     At temperature 0, the function runs greedy search. The last token that a sentence's limit allows
-    is always EOS. Like `beam_search`, the function works under XLA and in a SavedModel.
+    is always EOS. The arguments are those of `beam_search`, which this function resembles under XLA
+    and in a SavedModel.
 
     Args:
-        step_fn: see `beam_search`.
-        context: see `beam_search`.
-        cache: see `beam_search`.
-        batch_size: B.
-        max_length: T, the maximum output length. XLA requires a Python int.
         seed: random seed, scalar or `(2,)` int. Equal seeds and batches give equal draws. The draws
             for a sentence depend on its position in the batch.
-        limits: `(B,)` int32, maximum length of each output with EOS; `None` means T.
-        vocabulary_size: number of ids that can be produced; `None` means V.
-        prefix: ids that the decoder reads before BOS.
 
     Returns:
         Dict of `"ids"` `(B, K, T)` int32, ending in EOS and then PAD, `"log_probs"` `(B, K)`
-        float32 (totals before temperature, top-k and top-p), and `"lengths"` `(B, K)` int32, with
-        EOS.
+            float32 (totals before temperature, top-k and top-p), and `"lengths"` `(B, K)` int32,
+            with EOS.
     """
     limits = tf.fill([batch_size], max_length) if limits is None else limits
     seed = tf.cast(tf.convert_to_tensor(seed), tf.int32)

@@ -17,11 +17,9 @@ from macaron_tf.text.words import cut_lines
 def score_ids(model: Any, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
     """Computes the log-probabilities of given targets under an encoder-decoder.
 
-    `source (B, S)` and `target (B, T)` int32 end in EOS and then PAD.
-
-    Returns:
-        Dict of `"token_log_probs"` `(B, T)` float32, 0 at PAD, `"log_probs"` `(B,)` float32, the
-        sum over tokens, and `"lengths"` `(B,)` int32, the number of target tokens with EOS.
+    `source (B, S)` and `target (B, T)` int32 end in EOS and then PAD. The result has
+    `"token_log_probs"` `(B, T)` float32, 0 at PAD, their sums `"log_probs"` `(B,)` float32, and
+    `"lengths"` `(B,)` int32, with EOS.
     """
     special = model.config.special
     decoder_input = tf.pad(target[:, :-1], [[0, 0], [1, 0]], constant_values=special.begin)
@@ -46,10 +44,10 @@ def padded(rows: Sequence[Sequence[int]], pad: int, width: int = 0) -> np.ndarra
 def split_ids(vocabulary: PieceVocabulary, texts: Sequence[Sequence[str]]) -> list[list[list[int]]]:
     """Encodes texts that consist of parts, and splits the ids where the parts end.
 
-    The ids of the parts, joined, are the ids of the whole text. Parts that are encoded one by one
-    may have other ids: Llama 2 adds a space to the beginning of each, and GPT-2 encodes two line
-    ends as one token only at the end of a text. A token with characters of two parts belongs to the
-    later part. A part includes the space before its first word.
+    Parts that are encoded one by one may have other ids: Llama 2 adds a space to the beginning of
+    each, and GPT-2 encodes two line ends as one token only at the end of a text. A token with
+    characters of two parts belongs to the later part. A part includes the space before its first
+    word.
     """
     heads = [[*itertools.accumulate(parts)] for parts in texts]
     rows = iter(vocabulary.encode_lines([head for text in heads for head in text]))
@@ -113,11 +111,10 @@ class TextScorer:
         self._compiled_score_batch = tf.function(self._score_batch, **options)
 
     def score(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Scores:
-        """Computes the log-probability of each continuation given its context.
+        """Computes the log-probability of each continuation, given the ids of its context.
 
-        A pair contains the ids of the context and of the continuation. If a context is too long for
-        the window, the beginning of the context is cut off. The context may be empty if `starts` is
-        True. A continuation that is empty or too long for the window raises a UserError.
+        A context that is too long for the window loses its beginning, and may be empty if `starts`
+        is True. A continuation that is empty or too long for the window raises a UserError.
         """
         rows, first_scored = [], []
         for number, (context, continuation) in enumerate(pairs, 1):
@@ -133,10 +130,9 @@ class TextScorer:
         return self._score_rows(rows, first_scored)
 
     def read(self, text: str) -> str:
-        """Returns a text as the model reads it.
+        """Returns a text as the model reads it: unless `line_ends` is True, as in the corpora here.
 
-        Unless `line_ends` is True, the method removes empty lines and the white space around each
-        line, and replaces line ends by spaces, as in the corpora of models that are trained here.
+        These have neither empty lines nor white space around lines, and spaces for line ends.
         """
         return text if self.line_ends else " ".join(cut_lines(text))
 
@@ -147,13 +143,11 @@ class TextScorer:
         return self.vocabulary.encode_lines([self.read(text)])[0]
 
     def score_text(self, ids: Sequence[int], stride: int | None = None) -> Scores:
-        """Computes the log-probability of a long text in overlapping windows.
+        """Computes the log-probability of a long text in windows that start `stride` tokens apart.
 
-        Every token is scored once, except the first token of the text if `starts` is False. In
-        every window except the first, the first tokens have already been scored and serve only as
-        context. There are at least `window - 1 - stride` of these tokens, where `stride` is the
-        number of tokens between the starts of two windows; `None` means half a window. The scores
-        have one entry per window, in order: the sum over the tokens that are scored in the window.
+        Every token is scored once, except the first token of the text if `starts` is False. The
+        first `window - 1 - stride` tokens of a later window, by default half of it, serve only as
+        context. The scores have one entry per window, the sum over the tokens scored in it.
         """
         max_stride, tokens_per_window = self.window - 1, self.window - len(self.prefix)
         stride = max(max_stride // 2, 1) if stride is None else stride
@@ -182,11 +176,7 @@ class TextScorer:
         return scores
 
     def _score_batch(self, token_ids: tf.Tensor, first_scored: tf.Tensor) -> Scores:
-        """Scores the tokens of rows `(B, L)` from the positions `first_scored (B,)` on.
-
-        All values in `first_scored` must be 1 or more, because the model gives no probability for
-        the first token of a row.
-        """
+        """Scores the tokens of rows `(B, L)` from the positions `first_scored (B,)` >= 1 on."""
         hidden = self.network.hidden_states({"token_ids": token_ids[:, :-1]}, training=False)
         labels = token_ids[:, 1:]  # (B, L - 1)
         is_scored = tf.range(1, tf.shape(token_ids)[1]) >= first_scored[:, None]

@@ -14,16 +14,13 @@ IMPOSSIBLE = -1e8  # a span with a lower score is not a possible answer
 def best_spans(logits: tf.Tensor, max_answer: int) -> dict[str, tf.Tensor]:
     """Finds the best span in each of M windows.
 
-    The score of a span is the sum of its start logit and its end logit. Position 0, [CLS],
-    represents "no answer". If several spans have the best score, the function chooses the shortest
-    span, and among equally short spans the first span. `logits (M, 2, L)` are start and end logits,
-    -1e9 at positions where no answer is allowed. A span has at most `max_answer` positions.
+    The score of a span is the sum of its start and end logits, `logits (M, 2, L)`, -1e9 where no
+    answer is allowed. Position 0, [CLS], is "no answer". Of equal scores, the shortest and then the
+    first span is chosen. A span has at most `max_answer` positions.
 
-    Returns:
-        Dict of five `(M,)` tensors. `"start"` and `"end"` int64 are the first and the last position
-        of the best span. `"score"` float32 is the score of the best span, which is below
-        `IMPOSSIBLE` if no span is possible. `"null"` float32 is the score of "no answer".
-        `"log_total"` float32 is the log-sum-exp of the scores of all spans.
+    Returns a dict of `(M,)` tensors: `"start"` and `"end"` int64, the first and the last position,
+    and float32 `"score"`, which is below `IMPOSSIBLE` if no span is possible, `"null"`, the score
+    of "no answer", and `"log_total"`, the log-sum-exp of the scores of all spans.
     """
     logits = tf.cast(logits, tf.float32)
     starts, ends = logits[:, 0], logits[:, 1]  # (M, L)
@@ -53,11 +50,9 @@ def best_answers(spans: dict[str, tf.Tensor], positions: WindowPositions) -> dic
     `spans` are the `best_spans` of all windows, and `positions` maps token positions in windows to
     character positions in contexts.
 
-    Returns:
-        Dict of five `(N,)` tensors. `"start"` and `"end"` int64 are character positions. The answer
-        is `context[start:end]`. Both positions are 0 if no span is possible. `"score"` float32 is
-        the best score. `"null"` float32 is the minimum "no answer" score over the windows, as in
-        BERT's released code. `"log_total"` float32 is the log-sum-exp of the scores of all spans.
+    Returns a dict of `(N,)` tensors: `"start"` and `"end"` int64 for `context[start:end]`, both 0
+    if no span is possible, and float32 `"score"`, `"null"`, the minimum over the windows as in
+    BERT's released code, and `"log_total"` of all spans.
     """
     question = positions.question
     score = tf.math.segment_max(spans["score"], question)  # (N,)
@@ -90,10 +85,9 @@ def best_answers(spans: dict[str, tf.Tensor], positions: WindowPositions) -> dic
 def decide_answered(answers: dict[str, tf.Tensor], threshold: float | None) -> dict[str, tf.Tensor]:
     """Decides whether each of N questions has an answer, from the result of `best_answers`.
 
-    `threshold` is the maximum of `null - score` at which a question has an answer. `None` means
-    that every question with a possible span has an answer. The result is `"answered"` `(N,)` bool
-    and `"probability"` `(N,)` float32. The probability of the decision comes from a softmax over
-    the spans of all windows. If `threshold` is set, the softmax includes "no answer".
+    A question has an answer if `null - score` is at most `threshold` or, with `None`, if any span
+    is possible. The result is `"answered"` `(N,)` bool and its `"probability"` `(N,)` float32, by a
+    softmax over the spans of all windows and, with a threshold, "no answer".
     """
     score, null, total = answers["score"], answers["null"], answers["log_total"]
     is_possible = score > IMPOSSIBLE

@@ -34,11 +34,10 @@ class FilledContext(NamedTuple):
 def fill_context(
     examples: Sequence[Sequence[int]], query: Sequence[int], max_length: int
 ) -> FilledContext:
-    """Builds a few-shot prompt from as many examples as fit, followed by the query.
+    """Builds a few-shot prompt from as many examples as fit, in order of preference, and the query.
 
-    The function skips an example that does not fit, and a later, shorter example may still fit. If
-    the query alone is too long, its beginning is cut off, and the prompt contains no examples. An
-    example includes its answer, and the examples are in order of preference.
+    An example that does not fit is skipped; a later, shorter one may still fit. A query that is too
+    long alone loses its beginning. An example includes its answer.
 
     References: Brown et al. 2020 (GPT-3), section 2.4.
     """
@@ -127,10 +126,9 @@ class TextGenerator:
         return dataclasses.replace(self, model=model)
 
     def row(self, text: str) -> list[int]:
-        """Encodes a prompt as the model's input: [CLS] (if `starts`), then the ids of the text.
+        """Encodes a prompt (see `as_prompts`) as [CLS] (if `starts`) and the ids of the text.
 
-        The method first changes line ends and the white space at the end (see `as_prompts`). A text
-        that leaves no room for new tokens raises a UserError.
+        A text that leaves no room for new tokens raises a UserError.
         """
         check_encodable([text])
         if len(text.encode()) > (max_bytes := byte_limit(self.longest)):
@@ -153,10 +151,7 @@ class TextGenerator:
         return tf.concat([first, ids], axis=1)  # (B, None)
 
     def fits(self, length: int | tf.Tensor) -> bool | tf.Tensor:
-        """Returns whether the model can continue a row of `length` ids.
-
-        The row needs at least one id, and must leave room for one new token.
-        """
+        """Returns whether a row of `length` ids is not empty and leaves room for one new token."""
         return length > 0 if self.longest is None else (length > 0) & (length < self.longest)
 
     def max_new_tokens(self, length: int | tf.Tensor) -> int | tf.Tensor | None:
@@ -168,10 +163,7 @@ class TextGenerator:
         return length == len(self.prefix)
 
     def begin(self, prompts: Prompts, capacity: int | None = None) -> tuple[Prompts, Any, Any]:
-        """Returns the decoder's prompts, context and cache for prompts from `row` or `rows`.
-
-        `capacity` is the maximum number of tokens in the cache; `None` means a growing cache.
-        """
+        """Returns prompts, context and cache for rows; `capacity` is `None` for a growing cache."""
         batch_size, samples = tf.shape(prompts.ids)[0], prompts.seeds.shape[1]
         return prompts, *self.model.init_decode(batch_size, samples, capacity)
 
@@ -198,8 +190,8 @@ class TextGenerator:
     ) -> list[list[Completion]]:
         """Continues texts by sampling, with `config.num_samples` completions for each text.
 
-        The samples for a text depend only on the text, the settings and the seed. Sample k of every
-        text uses `seed + k`. The empty string begins a new text.
+        The samples for a text depend only on the text, the settings and the seed, `seed + k` for
+        sample k. The empty string begins a new text.
         """
         return self.continue_rows([self.row(text) for text in texts], config, seed)
 
@@ -225,10 +217,9 @@ class TextGenerator:
     def stream(
         self, text: str, config: GenerationConfig | None = None, seed: int = 1
     ) -> Iterator[str]:
-        """Yields the text of the first sample of `complete` in non-empty parts, during generation.
+        """Yields the first sample of `complete` in non-empty parts, during generation.
 
-        A text that `row` refuses raises a UserError before the first part. With recurrent token
-        mixers, the time per token does not grow with the length of the text.
+        A text that `row` refuses raises a UserError before the first part.
         """
         config = dataclasses.replace(config or GenerationConfig(), num_samples=1)
         row = self.row(text)

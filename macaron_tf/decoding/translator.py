@@ -27,15 +27,13 @@ def translate_ids(
     """Translates a batch of source ids by `beam_search` or `sample`, and returns their result.
 
     Args:
-        model: encoder-decoder with the method `init_decode(source, beams, max_length) -> (context,
-            cache)`, where `max_length=None` means a growing cache, and the method
-            `decode_step(tokens, index, context, cache) -> (logits, cache)` (see `beam_search`), and
-            with `config.special`, the ids of PAD, BOS and EOS.
+        model: encoder-decoder with `init_decode(source, beams, max_length) -> (context, cache)`
+            (`None`: a growing cache), `decode_step(tokens, index, context, cache) -> (logits,
+            cache)` (see `beam_search`), and the ids `config.special` of PAD, BOS and EOS.
         source: `(B, S)` int32, source ids with EOS and then PAD at the end.
         vocabulary_size: number of ids that can be produced; `None` means all ids of the model.
         prefix: ids that the decoder reads before BOS. The length limits do not count the prefix.
-        seed: random seed, scalar or `(2,)` int. Sampling requires the seed, and beam search ignores
-            it.
+        seed: random seed of sampling, scalar or `(2,)` int.
     """
     special = model.config.special
     max_length, limits = target_limits(source, config, special.pad)
@@ -137,10 +135,10 @@ class LineTranslator:
         return {"scores": outputs["log_probs"], **outputs}
 
     def translate(self, lines: Sequence[str], first_line: int = 1) -> Translations:
-        """Translates lines without line breaks. The translation of a line without tokens is empty.
+        """Translates lines. The translation of a line without tokens is empty.
 
-        `first_line` is the number of the first line, for warnings and errors. With sampling, the
-        draws depend on this number.
+        `first_line` is the number of the first line, for warnings, errors and the draws of
+        sampling.
         """
         check_encodable(lines, first_line)
         rows, warnings, limit = [], [], self.max_source_length
@@ -165,10 +163,10 @@ class LineTranslator:
         return Translations(translations, warnings)
 
     def stream(self, lines: Iterable[str], chunk_size: int = 256) -> Iterator[Translations]:
-        """Translates lines in chunks, and yields the translations of each chunk.
+        """Translates lines, as of an open file, in chunks, and yields each chunk's translations.
 
-        Line breaks, as in an open file, are removed. A larger chunk takes less time per line, and a
-        smaller chunk yields its first translation sooner.
+        A larger chunk takes less time per line, and a smaller chunk yields its first translation
+        sooner.
         """
         lines = (line.rstrip("\r\n") for line in lines)
         first = 1

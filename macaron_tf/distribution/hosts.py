@@ -20,13 +20,12 @@ _LOST_PROCESS = re.compile("(UNKNOWN|INTERNAL|UNAVAILABLE|ABORTED|CANCELLED|DEAD
 def join_hosts(addresses: list[str] | None = None, process_index: int | None = None) -> None:
     """Connects this process to the other processes, so that JAX sees the devices of all processes.
 
-    This function must be called before JAX computes anything, and returns when all processes have
-    connected. If a process is missing after five minutes, JAX aborts the connected processes. The
-    function also sets the random seed of every process to 0.
+    Call it before JAX computes anything. If a process is missing after five minutes, JAX aborts the
+    connected processes. The function also sets the random seed of every process to 0.
 
     Args:
-        addresses: `"host:port"` of each process. All processes connect to the first address. `None`
-            means that JAX detects the cluster: a TPU slice, SLURM, Open MPI or Kubernetes.
+        addresses: `"host:port"` of each process, of which the first coordinates. `None` means that
+            JAX detects the cluster: a TPU slice, SLURM, Open MPI or Kubernetes.
         process_index: index of this process, from 0. `None` means that JAX detects the index.
     """
     import jax
@@ -59,8 +58,7 @@ def lost_on_jax(error: Exception) -> bool:
 def leave_at_exit() -> None:
     """Makes this failed process skip JAX's shutdown when it exits, with exit status 2.
 
-    JAX's shutdown would wait for the other processes, which wait for this process, and then abort
-    with a long stack trace.
+    The shutdown would wait for the other processes, which wait for this one, and then abort.
     """
 
     def leave() -> None:

@@ -53,11 +53,10 @@ def parse_mesh(text: str) -> dict[str, int]:
 
 
 def use_mesh(sizes: dict[str, int] | None = None) -> None:
-    """Sets the device mesh on which new variables and batches are sharded.
+    """Sets the device mesh on which new variables and batches are sharded, if it has several.
 
-    With a single device, no mesh is set. A mesh over several processes must contain all devices of
-    these processes. If `sizes`, by axis name, is `None`, a single process uses one device, and
-    several processes use all devices along `data`.
+    A mesh over several processes must contain all their devices, which `None` for `sizes`, by axis
+    name, puts along `data`. A single process then uses one device.
     """
     import jax
 
@@ -78,11 +77,11 @@ def use_mesh(sizes: dict[str, int] | None = None) -> None:
 
 
 def shard_batch(batch: Batch) -> Batch:
-    """Shards the rows of a batch over the mesh axis `data`, without padding.
+    """Shards the rows of a batch over the mesh axis `data`, if there is a mesh, without padding.
 
     If the row count is not a multiple of the size of `data`, every device computes all rows, and a
-    warning is shown. XLA supports uneven shards, but uneven shards give wrong gradients on a mesh
-    whose axis `model` is larger than 1 (JAX 0.10). Without a mesh, the batch is returned unchanged.
+    warning is shown: uneven shards give wrong gradients on a mesh whose axis `model` is larger than
+    1 (JAX 0.10).
     """
     distribution = keras.distribution.distribution()
     if distribution is None:

@@ -75,15 +75,13 @@ def distributed(
 ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
     """Divides the rows of each batch among the replicas, in order and without padding.
 
-    The batch size B counts the rows of all replicas. If B is not a multiple of the number of
-    replicas, some replicas get one row more than other replicas. If B is less than the number of
-    replicas, some replicas get no row. With one replica, the dataset is returned unchanged.
+    B counts the rows of all replicas, of which some get one row more or no row. With one replica,
+    the dataset is returned unchanged.
 
     Args:
-        dataset: batches of tensors `(B, ...)` in dicts or tuples. The batches must be equal on
-            every worker unless `per_worker` is set. Scalars are copied to all replicas.
-        per_worker: whether each worker provides its own batches. The rows of a batch are then
-            divided only among the replicas of its worker.
+        dataset: batches of tensors `(B, ...)` in dicts or tuples, equal on every worker unless
+            `per_worker`. Scalars are copied to all replicas.
+        per_worker: whether each worker provides its own batches, divided among its own replicas.
     """
     if strategy.num_replicas_in_sync == 1:
         return dataset
@@ -109,11 +107,7 @@ def distributed(
 
 
 def _share(tensor, index: tf.Tensor, count: int):
-    """Returns share `index` of the `count` shares of a tensor: `(B, ...)` -> `(B / count, ...)`.
-
-    If `count` does not divide B, some shares have one row more than other shares. A scalar is
-    returned unchanged.
-    """
+    """Returns share `index` of `count` of a tensor `(B, ...)`, `(B / count, ...)`, or a scalar."""
     if tensor.shape.rank == 0:
         return tensor
     static_size, row_shape = tensor.shape[0], tensor.shape[1:]
@@ -127,10 +121,7 @@ def _share(tensor, index: tf.Tensor, count: int):
 
 
 def spread_seeds(strategy: tf.distribute.Strategy, states: Sequence[keras.Variable]) -> None:
-    """Gives each replica a different dropout seed. Keras uses the same seed on all replicas.
-
-    `states` are the states `(2,)` of Keras seed generators: a seed and a counter.
-    """
+    """Gives each replica another dropout seed: `states (2,)` of Keras are a seed and a counter."""
     if strategy.num_replicas_in_sync == 1 or not states:
         return
     replica_indices = strategy.experimental_local_results(  # indices of this worker's replicas

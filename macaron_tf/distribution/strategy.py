@@ -18,17 +18,13 @@ STRATEGIES = ("cpu", "one_gpu", "mirrored", "multi_worker", "tpu")
 def make_strategy(
     name: str | None = None, tpu: str | None = None, replicas: int | None = None
 ) -> tf.distribute.Strategy:
-    """Returns the distribution strategy `name`.
-
-    Unless `name` is `None`, call this function before TensorFlow computes anything.
+    """Returns a distribution strategy. Call it before TensorFlow computes anything.
 
     Args:
-        name: `"cpu"`, `"one_gpu"`, `"mirrored"`, `"multi_worker"` or `"tpu"`. `"mirrored"` uses
-            several GPUs of this machine, or logical CPU devices if the machine has no GPU.
-            `"multi_worker"` uses the processes in the environment variable TF_CONFIG. `None` means
-            TensorFlow's default device, which is the first GPU, or the CPU if there is no GPU.
-        tpu: name of a Cloud TPU, or `"local"` on a TPU VM. Only valid for `"tpu"`. `None` means
-            `"local"`.
+        name: `"cpu"`, `"one_gpu"`, `"mirrored"` (several GPUs of this machine, or logical CPU
+            devices without a GPU), `"multi_worker"` (the processes in the environment variable
+            TF_CONFIG) or `"tpu"`. `None` means the first GPU, or the CPU.
+        tpu: name of a Cloud TPU, or `"local"` on a TPU VM, the default. Only valid for `"tpu"`.
         replicas: number of devices. Only valid for `"mirrored"`. `None` means all GPUs, or two
             logical CPU devices.
 
@@ -112,10 +108,9 @@ def is_tpu(strategy: tf.distribute.Strategy) -> bool:
 
 
 def emulates_bfloat16(strategy: tf.distribute.Strategy, cpuinfo: str = "/proc/cpuinfo") -> bool:
-    """Returns whether the device is a CPU without bfloat16 instructions.
+    """Returns whether the device is a CPU without bfloat16 instructions, which is slower with it.
 
-    On such a CPU, emulated bfloat16 is slower than float32. Returns `False` if the file `cpuinfo`
-    cannot be read.
+    Returns `False` if the file `cpuinfo` cannot be read.
     """
     if keras.backend.backend() == "jax":
         import jax
@@ -169,10 +164,9 @@ class Workers:
         self._summed = tf.function(self._reduce, autograph=False, reduce_retracing=True)
 
     def totals(self, values: Sequence[float] | np.ndarray) -> list:
-        """Sums each element of `values` over all workers, and returns the sums as a list.
+        """Sums each element of `values` over all workers, which must all call this method.
 
-        Every worker must call this method. The sums are float64, in which integers up to 2^53 are
-        exact. With one worker, the method returns `values` unchanged.
+        The sums are float64, in which integers up to 2^53 are exact.
         """
         if not self.several:
             return list(values)
@@ -186,10 +180,7 @@ class Workers:
         return [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
 
     def concatenate(self, array: np.ndarray) -> np.ndarray:
-        """Concatenates the workers' arrays `array` of shape `(N, ...)` to `(count * N, ...)`.
-
-        Every worker must call this method, with an array of the same shape.
-        """
+        """Concatenates the arrays `(N, ...)` of all workers, which must call it."""
         if not self.several:
             return array
         table = np.zeros((self.count, array.size))
@@ -202,8 +193,8 @@ class Workers:
     def watched(self) -> Iterator[None]:
         """Turns an error in the `with` block into a `UserError` if another worker has died.
 
-        Other errors are raised unchanged. On JAX with several workers, any error also makes this
-        process skip JAX's shutdown (see `leave_at_exit`).
+        On JAX with several workers, any error makes this process skip JAX's shutdown
+        (`leave_at_exit`).
         """
         try:
             yield

@@ -42,10 +42,10 @@ class Accuracy:
         return {"source": self._source, "examples": len(self._examples)}
 
     def metrics(self, engine: OpenedNetwork | None = None) -> dict[str, float]:
-        """Computes the metrics of an exported network, or of the network itself.
+        """Computes the metrics of an exported network, or of the network itself, which comes first.
 
-        The network is scored with its current weights and dtype policy, and first. For rows that
-        are too long for a LiteRT file, the exported network has the outputs of the network.
+        For rows that are too long for a LiteRT file, the exported network has the network's
+        outputs.
         """
         task, outputs = self._task, SetOutputs(self._task, _BATCH_SIZE)
         if engine is None:

@@ -112,20 +112,14 @@ class Certificate:
 
         For a LiteRT file, this method also sets `lite.max_rows` (see `break_even`).
 
-        Args:
-            formats: names of additional formats; see `write_version`.
-
         Returns:
-            A dict for the record of an export, with these keys:
-            - `certificate` is a list with a dict per file. Each dict has the keys `target` (a
-              description of the file), `bytes`, `difference`, `ms_1` and `ms_32` (milliseconds per
-              line for a batch of 1 or 32 lines), and `metrics` if files are scored. The dict of a
-              LiteRT decoder has the further keys that `_decoder_row` documents. For a file that was
-              not compared, the keys are `target`, `bytes` and `not_checked` (the reason).
-            - `lite` is present if there is a LiteRT file. Its field `measured` is the result of
-              `break_even`.
-            - `check` is present if files are scored. It has the fields `source`, `examples` (the
-              count) and `metrics` (the scores of the network).
+            A dict for the record of an export. `certificate` has a dict per file, with `target` (a
+                description), `bytes`, `difference`, `ms_1` and `ms_32` (milliseconds per line for a
+                batch of 1 or 32 lines), and `metrics` if files are scored; that of a LiteRT decoder
+                has the further keys of `_decoder_row`, and that of a file that was not compared
+                only `target`, `bytes` and `not_checked` (the reason). `lite` has the result of
+                `break_even` in `measured`. `check` has `source`, `examples` (the count) and
+                `metrics` (of the network).
         """
         facts: dict[str, Any] = {}
         with contextlib.closing(SessionModel(folder)) as model:
@@ -163,11 +157,7 @@ class Certificate:
                 yield texts, _to_arrays(graph.signatures[_SIGNATURE](**tensors))
 
     def _request(self, count: int, texts: Sequence[str] = ()) -> dict[str, np.ndarray]:
-        """Returns the inputs of a `serving_default` request with `count` copies of one example.
-
-        `texts` has the example's text for each string input. By default, the example is the first
-        that the task accepts.
-        """
+        """Returns `count` copies of an example, by default the first that the task accepts."""
         strings = dict(zip(self.task.texts, texts or self._answers[0][0], strict=True))
         inputs = self.task.functions()[_SIGNATURE][1].items()
         specs = {name: tf.TensorSpec([count], dtype) for name, dtype in inputs}
@@ -191,11 +181,9 @@ class Certificate:
     ) -> dict[str, Any]:
         """Compares next-token logits of LiteRT and the network during greedy generation.
 
-        Returns:
-            A dict with the keys that `check` documents, and three additional keys. `texts` is the
-            number of compared texts. `parted` is the number of texts in which LiteRT and the
-            network prefer different tokens at some step. `log_prob` is the largest difference in
-            the log-probability of the network's preferred token.
+        The row also has `texts` (number of compared texts), `parted` (number of texts in which the
+        two prefer different tokens at some step) and `log_prob` (largest difference in the
+        log-probability of the network's preferred token).
         """
         target, task = f"LiteRT {lite.precision}, from text to answer", self.task.with_decoder(lite)
         # `reduce_retracing` generalizes shapes after a few traces.
@@ -249,10 +237,7 @@ class Certificate:
 
 @contextlib.contextmanager
 def _skip_rejected() -> Iterator[None]:
-    """Skips the rest of the `with` block if the task rejects a text (see `tasks.base.require`).
-
-    TensorFlow's other errors, such as an assertion of the network, become UserErrors.
-    """
+    """Skips the rest of the `with` block if the task rejects a text (see `tasks.base.require`)."""
     try:
         yield
     except tf.errors.OpError as error:
@@ -271,8 +256,8 @@ def _steps(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields next-token logits `(V,)` of LiteRT and of the network at each step of generation.
 
-    Both decoders continue with the token that the network prefers. This function yields nothing if
-    a decoder would have to read more than `_MAX_PROMPT` tokens of the prompt one by one.
+    Both continue with the token that the network prefers. Nothing is yielded for a prompt of which
+    a decoder would have to read more than `_MAX_PROMPT` tokens one by one.
     """
     ids = searches[1][0].ids[0].numpy().tolist()
     # `begin` may have read the first tokens of the prompt already, in one or both decoders.
@@ -301,11 +286,9 @@ def _file_row(target: str, files: Iterable[pathlib.Path]) -> dict[str, Any]:
 
 
 def _compare(target: str, precision: str, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
-    """Returns the largest difference between an exported file and the network, relative to outputs.
+    """Returns the largest difference of an exported file, divided by the network's largest output.
 
-    This is the largest absolute difference, divided by the largest absolute output of the network.
-    Outputs at padding are left out. `pairs` contains outputs of the file and of the network, and
-    `precision` is a key of `BOUNDS`, which the difference must not exceed.
+    Padding is left out. The difference must not exceed `BOUNDS[precision]`.
     """
     worst = scale = 0.0
     for output, expected in pairs:
@@ -342,9 +325,7 @@ def _row(
 ) -> dict[str, Any]:
     """Compares outputs, and measures the milliseconds per line for batches of 1 and 32 lines.
 
-    Each time is the median of up to five runs, after a warm-up run. `request` makes a batch of the
-    given number of lines, and `run` processes it. `pairs` is explained in `_compare`, and the keys
-    of the result in `Certificate.check`.
+    Each time is the median of up to five runs, after a warm-up run.
     """
     row = _file_row(target, files)
     if not pairs:
@@ -376,17 +357,12 @@ def break_even(
 ) -> list[dict[str, float]]:
     """Times requests of increasing size in LiteRT and in the graph, until LiteRT is no faster.
 
-    This function sets `max_rows` of the LiteRT file to the size of the largest request for which
-    LiteRT was faster than the graph, or to 0 if LiteRT was never faster. Each time is the minimum
-    of up to five interleaved runs, because other programs can only slow a run down.
+    It sets `max_rows` of the LiteRT file to the largest size in `ROWS` for which LiteRT was faster,
+    or to 0. Each time is the minimum of up to five interleaved runs, because other programs can
+    only slow a run down.
 
-    Args:
-        make_request: function that returns the inputs of a request with the given number of rows.
-
-    Returns:
-        List with a dict for each timed size in `ROWS`. The keys are `rows`, `lite` and `graph`; the
-        last two are times in milliseconds per request. If LiteRT does not accept a request, the
-        list is empty, and `max_rows` stays unchanged.
+    Returns a dict of `rows`, `lite` and `graph` (milliseconds per request) for each timed size, or
+    nothing if LiteRT does not accept a request from `make_request`.
     """
     measured: list[dict[str, float]] = []
     lite = engine.lite
@@ -417,10 +393,7 @@ def _round(value: float) -> float:
 
 
 def certificate_text(record: Mapping[str, Any]) -> str:
-    """Formats the result of `Certificate.check` as Markdown text.
-
-    The text has a table of the files, and sentences about LiteRT and about the scores.
-    """
+    """Formats the result of `Certificate.check` as Markdown text."""
     parts = [certificate_table(record["certificate"])]
     measured, check = record.get("lite", {}).get("measured"), record.get("check")
     if measured:

@@ -46,8 +46,7 @@ class TaskGraph:
 
         The kernels of dense layers are stored in bfloat16, because for a request of one line, the
         cast of a kernel would take longer than the matrix product. All other weights stay in
-        float32. Norms, softmax and recurrences are computed in float32. On a CPU without bfloat16
-        instructions, this method prints a warning on stderr.
+        float32, as do the computations of norms, softmax and recurrences.
         """
         with under_policy(self.task.network, "mixed_bfloat16", f"--bfloat16: {network_name}"):
             if emulates_bfloat16(tf.distribute.get_strategy()):
@@ -82,12 +81,9 @@ class TaskGraph:
     ) -> dict[str, tf.types.experimental.ConcreteFunction]:
         """Traces `OnePass.prepare` and `OnePass.conclude` as graphs without the network.
 
-        Another engine, such as LiteRT, computes the network between the two graphs. `prepare`
-        returns the network's inputs, and tensors `kept_0`, `kept_1`, ... that `conclude` takes in
-        addition to the network's output `computed`.
-
-        Args:
-            output: shape of `computed`; `None` means an unknown dimension.
+        Another engine computes the network in between. `prepare` returns the network's inputs, and
+        tensors `kept_0`, `kept_1`, ... that `conclude` takes besides the network's output
+        `computed`, whose shape is `output`, with `None` for an unknown dimension.
         """
         task, kept = self.task, None
 
@@ -125,18 +121,11 @@ class TaskGraph:
     def answer(
         self, columns: Sequence[Sequence[str]], signature: str = "serving_default", **controls: Any
     ) -> list[Any]:
-        """Computes the answers to N examples, in batches of examples with similar length.
+        """Computes the answers to N examples in order, in batches of similar length.
 
-        Args:
-            columns: list of N texts for each string input of the signature.
-            controls: values of the inputs that are not strings, for all examples. An input without
-                a value gets the default of the task.
-
-        Returns:
-            List of N answers, in the order of the examples.
-
-        Raises:
-            TextError: the model does not accept a text.
+        `columns` has N texts for each string input of the signature. `controls` are values of the
+        other inputs, by default those of the task. A text that the model does not accept raises a
+        TextError.
         """
         for column in columns:
             check_encodable(column)
@@ -229,16 +218,12 @@ def _repeat(name: str, value: Any, dtype: tf.DType, count: int) -> np.ndarray:
 def columns_of(names: Sequence[str], arguments: Sequence[Any]) -> tuple[list[list[str]], bool]:
     """Converts the arguments of `predict` to one list of texts for each input.
 
-    Args:
-        arguments: arguments of `predict`. Either there is one argument for each input, which is a
-            text or an iterable of N texts. Or there is a single argument, which is an example or an
-            iterable of N examples. An example is a text, a tuple of texts, or a dict mapping input
-            name to text. An iterable is, for example, a list, a NumPy array, a tensor, a pandas
-            column, or a batched or unbatched `tf.data.Dataset`.
+    There is one argument for each input, a text or an iterable of N texts, or a single argument, an
+    example or an iterable of N examples. An example is a text, a tuple of texts, or a dict mapping
+    input name to text. An iterable is, for example, a list, a NumPy array, a tensor, a pandas
+    column, or a batched or unbatched `tf.data.Dataset`.
 
-    Returns:
-        List of N texts for each input, and whether `arguments` is a single example that is not in
-        an iterable.
+    Also returns whether `arguments` is a single example that is not in an iterable.
     """
     has_dict = any(isinstance(column, dict) for column in arguments)
     if len(arguments) == len(names) > 1 and not has_dict:
@@ -316,9 +301,8 @@ def _as_text(value: Any) -> Any:
 def checked(task: TaskKind, function: Callable) -> Callable:
     """Wraps a method of `task`, and adds checks of all string inputs.
 
-    The wrapped function raises an InvalidArgumentError in a graph if a text is not UTF-8, or is too
-    long for a task that does not truncate texts. These checks take milliseconds. Tokenization would
-    take seconds per megabyte before a row turns out to be too long.
+    A text that is not UTF-8, or too long for a task that does not truncate texts, raises an
+    InvalidArgumentError in milliseconds. Tokenization would take seconds per megabyte before that.
     """
 
     def check(texts: tf.Tensor) -> tf.Tensor:

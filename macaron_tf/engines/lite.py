@@ -108,10 +108,9 @@ class LiteNetwork(LiteFile):
         return self._row_lengths(rows) <= self.lengths[-1]
 
     def compute(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Computes the network's outputs in float32 (see `OnePass.compute`).
+        """Computes the network's float32 outputs (see `OnePass.compute`) of rows that fit.
 
-        Outputs at positions after the padded length of a row are -1e9. Each row must fit (see
-        `fits`).
+        Outputs at positions after the padded length of a row are -1e9.
         """
         ids, shape = rows["token_ids"], self.inputs["token_ids"]
         length = ids.shape[shape.index(-1)]

@@ -56,12 +56,9 @@ def write_decoder(
     precision: str,
     threads: int | None = None,
 ) -> "LiteDecoder":
-    """Converts the decoding of a network to LiteRT, and opens the written files.
+    """Converts the decoding of a network to LiteRT in `folder`, and opens the written files.
 
-    Args:
-        folder: existing folder for the files `DECODER` and `RECORD`.
-        precision: weight format, `"fp32"` or `"int8"`, as in `write_lite`.
-        threads: number of threads for a matrix product, as in `LiteDecoder`.
+    `precision` is `"fp32"` or `"int8"`, as in `write_lite`; see `LiteDecoder` for `threads`.
     """
     if (
         not isinstance(network, LanguageModel | EncoderDecoder)
@@ -108,13 +105,9 @@ def _functions(
 ) -> tuple[dict[str, tf.types.experimental.ConcreteFunction], list[list[int]], list[int]]:
     """Traces the functions that decode with a network, for any cache length.
 
-    Encoding and decoding steps take any number of texts, and prefill takes one.
-
-    Returns:
-        A dict of the functions; the shape of each state tensor for one text, with -1 for the cache
-        length; and the lengths of the prompt chunks that the prefill functions read, at most the
-        network's maximum length. There are no lengths for an encoder-decoder, and for a language
-        model with a recurrence: prefill passes no padding mask, so padding would change its state.
+    Returns the functions; the shape of each state tensor for one text, with -1 for the cache
+    length; and the lengths of the prompt parts that the prefill functions read. There are none for
+    a recurrence: prefill passes no padding mask, so padding would change its state.
     """
     small, large = (_decoder(network).init_cache(1, 1, capacity) for capacity in (2, 3))
     caches = [
@@ -260,10 +253,7 @@ class LiteDecoder(LiteFile):
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Waits until no other thread is in a `with` block of this method.
-
-        At the end of the `with` block, the caches of the latest search in a graph are freed.
-        """
+        """Waits for other threads in this block, at whose end a graph search's caches are freed."""
         with self._graph_lock:
             try:
                 yield
@@ -275,8 +265,7 @@ class LiteDecoder(LiteFile):
     def init_decode(self, source: Any, beams: int, max_length: int | None = None):
         """Starts a search with `beams` texts per row (see `EncoderDecoder.init_decode`).
 
-        `source` is the batch size B for a language model, or ids `(B, S)` for an encoder-decoder.
-        `max_length` is ignored, because the caches grow.
+        `source` is the batch size B for a language model, or ids `(B, S)`. The caches grow.
         """
         del max_length
         if self._memory and self.config.longest is not None:
@@ -312,10 +301,7 @@ class LiteDecoder(LiteFile):
     # `tf.numpy_function` calls the next three methods with NumPy arrays.
 
     def _begin(self, source: np.ndarray, is_stream: np.ndarray) -> np.ndarray:
-        """Starts a search and returns its id.
-
-        A search in a graph replaces the previous search in a graph.
-        """
+        """Starts a search, which replaces the previous search in a graph, and returns its id."""
         with self._lock:
             search = _Search()
             if self._memory:
@@ -375,10 +361,7 @@ class LiteDecoder(LiteFile):
         return interpreter.get_tensor(self._outputs["logits"])
 
     def _read_part(self, size: int, tokens: np.ndarray, index: int) -> None:
-        """Appends tokens `(R, L)` to the caches by a prefill function for `size` >= L tokens.
-
-        `index` is the position of the first token.
-        """
+        """Appends tokens `(R, L)` from position `index` on by a prefill function for `size`."""
         interpreter, length = self._interpreter, tokens.shape[1]
         runner = interpreter.get_signature_runner(f"prefill_{size}")
         padded = np.zeros((1, size), np.int32)
@@ -405,10 +388,9 @@ class LiteDecoder(LiteFile):
         search.sources = sources
 
     def _arrange_caches(self, search_id: int, texts: np.ndarray, capacity: int) -> _Search:
-        """Copies the caches of a search into the interpreter, reordered for the next step.
+        """Copies the caches of a search into the interpreter, with room for `capacity` positions.
 
-        `texts` contains `(B, K)` indices into the rows of the caches: each of the K new texts of a
-        source continues the text at its index. The caches get room for `capacity` positions.
+        Each of the K new texts of a source continues the text at its index in `texts (B, K)`.
         """
         search, num_sources, texts = self._searches[search_id], len(texts), texts.ravel()
         if self._loaded_search != search_id:

@@ -41,10 +41,7 @@ class LiteTexts:
             return cls(task_class.from_exported(decoder, Vocabulary.load(folder), record))
 
     def serve(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """Computes the outputs of `TaskKind.serve` for a request of any size.
-
-        Requests from several threads run one after the other.
-        """
+        """Computes `TaskKind.serve` for a request of any size, one thread after the other."""
         with self.lite.alone():
             outputs = self._graph(*(tf.constant(inputs[name]) for name in self._task.inputs))
         return {name: value.numpy() for name, value in outputs.items()}

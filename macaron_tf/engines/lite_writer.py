@@ -27,11 +27,10 @@ PRECISIONS = tuple(ROWS)
 
 
 def write_lite(network: TaskNetwork, folder: pathlib.Path, precision: str) -> LiteNetwork:
-    """Converts a network to LiteRT, and opens the written files.
+    """Converts a network to LiteRT with weights in `"fp32"` or `"int8"`, and opens the files.
 
-    Args:
-        precision: weight format, `"fp32"` or `"int8"`. With `"int8"`, matrices are stored in int8,
-            and each row of activations is quantized before a matrix product.
+    With `"int8"`, matrices are stored in int8, and each row of activations is quantized before a
+    matrix product.
     """
     require_one_pass(task := network.task, "LiteRT", "call `write_decoder` instead")
     lengths = _lengths(task.longest)
@@ -78,11 +77,9 @@ def lite_file(
 
 
 def _lengths(max_length: int | None) -> list[int]:
-    """Returns the row lengths for which a LiteRT file gets signatures.
+    """Returns the row lengths for which a LiteRT file gets signatures, `max_length` the greatest.
 
-    The greatest length is `max_length`, but at most the last of `LENGTHS`. There are at least two
-    lengths, because the conversion compares the tensor shapes for two lengths to find the axis of
-    the length.
+    There are at least two, because the conversion finds the axis of the length by two shapes.
     """
     max_length = min(max_length or LENGTHS[-1], LENGTHS[-1])
     lengths = [*(length for length in LENGTHS if length < max_length), max_length]

@@ -38,11 +38,9 @@ name of the file says otherwise.
 
 @contextlib.contextmanager
 def _staging_folder(out: epath.Path) -> Iterator[pathlib.Path]:
-    """Yields an empty folder for writing a version.
+    """Yields an empty folder for writing a version, inside a local `out` so that it can be renamed.
 
-    If `out` is in a bucket, the folder is a temporary folder. If `out` is local, the folder is
-    inside `out`, so that the finished version can be renamed. Exports to the same local `out` wait
-    for each other, and an export removes the files of an earlier export that was killed.
+    Exports to the same local `out` wait for each other, and remove the files of a killed export.
     """
     if paths.is_remote(out):
         with tempfile.TemporaryDirectory() as folder:
@@ -79,16 +77,15 @@ def write_version(
 
     Args:
         record: facts about the model for `assets.extra/export.json`.
-        out: folder of the model, local or `gs://`, which is created if it is missing.
+        out: folder of the model, local or `gs://`.
         version: version number; `None` means one more than the greatest number in `out`.
-        lite: weight format of an additional LiteRT file, `"fp32"` or `"int8"`; `None` means no
-            LiteRT file. If the network runs once per text, the SavedModel also gets the signatures
-            `prepare` and `conclude`, which run before and after the network.
+        lite: weight format of an additional LiteRT file, `"fp32"` or `"int8"`. If the network runs
+            once per text, the SavedModel also gets the signatures `prepare` and `conclude`, which
+            run before and after the network.
         formats: additional formats to write, as keys of `FORMATS`.
-        certificate: comparison of the written files with the network. The results become the field
-            `certificate` of the record, and a table below the card in `README.md`. `None` means no
-            comparison.
-        card: model card, which becomes the version's `README.md`. "" means no model card.
+        certificate: comparison of the written files with the network, for the record and for a
+            table below the card.
+        card: model card, which becomes the version's `README.md`.
     """
     out, task, module = paths.as_path(out), graph.task, graph.saved_module()
     # TensorFlow reports a full disk as one of its own errors.

@@ -50,9 +50,9 @@ class SessionModel:
     def run(self, signature: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Runs a signature, and returns a dict mapping output name to array.
 
-        This method is thread-safe. TensorFlow releases Python's global interpreter lock (GIL)
-        during the run. It raises a KeyError if the model has no such signature or an input is
-        missing, and an InvalidArgumentError if the model does not accept the value of an input.
+        This method is thread-safe, and TensorFlow releases Python's global interpreter lock (GIL).
+        A missing signature or input is a KeyError, and a value that the model does not accept an
+        InvalidArgumentError.
         """
         definition = self.signature_defs[signature]
         outputs = self._calls[signature](*(inputs[name] for name in sorted(definition.inputs)))

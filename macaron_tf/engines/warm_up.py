@@ -23,10 +23,8 @@ def write_warm_up(
 ) -> None:
     """Writes a TFRecord file of `PredictionLog` with warm-up requests for each signature.
 
-    TensorFlow Serving does not load a version if a warm-up request fails. So this function tries
-    each request, and leaves out a request that the model rejects, with a warning. If the model
-    rejects all requests, the function writes no file. The server of this project does not need it.
-    The `TensorSpec` of each input must have a name.
+    TensorFlow Serving does not load a version if one fails, so requests that the model rejects are
+    left out, with a warning. The `TensorSpec` of each input must have a name.
     """
     logs = []
     for (name, function), text in itertools.product(functions.items(), texts):
@@ -49,11 +47,10 @@ def write_warm_up(
 
 
 def _prediction_log(signature: str, inputs: Mapping[str, np.ndarray]) -> bytes:
-    """Encodes TensorFlow Serving's `PredictionLog` for a request.
+    """Encodes TensorFlow Serving's `PredictionLog`, of the package tensorflow-serving-api.
 
-    The package tensorflow-serving-api defines this message. The numbers of its fields are:
-    `PredictionLog.predict_log` 6, `PredictLog.request` 1, `PredictRequest.model_spec` 1 and
-    `inputs` 2, which is a map, `ModelSpec.signature_name` 3.
+    Field numbers: `PredictionLog.predict_log` 6, `PredictLog.request` 1,
+    `PredictRequest.model_spec` 1 and `inputs` 2, which is a map, `ModelSpec.signature_name` 3.
     """
     request = _field(1, _field(3, signature.encode()))
     for name, value in inputs.items():
@@ -73,12 +70,10 @@ def _field(number: int, value: bytes) -> bytes:
 def typical_inputs(
     specs: Mapping[str, tf.TensorSpec], text: str = EXAMPLE, **texts: str
 ) -> dict[str, np.ndarray]:
-    """Returns an array with a typical value for each input.
+    """Returns an array with a typical value for each input, with 1 for unknown dimensions.
 
-    The value of a string input is the one of `texts` with its name, an example question for the
-    input `question`, or else `text`. The value of any other input is 20 for `max_tokens`, the
-    default from `CONTROLS` for an input such as `temperature`, and otherwise 0. Dimensions of
-    unknown size become 1.
+    A string input is the one of `texts` with its name, an example question for `question`, or else
+    `text`. Any other input is 20 for `max_tokens`, the default in `CONTROLS`, or else 0.
     """
     texts = {"question": EXAMPLE_QUESTION, **texts}
     numbers, arrays = {**CONTROLS, "max_tokens": 20}, {}

@@ -22,9 +22,9 @@ def score_answers(
 ) -> dict[str, float]:
     """Computes exact match and word F1 as SQuAD 2.0's official script does, from 0 to 1.
 
-    Both metrics compare lower-cased texts without punctuation and articles. If a question has
-    several right answers, the right answer with the highest score counts. The results of SQuAD
-    1.1's script differ only for answers that consist of nothing but punctuation and articles.
+    Both compare lower-cased texts without punctuation and articles, and count the right answer with
+    the highest score. SQuAD 1.1's script differs only for answers of nothing but punctuation and
+    articles.
 
     Args:
         answers: predicted answer to each of N questions. An empty string means no answer.
@@ -32,16 +32,13 @@ def score_answers(
             unanswerable.
         no_answer: `(N,)` no-answer score of each question, minus the score of its predicted answer.
             Only needed for data with unanswerable questions.
-        threshold: value of `no_answer` above which the predicted answer is replaced by "". Without
-            `no_answer`, no answer is replaced.
+        threshold: value of `no_answer` above which the predicted answer is replaced by "".
 
     Returns:
-        A dict of "exact" and "f1". With `no_answer`, the dict also contains these metrics:
-
-        - "HasAns_exact", "HasAns_f1", "NoAns_exact" and "NoAns_f1" are the metrics over the
-          answerable and the unanswerable questions, if the data has such questions.
-        - "best_exact" and "best_f1" are the metrics at the best thresholds.
-        - "best_exact_thresh" and "best_f1_thresh" are the best thresholds.
+        A dict of "exact" and "f1". With `no_answer`, also "HasAns_exact", "HasAns_f1",
+            "NoAns_exact" and "NoAns_f1" over the answerable and the unanswerable questions, if
+            there are any, and "best_exact" and "best_f1" at the best thresholds,
+            "best_exact_thresh" and "best_f1_thresh".
 
     References: Rajpurkar et al. 2016, 2018 (SQuAD).
     """
@@ -97,21 +94,15 @@ def score_words(
 def score_tags(
     predictions: Sequence[Sequence[str]], truths: Sequence[Sequence[str]], scheme: str = "BI"
 ) -> dict[str, float]:
-    """Computes precision, recall and F1 of entities as fractions.
+    """Computes precision, recall and F1 of entities, which count if type, start and end are right.
 
-    An entity counts as found if its type, start and end are right.
+    `scheme` has the prefix letters of the tags, such as "BI" for IOB2. BILOU, BMES and BMEWO are
+    converted to BIOES.
 
-    Args:
-        predictions, truths: tags of each sentence.
-        scheme: prefix letters of the tagging scheme, such as "BI" for IOB2. Tags in BILOU, BMES and
-            BMEWO are converted to BIOES.
-
-    Returns:
-        A dict of "f1", "precision" and "recall" over all entities, and "TYPE_f1",
-        "TYPE_precision" and "TYPE_recall" for each entity type TYPE. These metrics count only
-        entities that follow the scheme strictly, for example with a B- tag at the start.
-        "conlleval_f1" is the F1 of the original CoNLL script, in which an I- tag outside an entity
-        also starts an entity.
+    Returns a dict of "f1", "precision" and "recall" over all entities, and the same with "TYPE_"
+    for each type. These count only entities that follow the scheme strictly, for example with a B-
+    tag at the start. "conlleval_f1" is the F1 of the original CoNLL script, in which an I- tag
+    outside an entity also starts an entity.
     """
     if [*map(len, predictions)] != [*map(len, truths)]:
         raise ValueError("predictions and truths need one tag for each word of the same sentences")

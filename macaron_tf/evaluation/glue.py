@@ -21,13 +21,9 @@ from macaron_tf.io import paths as storage
 
 
 def decide(task: Task, outputs: np.ndarray) -> np.ndarray:
-    """Converts a model's outputs to predictions.
+    """Converts `(N, C)` logits or probabilities to classes `(N,)` int64.
 
-    Args:
-        outputs: `(N, C)` logits or probabilities of C classes, or `(N, 1)` scores in regression.
-
-    Returns:
-        `(N,)` int64 classes, or float64 scores that are clipped to the task's range.
+    In regression, `(N, 1)` scores become `(N,)` float64, clipped to the task's range.
     """
     outputs = np.asarray(outputs)
     if outputs.ndim != 2 or outputs.shape[1] != task.num_classes:
@@ -46,19 +42,15 @@ def score(
 ) -> dict[str, float]:
     """Computes the task's metrics, where 1 is the best value. Papers print the metrics times 100.
 
-    An undefined metric is 0. Matthews' correlation is undefined if all predictions or all labels
-    are one class. Pearson's and Spearman's correlations are undefined if all predictions or all
-    labels are equal, or if a value is not finite. F1 is undefined if no prediction and no
-    label is positive.
+    An undefined metric is 0: Matthews' correlation if all predictions or all labels are one class,
+    Pearson's and Spearman's if all predictions or all labels are equal or a value is not finite,
+    and F1 if no prediction and no label is positive. "score" is the mean of the main metrics.
 
     Args:
-        predictions: `(N,)` classes or scores, such as the result of `decide`.
-        labels: `(N,)` true classes or scores. `None` means that the data has no labels.
-        groups: `(N, 2)` paragraph index and question index of each example. Only needed for a
-            grouped task (`Task.grouped`).
-
-    Returns:
-        A dict mapping metric name to value. "score" is the mean of the main metrics.
+        predictions, labels: `(N,)` classes or scores, such as the result of `decide`, and the true
+            ones.
+        groups: `(N, 2)` paragraph index and question index of each example, for a grouped task
+            (`Task.grouped`).
     """
     if labels is None:
         raise UserError(f"these examples of {task.name!r} have no labels: give a validation split")
@@ -132,8 +124,7 @@ def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
 def exact_match(predictions: np.ndarray, labels: np.ndarray, groups: np.ndarray | None) -> float:
     """Computes MultiRC's exact match (Khashabi et al. 2018).
 
-    Exact match is the fraction of questions whose answers are all classified correctly. `groups` is
-    `(N, 2)`, the paragraph index and question index of each of the N answers.
+    It is the fraction of questions whose answers are all right. `groups` is `(N, 2)`, see `score`.
     """
     _, question = np.unique(groups, axis=0, return_inverse=True)
     wrong = np.bincount(question.reshape(-1), weights=predictions != labels)  # (questions,)
@@ -161,16 +152,13 @@ def write_submission(
 ) -> epath.Path:
     """Writes test set predictions in the file format of the benchmark's server.
 
-    A GLUE file has two tab-separated columns, `index` and `prediction`. A SuperGLUE file has one
-    JSON object per line. Each object has the prediction for one example, or in MultiRC the
-    predictions for all questions and answers of one paragraph. Lines are sorted by the benchmark's
-    index of the example, or in MultiRC of the paragraph. An existing file is replaced.
+    A GLUE file has two tab-separated columns, `index` and `prediction`. A SuperGLUE file has a JSON
+    object per line, for one example or, in MultiRC, for all questions and answers of one paragraph.
+    Lines are sorted by the benchmark's index of the example or paragraph.
 
     Args:
         predictions: `(N,)` classes or scores, such as the result of `decide`.
-        indices: `(N,)` index of each example in the benchmark (`Examples.indices`).
-        groups: `(N, 2)` paragraph index and question index of each example (`Examples.groups`).
-            Only needed for a grouped task (`Task.grouped`).
+        indices, groups: `(N,)` and `(N, 2)`, those of `Examples`; groups for a grouped task.
     """
     predictions, indices = np.asarray(predictions), np.asarray(indices)
     if predictions.shape != indices.shape or indices.ndim != 1:

@@ -34,8 +34,8 @@ def similarity_metrics(
 def triplet_accuracy(anchor: np.ndarray, positive: np.ndarray, negative: np.ndarray) -> float:
     """Computes the share of triplets whose anchor is nearer to the positive than to the negative.
 
-    Distances are L2 distances of vectors `(N, D)`. A triplet with two equal distances counts as
-    wrong. The share is 0 if N is 0, or NaN if a vector is not finite.
+    Distances are L2 distances of vectors `(N, D)`; equal ones count as wrong. The share is 0 if N
+    is 0, or NaN if a vector is not finite.
     """
     near, far = (np.linalg.norm(anchor - other, axis=-1) for other in (positive, negative))  # (N,)
     if not np.isfinite(near + far).all():

@@ -68,10 +68,9 @@ class TranslationMetric(Settings):
     def for_references(self, references: Sequence[str]) -> Self:
         """Returns a copy of these settings with a tokenizer that suits `references`.
 
-        If `tokenize` is not `None`, the tokenizer is kept. Otherwise, if the selected tokenizer
-        differs from sacreBLEU's default for the language, a line on stderr gives the reason. For
-        example, sacreBLEU's tokenizer 13a makes a single token of a line without spaces, so that
-        BLEU, which counts sequences of 4 tokens, would be 0.
+        A line on stderr gives the reason if it is not sacreBLEU's default for the language. For
+        example, tokenizer 13a makes a single token of a line without spaces, so that BLEU, which
+        counts sequences of 4 tokens, would be 0.
         """
         name, reason = self.tokenize, ""
         if not name:
@@ -106,11 +105,7 @@ class TranslationMetric(Settings):
 
 
 def _default_tokenizer(language: str, references: Sequence[str] = ()) -> tuple[str, str]:
-    """Returns the default tokenizer for a language, and why sacreBLEU's default is not used.
-
-    The reason is "" if sacreBLEU has the same default. For a language that has no entry in
-    `_LANGUAGE_TOKENIZERS`, the script of `references` determines the tokenizer.
-    """
+    """Returns a language's tokenizer, and why it is not sacreBLEU's default ("" if it is)."""
     language_default = _LANGUAGE_TOKENIZERS.get(re.split("[-_]", language.lower())[0])
     name = language_default or _tokenizer_of_script(references)
     is_sacrebleu_default = name in ("13a", language_default) and name != "char"
@@ -182,11 +177,7 @@ class TranslationScores:
 def evaluate_translations(
     hypotheses: Sequence[str], references: Sequence[str], metric: TranslationMetric | None = None
 ) -> TranslationScores:
-    """Computes BLEU, chrF and tokenized BLEU of one system's translations.
-
-    Args:
-        hypotheses, references: detokenized lines, or Moses tokens if `metric.tokenized` is set.
-    """
+    """Computes the scores of detokenized lines, or of Moses tokens with `metric.tokenized`."""
     check_parallel(hypotheses, references)
     metric = (metric or TranslationMetric()).for_references(references)
     # `force` suppresses sacreBLEU's warning about lines that look tokenized.
@@ -319,11 +310,8 @@ def paired_bootstrap(
     sacreBLEU's own paired test is not used. That test takes the absolute value of the difference
     before centering, so a system differs significantly from itself (p = 1 / (resamples + 1)).
 
-    Args:
-        references: reference lines. These lines and the translations are detokenized, or consist
-            of Moses tokens if `metric.tokenized` is set.
-        resamples: number of resamples. A resample is drawn with replacement and has the size of the
-            test set.
+    All lines are detokenized, or consist of Moses tokens if `metric.tokenized` is set. Each of the
+    `resamples` is drawn with replacement and has the size of the test set.
 
     References: Koehn 2004, "Statistical Significance Tests".
     """

@@ -49,11 +49,7 @@ class Verdict:
 def is_at_chance(
     scores: Sequence[float], higher_is_better: bool, chance_level: float | None, margin: float
 ) -> bool:
-    """Returns whether any score is at chance level.
-
-    Such a score is not better than `chance_level` by more than `margin`. Without a `chance_level`,
-    the result is False.
-    """
+    """Returns whether any score is not better than a known `chance_level` by more than `margin`."""
     if chance_level is None:
         return False
     sign = 1 if higher_is_better else -1
@@ -69,13 +65,12 @@ def judge(
     """Returns the verdict on each arm of a study, by the rule in `RULE`.
 
     Args:
-        arms: dict mapping arm name to a tuple (scores of the arm, scores of its baseline). Both
-            sequences have one score per seed, in the same order.
-        chance_level: score of a model that has learnt nothing, such as the majority-class score.
-            `None` means that this score is unknown. A mapping has the score for each arm.
-        margin: difference by which scores must be better than `chance_level`. An arm gets no
-            verdict unless all scores of the arm and of its baseline are better by more than this
-            difference.
+        arms: dict mapping arm name to a tuple (scores of the arm, scores of its baseline), with one
+            score per seed in the same order.
+        chance_level: score of a model that has learnt nothing, such as the majority-class score, or
+            a mapping of that of each arm. `None` means that it is unknown.
+        margin: difference by which all scores of the arm and of its baseline must be better than
+            `chance_level` for a verdict.
     """
     sign, verdicts = 1 if higher_is_better else -1, {}
     for name, (scores, baseline) in arms.items():

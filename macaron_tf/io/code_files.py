@@ -29,9 +29,9 @@ _PROJECT_PACKAGES = ("macaron_tf", "experiments", "export")
 def take_code(folder: epath.Path, record: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Copies the files of the user's classes that a record names into `folder/code`.
 
-    Only classes that are already imported count. Modules of installed packages are not copied. In
-    the returned record, `FILE.py:Name` becomes `FILE:Name`. The function prints a note on stderr
-    for each copy. It also returns the paths of the copies relative to `folder`.
+    Only imported classes outside of installed packages count. In the returned record,
+    `FILE.py:Name` becomes `FILE:Name`. The second result are the paths of the copies relative to
+    `folder`.
     """
     names, files = {}, {}
     for import_path in plug_ins.imported_names(record):
@@ -72,12 +72,10 @@ def offer_code(folder: epath.Path) -> None:
 
 
 def _files_of(import_path: str) -> dict[str, pathlib.Path]:
-    """Finds the file of a module, and the files of the user's modules that this module imports.
+    """Finds the file of a module, and those of the user's modules that it imports, by their paths.
 
-    The search includes indirect imports, but only of files below the root folder. The root folder
-    is the folder of `FILE.py`, or the folder that contains the top-level package. The result maps
-    paths relative to the root folder to files. It is empty if the module is not a Python file or
-    belongs to an installed package.
+    The search includes indirect imports, but only files below the root folder: the folder of
+    `FILE.py`, or that of the top-level package. The result is empty for an installed package.
     """
     origin, name = plug_ins.origin_of(import_path) or "", import_path.partition(":")[0]
     is_project = name.partition(".")[0] in _PROJECT_PACKAGES

@@ -30,8 +30,7 @@ _THREADS = 16  # requests to a bucket have a high latency but can run in paralle
 def cache_directory() -> pathlib.Path:
     """Returns the local folder for files that can be downloaded or computed again.
 
-    The folder is `$MACARON_TF_CACHE` if that variable is set, otherwise `~/.cache/macaron_tf`. The
-    folder must be local, because its files are memory-mapped. This function does not create it.
+    It is `$MACARON_TF_CACHE` or `~/.cache/macaron_tf`, local because its files are memory-mapped.
     """
     folder = os.environ.get("MACARON_TF_CACHE")
     if not folder:
@@ -40,11 +39,7 @@ def cache_directory() -> pathlib.Path:
 
 
 def state_stamp(path: str | os.PathLike) -> tuple[str, int, int]:
-    """Returns a stamp that changes whenever a file is written or moved.
-
-    The stamp is the absolute path with links resolved, the size in bytes, and the modification time
-    in nanoseconds.
-    """
+    """Returns path, bytes and nanoseconds, which change whenever a file is written or moved."""
     with storage.clear_errors(f"cannot read {path}", "check the path"):
         if storage.is_remote(path):
             state = tf.io.gfile.stat(os.fspath(path))
@@ -56,9 +51,8 @@ def state_stamp(path: str | os.PathLike) -> tuple[str, int, int]:
 def content_stamps(paths: Sequence[str | os.PathLike]) -> list[tuple[str, int, str]]:
     """Returns stamps that stay the same when files are copied or mounted elsewhere.
 
-    A stamp has the file's name (of the target, if the file is a link), its size in bytes, and the
-    SHA-256 digest (hexadecimal) of its first and last mebibyte. The bytes in between are not read,
-    because datasets may have hundreds of gigabytes.
+    A stamp has the name of the file or link target, its size in bytes, and the SHA-256 digest of
+    its first and last mebibyte, because datasets may have hundreds of gigabytes.
     """
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
         return list(threads.map(_content_stamp, paths))
@@ -85,12 +79,8 @@ def _content_stamp(path: str | os.PathLike) -> tuple[str, int, str]:
 def only_writer(folder: str | os.PathLike, activity: str, wait: bool = False) -> Iterator[None]:
     """Locks a folder for the `with` block, so that no second process writes into it.
 
-    The operating system releases the lock if the process ends. A folder in a bucket is not locked.
-
-    Args:
-        folder: folder to lock, which is created if it is missing. An empty file `.lock` remains.
-        activity: activity of the process, such as "training", for messages.
-        wait: whether to wait until another process releases the lock. `False` raises an error.
+    The lock ends with the process. An empty file `.lock` remains. A folder in a bucket is not
+    locked. `activity`, such as "training", is for messages. `wait` waits for another process.
     """
     if storage.is_remote(folder):
         yield
@@ -117,10 +107,8 @@ def is_compressed(path: epath.Path) -> bool:
 def lines_of(path: epath.Path, may_be_pipe: bool = False) -> Iterator[str]:
     """Yields the lines of a plain text file, or of a .gz, .bz2 or .xz file, without line ends.
 
-    Only a line feed ends a line. U+2028, NEL and form feeds are part of a line.
-
-    Args:
-        may_be_pipe: whether to read a device or a pipe too, which may never end.
+    Only a line feed ends a line, not U+2028, NEL or a form feed. `may_be_pipe` also reads a device
+    or a pipe, which may never end.
     """
     if not may_be_pipe:
         storage.refuse_device(path)

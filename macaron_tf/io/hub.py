@@ -55,12 +55,9 @@ def check_login(location: str) -> str:
 def push(folder: pathlib.Path, location: str, private: bool | None = None) -> str:
     """Uploads a folder's files in one commit, and returns the URL of the repository.
 
-    The commit also deletes model files of an earlier push that `folder` does not contain, such as
-    weights in another format.
-
-    Args:
-        location: repository, `[hub:]OWNER/NAME`, which is created if it is missing.
-        private: whether a new repository is private. `None` means the default of its owner.
+    The commit also deletes model files of an earlier push that `folder` does not contain.
+    `location` is `[hub:]OWNER/NAME`, which is created if needed, private by `private` or its
+    owner's default.
     """
     name, hub = check_login(location), _client(location)
     api, files = hub.HfApi(), [path for path in sorted(folder.rglob("*")) if path.is_file()]

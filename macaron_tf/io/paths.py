@@ -41,10 +41,7 @@ def clear_errors(
 ) -> Iterator[None]:
     """Turns a file error in the `with` block into a UserError of one sentence.
 
-    Args:
-        failure: beginning of the message, such as "cannot read FILE".
-        mend: correction to suggest for a local file. For buckets, `store_problem` suggests the
-            correction.
+    `failure` begins the message, such as "cannot read FILE", and `mend` ends it for a local file.
     """
     try:
         yield
@@ -71,12 +68,7 @@ def read_json(
     mend: str = "restore it from a copy",
     **fields: type,
 ) -> Any:
-    """Reads a JSON file, and checks the value with `parse_json`.
-
-    Args:
-        mend: correction to suggest for a damaged file.
-        fields: expected types of required fields.
-    """
+    """Reads a JSON file, and checks its value by `parse_json`; `mend` is for damaged files."""
     with refuse_damage(path, mend):
         return parse_json(read_bytes(path), value_type, **fields)
 
@@ -149,16 +141,12 @@ def atomic_output_path(
     mend: str = "choose another path",
     errors: tuple[type[Exception], ...] = FILE_ERRORS,
 ) -> Iterator[str]:
-    """Yields a temporary path for writing a file atomically.
+    """Yields a temporary path, whose file replaces the file at `path` after the `with` block.
 
-    After the `with` block, the temporary file replaces the file at `path`. If the block raises an
-    exception, the file at `path` stays unchanged. Both files are in the same folder, which is
-    created if it is missing. If `path` is a link, the target of the link is replaced. If `path` is
-    a device or a pipe, which cannot be replaced, `path` itself is yielded.
-
-    Args:
-        mend: correction to suggest, see `clear_errors`.
-        errors: errors of the `with` block that become a UserError.
+    If the block raises an exception, the file at `path` stays unchanged. The folder is created if
+    needed. If `path` is a link, its target is replaced. If `path` is a device or a pipe, which
+    cannot be replaced, `path` itself is yielded. `errors` of the block become a UserError with
+    `mend`.
     """
     clear = functools.partial(clear_errors, f"cannot write {path}", mend)
     remote, target = is_remote(path), os.fspath(path)
@@ -190,10 +178,9 @@ def atomic_output_path(
 
 @contextlib.contextmanager
 def open_atomic(path: str | os.PathLike) -> Iterator[BinaryIO]:
-    """Opens a temporary file, which replaces `path` after the `with` block.
+    """Opens a temporary file, which replaces `path` after the block; see `atomic_output_path`.
 
-    See `atomic_output_path`. Errors of TensorFlow in the `with` block, such as running out of
-    memory, stay unchanged.
+    Errors of TensorFlow in the block, such as running out of memory, stay unchanged.
     """
     with (
         atomic_output_path(path, errors=(OSError,)) as temporary_path,
@@ -235,21 +222,14 @@ def file_digest(path: str | os.PathLike) -> str:
 
 
 def require_disk_space(folder: str | os.PathLike, size: int) -> None:
-    """Raises an OSError if a local disk has less than `size` bytes of free space.
-
-    Call this function before a library writes `size` bytes, if the library would crash on a full
-    disk.
-    """
+    """Raises an OSError if a local disk lacks `size` bytes, at which a library may crash."""
     with tempfile.TemporaryFile(dir=folder) as file:
         os.posix_fallocate(file.fileno(), 0, size)
 
 
 @contextlib.contextmanager
 def local_copy(path: str | os.PathLike) -> Iterator[pathlib.Path]:
-    """Yields a local path of a file, for libraries that cannot read from a bucket.
-
-    A file in a bucket is copied to a temporary folder, which is deleted after the `with` block.
-    """
+    """Yields a local path of a file in a bucket, copied for the block, or of a local file."""
     if not is_remote(path):
         refuse_device(path)
         yield pathlib.Path(path)
@@ -272,9 +252,8 @@ def files_in(folder: str | os.PathLike) -> set[str]:
 def upload(folder: str | os.PathLike, destination: str | os.PathLike, last: str) -> None:
     """Copies a local folder's files, including subfolders, into a bucket.
 
-    Args:
-        folder: local folder, or another folder in the bucket, whose files are renamed instead.
-        last: name of the file to copy last. Its presence shows that the copy is complete.
+    The files of another folder in the bucket are renamed instead. The file `last`, copied last,
+    shows that the copy is complete.
     """
     transfer = tf.io.gfile.rename if is_remote(folder) else tf.io.gfile.copy
     for name in sorted(files_in(folder), key=lambda name: (name == last, name)):

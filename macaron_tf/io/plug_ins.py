@@ -56,14 +56,10 @@ def parse_call(text: str) -> tuple[str, dict[str, Any]]:
 def find(import_path: str, base: type | None = None, trust_code: bool = False) -> Any:
     """Finds the object that `package.module:Name` or `FILE.py:Name` names, or raises a UserError.
 
-    Args:
-        import_path: name of the object. `:Name` may be omitted if the module defines only one
-            suitable object.
-        base: class of which the object must be a subclass. `None` means that the object must be a
-            function.
-        trust_code: whether the module may be imported, which runs its code. `False` means that the
-            name was read from a file: then it must name a class of a module that is already
-            imported, or a function that was found with `trust_code=True` before.
+    `:Name` may be omitted if the module defines only one suitable object: a subclass of `base`, or
+    a function without `base`. `trust_code=False` means that the name was read from a file: then it
+    must name a class of a module that is already imported, or a function that was found before with
+    True.
     """
     name, _, attribute = import_path.partition(":")
     if not (trust_code or is_imported(import_path, base)):
@@ -102,11 +98,7 @@ def is_imported(import_path: str, base: type | None = None) -> bool:
 
 
 def imported_names(values: Any) -> list[str]:
-    """Returns the names of imported classes in nested dicts, lists and tuples.
-
-    Each name has the form `package.module:Name` or `FILE.py:Name`, without arguments. Names of
-    classes that are not imported are left out.
-    """
+    """Returns the names of imported classes in nested dicts, lists and tuples."""
     names = {text.partition("(")[0] for text in _texts(values)}
     return sorted(name for name in names if is_import_path(name) and is_imported(name, object))
 
@@ -132,11 +124,7 @@ def _texts(values: Any) -> Iterator[str]:
 
 
 def origin_of(import_path: str) -> str | None:
-    """Returns the path of the source file that `import_module` would run.
-
-    `None` means that the module does not exist or has no source file. This function imports
-    nothing, not even the packages that contain the module.
-    """
+    """Returns the path of the source file that `import_module` would run, without any import."""
     name = import_path.partition(":")[0]
     # `python -m` searches the working directory for modules, but an installed script does not.
     if (here := str(pathlib.Path.cwd())) not in sys.path:
@@ -161,11 +149,7 @@ def _path_of(name: str) -> pathlib.Path | None:
 
 
 def vars_of(module: types.ModuleType, base: type | None = None) -> dict[str, Any]:
-    """Returns a dict of the public functions that a module defines, not of imported functions.
-
-    If `base` is not `None`, the dict contains the public subclasses of `base` that the module
-    defines. The keys are the names in the module.
-    """
+    """Returns the public functions, or subclasses of `base`, that a module itself defines."""
     public = ((name, value) for name, value in sorted(vars(module).items()) if name[:1] != "_")
     suitable = ((name, value) for name, value in public if _is_suitable(value, base))
     return {name: value for name, value in suitable if value.__module__ == module.__name__}
@@ -180,8 +164,7 @@ def _is_suitable(value: Any, base: type | None) -> bool:
 def import_module(name: str) -> types.ModuleType:
     """Imports a module by its name or from a file `FOLDER/NAME.py`, or raises a UserError.
 
-    The search path includes the working directory. On the first import of a module, this function
-    prints the module's name and file to stderr. Later imports do not execute the module again.
+    The search path includes the working directory. The first import prints name and file to stderr.
     """
     file = _path_of(name) if name.endswith(".py") else None
     if file is None and name.endswith(".py"):

@@ -61,11 +61,7 @@ def as_json(name: str, array: np.ndarray) -> Any:
 
 
 def as_rows(outputs: Mapping[str, np.ndarray]) -> list[Any]:
-    """Converts outputs of shape `(B, ...)` to a list with one prediction for each of the B inputs.
-
-    If there are several outputs, a prediction is a dict mapping output name to JSON value. If there
-    is only one output, a prediction is the JSON value itself.
-    """
+    """Converts outputs `(B, ...)` to B JSON values, or dicts of several outputs."""
     columns = {name: as_json(name, array) for name, array in outputs.items()}
     if len(columns) == 1:
         [rows] = columns.values()
@@ -85,9 +81,8 @@ def failed_check(message: str) -> str | None:
 def cause_of(error: BaseException) -> str:
     """Extracts the cause from the message of an error that TensorFlow may have raised.
 
-    The cause is the message of a failed assertion. Without one, the cause is the message of the
-    first error, without stack traces. If the message is empty, the cause is the name of the
-    error's class.
+    It is the message of a failed assertion, or of the first error, without stack traces, or the
+    name of the error's class.
     """
     message = str(getattr(error, "message", error))
     if assertion := _ASSERTION.search(message):
@@ -99,10 +94,9 @@ def cause_of(error: BaseException) -> str:
 
 
 def failed_rows(message: str) -> set[int]:
-    """Returns the row indices in TensorFlow's error message for a failed check.
+    """Returns the indices of rows in TensorFlow's error message for a failed check.
 
-    The indices are the rows of the batch that did not pass the check (see `failed_check`). The
-    indices are not reliable, because a text in the message may look like a list of indices.
+    They are not reliable, because a text in the message may look like a list of indices.
     """
     match = _CHECK.search(message)
     return set(map(int, re.findall(r"\b\d{1,9}\b", match[2]))) if match else set()

@@ -37,15 +37,10 @@ def implementation_scope(name: str) -> contextlib.AbstractContextManager:
 def select_implementation(implementation: str, dtype: str) -> str:
     """Returns the name of the implementation in `NAMES` for the caller's device and graph.
 
-    A name in `NAMES` is returned unchanged. An enclosing `implementation_scope` overrides `"auto"`
-    and `"stock"`. Without a scope, `"auto"` selects on TensorFlow:
-
-    - `"xla"` in a graph that XLA compiles,
-    - `"native"` for float32 and bfloat16 on a CPU with a C++ compiler,
-    - `"loop"` in all other cases.
-
-    `"stock"` selects in the same way, but never `"native"`: a process without this library cannot
-    load a graph with native ops. On other backends, `"auto"` and `"stock"` select `"loop"`.
+    An enclosing `implementation_scope` overrides `"auto"` and `"stock"`. On TensorFlow, `"auto"`
+    selects `"xla"` in a graph that XLA compiles, `"native"` for float32 and bfloat16 on a CPU with
+    a C++ compiler, and otherwise `"loop"`. `"stock"` never selects `"native"`: a process without
+    this library cannot load a graph with native ops. On other backends, both select `"loop"`.
     """
     check_choice("implementation", implementation, ("auto", "stock", *NAMES))
     name = implementation
@@ -81,11 +76,7 @@ def runs_native(x) -> bool:
 
 
 def compiled_by_xla() -> bool:
-    """Returns whether XLA compiles the current graph.
-
-    On JAX, XLA compiles all graphs. On TensorFlow, XLA compiles graphs for a TPU, and graphs under
-    `jit_compile=True`.
-    """
+    """Returns whether XLA compiles the graph: any on JAX, for a TPU or with `jit_compile=True`."""
     if keras.backend.backend() == "jax":
         return True
     import tensorflow as tf
@@ -99,8 +90,8 @@ def compiled_by_xla() -> bool:
 def runs_fused(dtype: str, head_dim: int) -> bool:
     """Returns whether attention runs in one fused kernel.
 
-    The kernel needs JAX, an NVIDIA GPU of the Ampere generation or newer, bfloat16 or float16, and
-    a head size of 16, 32, 64 or 128.
+    It needs JAX, an NVIDIA GPU from Ampere on, bfloat16 or float16, and a head size of 16, 32, 64
+    or 128.
     """
     if keras.backend.backend() != "jax" or dtype not in ("bfloat16", "float16"):
         return False

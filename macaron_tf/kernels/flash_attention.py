@@ -77,8 +77,8 @@ class Parameters:
         """Computes masked attention scores times log2(e), `(Q, K)`, of two blocks.
 
         The blocks are `query (Q, d)` and `key (K, d)`, at positions `queries (Q,)` and `keys (K,)`.
-        Hidden keys (0 in the int32 `key_mask (K,)`) and keys outside `reach` have the score
-        MASKED_SCORE, and keys after the end of the sequence PADDING_SCORE.
+        Keys hidden by the int32 `key_mask (K,)` or outside `reach` have MASKED_SCORE, those after
+        the end PADDING_SCORE.
         """
         scores = _dot(query, key.T)
         scores *= self.scale * math.log2(math.e)
@@ -100,10 +100,7 @@ class Parameters:
         return half, half
 
     def apply_dropout(self, weights, key, queries, keys):
-        """Applies dropout to attention weights `(Q, K)` with a PRNG key of two uint32.
-
-        `queries (Q,)` and `keys (K,)` are positions.
-        """
+        """Applies dropout to attention weights `(Q, K)` with a PRNG key of two uint32."""
         row_starts = queries.astype(jnp.uint32)[:, None] * jnp.uint32(self.length)
         bits = random_bits(row_starts + keys.astype(jnp.uint32)[None], key)
         return jnp.where(keep_mask(bits, self.rate), weights * (1.0 / (1.0 - self.rate)), 0.0)
@@ -251,8 +248,7 @@ def _call_kernel(
 
     Arrays for queries have shapes `(B, T, H, d)` and `(B, H, T)`: batch size B, T queries, H query
     heads, and head size d. Arrays for keys have shapes `(B, S, K, d)` and `(B, S)`: S keys and K
-    key heads. `arrays` has the inputs by name, and `results` the shapes and dtypes of the outputs.
-    The result is a list of the outputs, in the order of `results`.
+    key heads.
     """
     rows, length, heads, _ = arrays["query"].shape
     sizes = {"queries": length, "keys": arrays["key"].shape[1]}
@@ -343,18 +339,13 @@ def flash_attention(
 ):
     """Computes attention with dropout of the weights, `dropout(softmax(scale Q K^T)) V`.
 
-    The result has shape `(B, T, H, d)`.
-
     Args:
-        query: queries `(B, T, H, d)` with batch size B, T queries, H query heads, and head size d.
-        key: keys `(B, S, K, d)` with S keys and K key heads. Each key head is shared by H / K query
-            heads.
-        value: values `(B, S, K, d)`.
-        key_mask: booleans `(B, S)`, False at hidden keys; `None` means that all keys are visible. A
-            query without any visible key gives a mean of values instead of NaN.
-        seed: seed of dropout, `(2,)` integers. The seed is required unless `rate` is 0.
-        scale: factor for the scores.
-        causal: whether a query sees only keys at its own or an earlier position.
+        query: queries `(B, T, H, d)`, as the result: batch size B, T queries, H query heads, head
+            size d.
+        key, value: `(B, S, K, d)` with S keys and K key heads, each shared by H / K query heads.
+        key_mask: booleans `(B, S)`, False at hidden keys. A query without any visible key gives a
+            mean of values instead of NaN.
+        seed: seed of dropout, `(2,)` integers, which a `rate` above 0 requires.
         window: size of the attention window, as in `Parameters`; 0 means no window.
     """
     (rows, length, heads, _), num_keys = query.shape, key.shape[1]

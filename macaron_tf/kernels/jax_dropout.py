@@ -45,20 +45,16 @@ def random_bits(indices: jax.Array, key: Key) -> jax.Array:
 
 
 def keep_mask(bits: jax.Array, rate: float) -> jax.Array:
-    """Returns a mask, True at the elements that dropout keeps, with probability 1 - `rate` each.
-
-    `bits` is a random uint32 for each element.
-    """
+    """Returns a mask that is True with probability 1 - `rate`, of random uint32 `bits`."""
     return bits >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
 
 
 def dropout(x: jax.Array, rate: float, seed: jax.Array) -> jax.Array:
     """Applies dropout: zeroes elements with probability `rate`, and divides the rest by 1 - `rate`.
 
-    The random bits depend on `seed`, `(2,)` uint32, and on the element's row-major index, so that
-    the result does not depend on the device mesh. An array with four axes is treated as attention
-    weights `(B, H, T, S)` with target length T and source length S. Each head has a separate key,
-    and element indices start at 0 in each head, so that `flash_attention` drops the same elements.
+    The random bits depend on `seed`, `(2,)` uint32, and on the element's row-major index, but not
+    on the device mesh. Of attention weights `(B, H, T, S)`, each head has its own key and indices
+    from 0, so that `flash_attention` drops the same elements.
     """
     if x.ndim != 4:
         bits = random_bits(_element_indices(x.shape), derive_key(seed))

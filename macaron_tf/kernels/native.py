@@ -51,12 +51,10 @@ _log = logging.getLogger(__name__)
 def library_path() -> pathlib.Path | None:
     """Returns the path of the compiled library, and builds the library if it is not cached.
 
-    The library is in the subfolder `native` of the cache folder. The file name of the library
-    depends on the sources, the flags, TensorFlow, the compiler and the processor. A lock prevents
-    several processes from building the library at the same time. A failed build leaves a file with
-    the compiler's output beside it, and is not tried again while that file exists. `None` means
-    that there is no C++ compiler, that the cache folder cannot be written, or that the build
-    failed. The log names the cause.
+    Its name in the cache folder depends on the sources, the flags, TensorFlow, the compiler and the
+    processor. A lock lets one process build. A failed build leaves the compiler's output beside it,
+    and is not tried again while that file exists. `None` means that there is no library, and the
+    log names the cause.
     """
     try:
         compiler = find_compiler()
@@ -86,11 +84,7 @@ def library_path() -> pathlib.Path | None:
 
 
 def find_compiler() -> list[str]:
-    """Returns the C++ compiler's command as a list of strings, or raises a UserError without one.
-
-    If the environment variable CXX is set, its command is used. Otherwise, the command is the first
-    of g++, clang++ and c++ on the search path.
-    """
+    """Returns the command of the C++ compiler: CXX, or the first of g++, clang++ and c++."""
     try:
         cxx = shlex.split(os.environ.get("CXX", ""))
     except ValueError as error:
@@ -136,10 +130,7 @@ def _compile(compiler: list[str], library: pathlib.Path) -> None:
 
 @functools.cache
 def operations():
-    """Returns the module with the native ops, or `None` if they do not work on this machine.
-
-    The first call builds and loads the library.
-    """
+    """Returns the module with the native ops, or `None` if they do not work on this machine."""
     path = library_path()
     if path is None:
         return None
@@ -190,10 +181,9 @@ def cross_entropy(logits: tf.Tensor, labels, smoothing: float = 0.0) -> tuple[tf
     """Computes softmax cross-entropy with label smoothing (see `label_smoothed_cross_entropy`).
 
     For logits `(N, V)`, float32 or bfloat16, and labels `(N,)`, the result is the loss and the
-    negative log-likelihood, both `(N,)` float32. The negative log-likelihood has no gradient. A
-    label outside 0 to V - 1 raises tf.errors.InvalidArgumentError. To save memory, the gradient
-    overwrites the logits if no other op reads them. `smoothing` is the weight of the uniform
-    distribution in the target.
+    negative log-likelihood, which has no gradient, both `(N,)` float32. A label outside 0 to V - 1
+    raises tf.errors.InvalidArgumentError. The gradient overwrites the logits if no other op reads
+    them.
     """
     loss, nll, _ = operations().macaron_tf_cross_entropy(
         logits=logits, labels=tf.cast(labels, tf.int32), smoothing=smoothing
@@ -245,10 +235,9 @@ def recurrence(x, alpha, beta, step_size: int, mask=None, start=None) -> tf.Tens
 def gated(x, alpha, beta, state_bias, gate_bias, step_size: int, gate: str, mask=None) -> tf.Tensor:
     """Computes SwishRNN's recurrence C and its gate, `(C + state_bias) * gate(X2 + gate_bias)`.
 
-    See `swish_gate` for the arguments. One pass over memory computes the recurrence and the gate.
-    The forward pass computes the gate from C in float32, but stores C for the gradient in x's
-    dtype. With bfloat16, the gradient therefore uses a rounded C. The gate also applies at padded
-    positions.
+    See `swish_gate` for the arguments. One pass over memory computes the gate from C in float32,
+    but stores C in x's dtype: with bfloat16, the gradient uses a rounded C. The gate also applies
+    at padded positions.
 
     References: Lei et al. 2022, eq. 2-4.
     """

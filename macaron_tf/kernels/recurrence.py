@@ -63,12 +63,9 @@ def one_step(c, alpha, beta, x, keep=None, follows=None):
     """Computes the next state of the recurrence, `Swish(c - x) + x`, for `c` and `x (k, B, R)`.
 
     Args:
-        alpha: parameter of Swish, `(R,)`.
-        beta: parameter of Swish, `(R,)`.
-        keep: `(k, B, 1)`, 0 at padded positions, which keep the previous state. `None` means no
-            padding.
-        follows: `(k, B, 1)`, 0 where a text begins and zeros replace the previous state. `None`
-            means that no text begins.
+        alpha, beta: parameters of Swish, `(R,)`.
+        keep: `(k, B, 1)`, 0 at padded positions, which keep the previous state.
+        follows: `(k, B, 1)`, 0 where a text begins and zeros replace the previous state.
     """
     c = reset_at_starts(c, follows)
     u = c - x
@@ -77,10 +74,7 @@ def one_step(c, alpha, beta, x, keep=None, follows=None):
 
 
 def reset_at_starts(c, follows):
-    """Sets states `(..., R)` to zero where `follows`, `(..., 1)`, is 0 because a text begins.
-
-    `None` for `follows` means that no text begins.
-    """
+    """Sets states `(..., R)` to zero where a text begins: `follows (..., 1)` is 0 there."""
     return c if follows is None else ops.where(follows > 0, c, 0.0)
 
 
@@ -101,9 +95,8 @@ def derivatives(u, keep, alpha, beta):
 def states_by_scan(x, alpha, beta, start, *marks):
     """Computes all states `(n, k, B, R)` by a scan, which the backend differentiates.
 
-    `x (n, k, B, R)` is time-major, `start (k, B, R)` is the initial state, and `marks` are `keep`
-    and `follows` of `one_step` for all steps. Both are optional. On TensorFlow, this function calls
-    `tf.scan`, because `keras.ops.scan` does not compile under XLA with TensorFlow.
+    `x (n, k, B, R)` is time-major, `start (k, B, R)`, and `marks` are `keep` and `follows` of
+    `one_step`. On TensorFlow by `tf.scan`, because `keras.ops.scan` does not compile under XLA.
     """
     inputs = [x, *marks]
 
@@ -153,12 +146,9 @@ def states_by_loop(x, alpha, beta, start, *marks):
 
 
 def apply_time_major(compute_states, x, alpha, beta, step_size: int, mask, start):
-    """Computes the states `(B, L, R)` of batch-major x by a time-major implementation.
+    """Computes states `(B, L, R)` of batch-major x by `states_by_scan` or `states_by_loop`.
 
-    Args:
-        compute_states: `states_by_scan` or `states_by_loop`.
-        mask: `(B, L)` or `None`, as in `swish_recurrence`.
-        start: initial state, `(B, k, R)`.
+    `mask` is that of `swish_recurrence`, and `start` the initial state, `(B, k, R)`.
     """
     # (B, L) -> (n, k, B, 1)
     marks = [to_steps(mark, step_size) for mark in marks_of(mask)]
@@ -169,11 +159,7 @@ def apply_time_major(compute_states, x, alpha, beta, step_size: int, mask, start
 
 
 def marks_of(mask) -> list:
-    """Converts a mask `(B, L)` to float32 arrays `(B, L, 1)`: `keep` and `follows` of `one_step`.
-
-    A boolean mask gives `keep` only, an integer mask gives `keep` and `follows`, and `None` gives
-    an empty list.
-    """
+    """Converts a mask `(B, L)` to float32 `(B, L, 1)`: `keep` and, of integers, `follows`."""
     if mask is None:
         return []
     keep = ops.expand_dims(ops.cast(mask, "float32"), -1)
@@ -184,10 +170,8 @@ def marks_of(mask) -> list:
 def _loop(step, start, inputs: list, reverse: bool = False):
     """Computes all states of a recurrence, stacked along a new first axis, without a gradient.
 
-    `step` maps the state and one step's arrays to the next state. On TensorFlow, this function does
-    not call `tf.scan`, because LiteRT cannot convert `tf.scan` for an unknown batch size. The loop
-    passes the shape of the states as a tensor instead. With `reverse`, it runs from the last step
-    to the first, but the output keeps the order of `inputs`.
+    Not `tf.scan`, which LiteRT cannot convert for an unknown batch size: the loop passes the shape
+    of the states as a tensor. With `reverse`, the output keeps the order of `inputs`.
     """
     if keras.backend.backend() != "tensorflow":
         return _scan_on_jax(step, start, inputs, reverse, _unroll())

@@ -21,10 +21,9 @@ def swish_recurrence(
     """Computes SwishRNN's recurrence, `c[i] = Swish(c[i-k] - x[i]) + x[i]`.
 
     `Swish(u) = sigmoid(alpha u + beta) u` with the learned vectors `alpha` and `beta`, `(R,)`. If
-    x[i] is far above c[i-k], the result is close to x[i]. If x[i] is far below c[i-k], the result
-    is close to c[i-k]. Every k-th position belongs to the same chain, and the k chains are
-    independent. The loop therefore computes k positions per step and takes ceil(L / k) steps. The
-    states c are `(B, L, R)` in x's dtype.
+    x[i] is far above c[i-k], the result is close to x[i], and if far below, to c[i-k]. The k chains
+    of every k-th position are independent, so the loop computes k positions per step in ceil(L / k)
+    steps. The states c are `(B, L, R)` in x's dtype.
 
     Padded positions leave the state unchanged, so padding before and after a text does not affect
     the text. Padding between real positions has no effect if its length is a multiple of k.
@@ -33,15 +32,13 @@ def swish_recurrence(
         x: `(B, L, R)` with batch size B, length L and width R, in any float dtype. The state is
             float32.
         step_size: k, at least 1. L need not be a multiple of k.
-        mask: `(B, L)`, booleans with False at padding; `None` means no padding. Alternatively,
-            integers with 0 at padding, 2 where a text begins and zeros replace the previous state,
-            and 1 at all other positions.
+        mask: `(B, L)`, booleans with False at padding. Alternatively, integers with 0 at padding, 2
+            where a text begins and zeros replace the previous state, and 1 at all other positions.
         initial_state: the k states before the first position, `(B, k, R)`; `None` means zeros.
-        implementation: `"scan"` is the reference. `"loop"` has a hand-derived gradient. `"xla"` is
-            for graphs that XLA compiles. `"native"` is a CPU op that is compiled on first use.
-            `"auto"` selects the fastest implementation. `"stock"` selects the fastest
-            implementation that uses only TensorFlow's own ops (see `select_implementation`).
-            Results differ by rounding errors.
+        implementation: `"scan"` is the reference, `"loop"` has a hand-derived gradient, `"xla"` is
+            for graphs that XLA compiles, and `"native"` is a CPU op. `"auto"` selects the fastest,
+            and `"stock"` the fastest of TensorFlow's own ops (see `select_implementation`). Results
+            differ by rounding errors.
 
     References: Lei et al. 2022, "Simple Recurrence Improves Masked Language Models", eq. 3.
     """
@@ -78,14 +75,12 @@ def swish_gate(
 ):
     """Computes SwishRNN's recurrence and gate, `(C + state_bias) * gate(X2 + gate_bias)`.
 
-    C is the output of the recurrence for the input X1, as in `swish_recurrence`. The result is
-    `(B, L, R)` in x's dtype.
+    C is the output of `swish_recurrence` for X1. The result is `(B, L, R)` in x's dtype.
 
     Args:
         x: X1 and X2, concatenated along the last axis, `(B, L, 2 R)`.
         gate: `"gelu"` for the exact GELU, `"gelu_tanh"` for its tanh approximation, or `"sigmoid"`.
-        implementation: see `swish_recurrence`. `"native"` computes the recurrence and the gate in
-            one pass over x, and keeps only x and C for the gradient.
+        implementation: see `swish_recurrence`. `"native"` keeps only x and C for the gradient.
 
     References: Lei et al. 2022, "Simple Recurrence Improves Masked Language Models", eq. 3-4.
     """

@@ -51,8 +51,8 @@ def recurrence(x, alpha, beta, step_size, mask, start):
 def to_chunks(x, step_size):
     """Divides a batch-major array `(B, L, W)` into n time-major chunks `(n, S, W)`.
 
-    Each loop iteration reads one chunk. A chunk contains UNROLL k consecutive positions of all B
-    sequences, where k is `step_size`, so S = UNROLL k B. The last chunk is padded with zeros.
+    A chunk has UNROLL k consecutive positions of all B sequences, so S = UNROLL k B, with k =
+    `step_size`. The last chunk is padded with zeros.
     """
     x = to_steps(x, UNROLL * step_size)
     iterations, positions, batch, width = ops.shape(x)  # integers if static, otherwise tensors
@@ -86,12 +86,8 @@ def recurrence_over_chunks(x, length, alpha, beta, step_size, mask=None, start=N
 def _with_gradient(iterations, steps, size, keep=None, follows=None):
     """Returns a function that computes the recurrence, with a hand-derived gradient.
 
-    Args:
-        iterations: number n of loop iterations.
-        size: number of rows per step, k B.
-        keep: 0 at padding, in the layout of `to_chunks`; `None` means no padding.
-        follows: 0 where a text begins, in the layout of `to_chunks`; `None` means that no text
-            begins.
+    It has `iterations` steps of `size` = k B rows. `keep` is 0 at padding, `follows` where a text
+    begins, both in the layout of `to_chunks`.
     """
     static_size = size if isinstance(size, int) else None
 
@@ -124,9 +120,8 @@ def _with_gradient(iterations, steps, size, keep=None, follows=None):
         """Calls `compute_iteration(i, state) -> (state, rows)` in a loop, and returns all rows.
 
         The rows are `num_arrays` arrays `(iterations, size, R)`, initialized with an element of
-        `like`. XLA then detects that the initial values are never read. If the initial value were a
-        constant, XLA would fill one array for all loops of a model, and copy this array for each
-        loop.
+        `like`: with a constant, XLA would fill one array for all loops of a model, and copy it for
+        each loop.
         """
         empty = tf.broadcast_to(like[0, 0, 0], (iterations, size, like.shape[-1]))
 
@@ -219,9 +214,9 @@ def _with_gradient(iterations, steps, size, keep=None, follows=None):
 def dropout(x, rate: float, seed):
     """Applies dropout: zeroes elements with probability `rate`, and divides the rest by 1 - `rate`.
 
-    For each dropout, TensorFlow's own op derives a key by 10 rounds of Philox in 344 operations. In
-    a training step with T5, 40% of all operations serve this purpose. This function derives the key
-    from `seed`, `(2,)` integers, by `fmix32` of MurmurHash3 (Appleby 2011) instead.
+    For each dropout, TensorFlow's own op derives a key by 10 rounds of Philox in 344 operations,
+    40% of all operations of T5's training step. This function derives the key from `seed`, `(2,)`
+    integers, by `fmix32` of MurmurHash3 (Appleby 2011).
     """
     key = tf.cast(seed, tf.uint32)
     key = _xor_shift(key, 16) * tf.constant(0x85EBCA6B, tf.uint32)

@@ -16,10 +16,9 @@ from macaron_tf.layers.watching import is_watching, note
 
 
 def broadcast_mask(mask):
-    """Expands a boolean attention mask to rank 4, so that the mask broadcasts to `(B, H, T, S)`.
+    """Expands a boolean mask (True = attend) to rank 4, to broadcast to `(B, H, T, S)`.
 
-    `mask` is a key mask `(B, S)`, a query-key mask `(B, T, S)`, a mask per head `(B, H, T, S)`, or
-    `None`, which stays `None`. True = attend.
+    `mask` is a key mask `(B, S)`, a query-key mask `(B, T, S)`, a mask per head, or `None`.
     """
     if mask is None:
         return None
@@ -49,8 +48,7 @@ def self_attention_mask(length, causal: bool, window: int = 0):
 def causal_mask(query_positions, key_positions, window: int = 0):
     """Returns a causal mask `(T, S)`, True where the query may attend to the key.
 
-    `window` is the maximum number of positions that a query attends to, including its own
-    position. 0 means no limit.
+    `window` is the number of positions, with its own, to which a query attends; 0 means all.
     """
     query_positions = query_positions[:, None]
     mask = key_positions <= query_positions
@@ -89,10 +87,7 @@ def _product_without_copy(query, key):
 
 
 def _weighted_sum_without_copy(weights, value):
-    """Multiplies `weights (..., L, T)` by `value (..., T, d)`, to `(..., L, d)`.
-
-    Treats a single query (L = 1) as `_product_without_copy` does.
-    """
+    """Multiplies `weights (..., L, T)` by `value (..., T, d)`, to `(..., L, d)`, likewise."""
     if weights.shape[-2] == 1:
         return ops.sum(ops.swapaxes(weights, -1, -2) * value, axis=-2, keepdims=True)
     return ops.matmul(weights, value)
@@ -207,29 +202,22 @@ class MultiHeadAttention(Mixer):
         self._needs_positions = (own.rotate, own.scores) != methods
 
     def rotate(self, query, key, positions):
-        """Rotates queries and keys by their positions before the keys are cached.
+        """Rotates queries and keys by their positions before the keys are cached, by default not.
 
-        The default implementation returns `query` and `key` unchanged.
-
-        Args:
-            query: `(B, H, T, d)`, or `(B, beams, H, T, d)` with a cache.
-            key: keys in the shape of `query`, with K heads instead of H.
-            positions: int32 positions of the T tokens within the text, which broadcast to
-                `query[..., 0]`.
+        `query` is `(B, H, T, d)`, or `(B, beams, H, T, d)` with a cache, and `key` has K heads
+        instead of H. The int32 `positions` of the T tokens within the text broadcast to `query[...,
+        0]`.
         """
         return query, key
 
     def scores(self, query, key, context: Context, key_positions):
-        """Computes attention scores `(..., H, T, S)`, before masks and biases.
-
-        The default implementation is `query key^T`.
+        """Computes attention scores `(..., H, T, S)`, before masks and biases: `query key^T`.
 
         Args:
             query: `(..., H, T, d)`, already divided by sqrt(d) if `scaled`.
             key: `(..., K, S, d)`, including cached keys.
-            context: context of the call. `context.positions` contains the positions of the queries,
-                which broadcast to `query[..., 0]`.
-            key_positions: int32 positions of the keys. The shape broadcasts to `key[..., 0]`.
+            context: its `positions` are those of the queries, which broadcast to `query[..., 0]`.
+            key_positions: int32 positions of the keys, which broadcast to `key[..., 0]`.
         """
         if context.cache_mask is None:
             return _by_head_groups(ops.matmul, query, ops.swapaxes(key, -1, -2))
@@ -377,8 +365,8 @@ class MultiHeadAttention(Mixer):
     def init_cache(self, batch_size, beams: int, capacity: int | None):
         """Returns an empty cache: a pair of keys and values, each `(B, beams, K, T, d)`.
 
-        T is 0 if `capacity` is `None`. Otherwise, T is `capacity` or, with a window, the smaller of
-        `capacity` and `window`.
+        T is `capacity` (0 if it is `None`) or, with a window, the smaller of `capacity` and
+        `window`.
         """
         capacity = min(capacity, self.window or capacity) if capacity else 0
         shape = (batch_size, beams, self.num_kv_heads, capacity, self._head_dim)
@@ -462,9 +450,8 @@ class MultiHeadAttention(Mixer):
     ):
         """Computes the attention of queries `(..., H, T, d)` to keys and values `(..., K, S, d)`.
 
-        Queries and keys are rotated. Mask (True = attend) and bias broadcast to `(..., H, T, S)`.
-        `self_length` is the sequence length T in self-attention if `mask` does not yet contain the
-        causal mask or the window, and otherwise `None`.
+        Mask (True = attend) and bias broadcast to `(..., H, T, S)`. `self_length` is T in
+        self-attention if `mask` does not yet contain the causal mask or the window.
         """
         is_stock = type(self).scores is MultiHeadAttention.scores and bias is None
         if is_stock and len(query.shape) == 4 and runs_fused(query.dtype, self._head_dim):

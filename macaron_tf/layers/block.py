@@ -138,8 +138,8 @@ class Block(Mixer):
     def channel_mixer(self, feed_forward_dim: int, **changes) -> Mixer:
         """Creates a channel mixer, by default a feed-forward layer. Subclasses can override this.
 
-        A block that overrides this method rejects schemes with `changes` (feed-forward options such
-        as the activation), so an override may omit this argument.
+        An override may omit `changes` (options such as the activation), which the block then
+        rejects.
         """
         options = self.config.options(*hints_of(FeedForwardConfig)) | changes
         options |= {"feed_forward_dim": feed_forward_dim, "name": "feed_forward"}
@@ -270,10 +270,10 @@ class Block(Mixer):
         return [mixer.project_memory(memory) for mixer in self.mixers("memory")]
 
     def share(self, other: "Block", operators: Sequence[str] = OPERATORS) -> None:
-        """Replaces sub-layers and their norms by those of another block with equal settings.
+        """Replaces sub-layers and norms by those of another block, before this block's `build`.
 
-        Call this method before this block's `build`. Keras then tracks, counts and saves the shared
-        weights once. The config does not record the sharing.
+        Keras then tracks, counts and saves the shared weights once. The config does not record the
+        sharing.
 
         References: Lan et al. 2020 (ALBERT), section 3.1.
         """
@@ -289,11 +289,10 @@ class Block(Mixer):
                 setattr(self, name, shared)
 
     def copy_from(self, other: "Block") -> None:
-        """Copies the weights of another block into this block.
+        """Copies the weights of a built block, whose `causal` and `cross_attention` may differ.
 
-        Both blocks must be built, with equal settings except `causal` and `cross_attention`. If the
-        other block has no cross-attention, the cross-attention weights of this block stay
-        unchanged, so that an encoder block can initialize a decoder block.
+        Without cross-attention there, the cross-attention here keeps its weights: an encoder block
+        can initialize a decoder block.
         """
         for operator, name in itertools.chain(*self._steps):
             if operator != "memory" or other.cross_attention:

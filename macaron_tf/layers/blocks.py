@@ -105,10 +105,7 @@ BLOCKS: dict[str, type[Block]] = {
 
 
 def block_class(name: str) -> type[Block]:
-    """Returns a block class by its key in `BLOCKS`, or by `package.module:Name` or `FILE.py:Name`.
-
-    A configuration that names a user's class imports the class. This function only finds it.
-    """
+    """Returns a block class by its key in `BLOCKS`, `package.module:Name` or `FILE.py:Name`."""
     if is_import_path(name):
         return find(name, Block)
     return BLOCKS[check_choice("block", name, tuple(BLOCKS))]

@@ -61,11 +61,7 @@ class NarrowColumns(keras.initializers.Initializer):
 
 
 def policy_of(layer: keras.layers.Layer) -> keras.dtype_policies.DTypePolicy:
-    """Returns the dtype policy of a single layer.
-
-    In a loaded model whose layers have different policies, such as a quantized model,
-    `layer.dtype_policy` may be a map from layer paths to policies.
-    """
+    """Returns the dtype policy of one layer, which in a loaded quantized model may hold a map."""
     policy = layer.dtype_policy
     return policy[layer.path] if isinstance(policy, DTypePolicyMap) else policy
 

@@ -114,8 +114,8 @@ class Mixer(Recording, keras.layers.Layer):
     def mix(self, x, context: Context, state=None) -> tuple[Any, Any]:
         """Applies the layer, and returns the output, with the shape of x, and the new state.
 
-        If `state` is `None`, the new state is `None`, or an empty list in a `Block`, or a list of
-        empty lists in a `Stack`. With `Context.two_streams`, the new state is a pair in any case.
+        Without a `state`, the new state is `None` or has empty lists. With `Context.two_streams`,
+        it is a pair in any case.
 
         Args:
             x: `(B, T, D)` for a whole text or a segment. In cached decoding, x is `(B K, D)` with
@@ -130,11 +130,8 @@ class Mixer(Recording, keras.layers.Layer):
     def init_cache(self, batch_size, beams: int, capacity: int | None) -> Any:
         """Returns the decoding state before the first token: tensors `(B, K, ...)`.
 
-        Args:
-            beams: number of hypotheses K per sequence.
-            capacity: capacity of the cache in tokens. XLA requires a fixed capacity. `None` means
-                that the cache grows with every token. A growing cache is faster without XLA,
-                because attention skips positions that are still empty.
+        `beams` is K. XLA requires a `capacity` in tokens. Without, the cache grows with every
+        token, which is faster without XLA, because attention skips positions that are still empty.
         """
         raise SettingError(f"{type(self).__name__} has no cached decoding: define init_cache")
 

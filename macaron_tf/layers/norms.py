@@ -17,8 +17,7 @@ def normalization(
         norm_type: `"layer"`, `"unbiased"` (LayerNorm without offset, as in ModernBERT) or `"rms"`
             (RMSNorm, as in T5).
         epsilon: number added to the variance, or to the mean square in RMSNorm.
-        affine: whether the norm has a trained scale. With `"layer"`, the norm then also has an
-            offset. The other norms always have a scale.
+        affine: whether a `"layer"` has a trained scale and offset. Other norms always have a scale.
 
     References: Ba et al. 2016; Zhang and Sennrich 2019 (RMSNorm).
     """

@@ -14,11 +14,10 @@ _packing: contextvars.ContextVar[bool] = contextvars.ContextVar("packing", defau
 def packing_scope() -> contextlib.AbstractContextManager:
     """Lets `Encoder` models skip padding within this context.
 
-    Embeddings, norms, feed-forward layers and attention projections then run on real tokens only.
-    Attention scores, relative attention, recurrences and gated MLPs still run on padded sequences.
-    If the average length is one third of the maximum length, the layers without padding need about
-    one third of their matrix products. Activations have rank 2, so that TensorFlow fuses matrix
-    products with bias and GELU. Hidden states at padding are zeros.
+    Embeddings, norms, feed-forward layers and attention projections then run on real tokens only, a
+    third of the matrix products if the average length is a third of the maximum. Other layers run
+    on padded sequences. Activations have rank 2, so that TensorFlow fuses matrix products with bias
+    and GELU. Hidden states at padding are zeros.
 
     Encoders keep the padding during training, in calls with an attention mask, document ids or a
     memory, and in graphs compiled by XLA (on JAX, always), because packed shapes depend on the

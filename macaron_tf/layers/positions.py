@@ -87,10 +87,9 @@ def relative_buckets(num_buckets: int, max_distance: int, bidirectional: bool) -
     """Computes T5's bucket index for each distance from -max_distance to max_distance.
 
     The result is int32 `(2 max_distance + 1,)`. A distance is the key position minus the query
-    position. Each small distance has a separate bucket. In causal attention, a distance is small if
-    its absolute value is below num_buckets / 2. If `bidirectional`, the limit is num_buckets / 4.
-    Larger distances share buckets of equal width on a logarithmic scale. All distances from
-    `max_distance` on share the last bucket. Unless `bidirectional`, the bucket of later keys is 0.
+    position. Distances below num_buckets / 4 in absolute value (causal: / 2) have separate buckets.
+    Larger distances share buckets of equal width on a logarithmic scale, and all from
+    `max_distance` on the last. Unless `bidirectional`, the bucket of later keys is 0.
 
     References: Raffel et al. 2020 (T5), section 2.1.
     """

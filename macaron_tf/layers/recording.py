@@ -83,12 +83,8 @@ class Recording:
     ) -> Dense:
         """Creates and builds a `Dense` sub-layer for inputs of shape `shape`.
 
-        Args:
-            initializer: initializer of the matrix. `None` means a clone of this layer's
-                `kernel_initializer`.
-            axes: names of the matrix dimensions (see `WeightSpec`). The bias has the name of the
-                last dimension.
-            parts: number of fused matrices (see `WeightSpec`).
+        The `initializer` is by default a clone of `kernel_initializer`. See `WeightSpec` for
+        `axes`, whose last is also the bias's, and for `parts`, the number of fused matrices.
         """
         initializer = initializer or self.kernel_initializer.clone()
         layer = self.part(Dense, shape, units, kernel_initializer=initializer, name=name, **options)
@@ -97,19 +93,11 @@ class Recording:
         return layer
 
     def add_weight(self, *args, axes=(), parts: int = 1, decays: bool | None = None, **options):
-        """Adds a weight as in Keras and attaches a `WeightSpec` to the weight.
-
-        See `WeightSpec` for `axes`, `parts` and `decays`, where `None` means the default of
-        `spec_of`.
-        """
+        """Adds a weight as in Keras, with a `WeightSpec` of `axes`, `parts` and `decays`."""
         return declare(super().add_weight(*args, **options), axes, parts, decays)
 
     def compute_output_shape(self, *shapes, **named_shapes):
-        """Builds the layer, if it is not built yet, and returns the output shapes.
-
-        A shape may be a nested structure of shapes. The shape of the keyword input `memory` is
-        named `memory_shape`.
-        """
+        """Builds the layer if needed, and returns the output shapes; `memory` is `memory_shape`."""
 
         def tensors(shapes):
             dtype = "int32" if self.takes_ids else self.compute_dtype
@@ -250,8 +238,7 @@ def _parts(layer, prefix: str = "") -> Iterator[tuple[str, keras.layers.Layer, k
 def part_flags(layer: keras.layers.Layer) -> dict[str, bool]:
     """Returns the values of `trainable` that differ from the parent's, by the sub-layer's path.
 
-    The dict also contains the values that `set_part_flags` stored for sub-layers that do not exist
-    yet.
+    Those that `set_part_flags` stored for sub-layers to come are among them.
     """
     flags = {n: p.trainable for n, p, owner in _parts(layer) if p.trainable != owner.trainable}
     return {**flags, **vars(layer).get("_pending_flags", {})}

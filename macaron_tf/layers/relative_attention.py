@@ -56,10 +56,10 @@ def sinusoids(distances, width: int, clamp_length: int | None = None):
 def align_with_keys(scores, length):
     """Aligns scores per distance with the keys: `(B, H, T, C) -> (B, H, T, S)`.
 
-    Column c of `scores` belongs to distance S - c, where S is `length`. The function flattens the
-    scores of each head, drops the first T scores, and reads the rest as T rows of C - 1 scores. New
-    row i then starts at column T - i of old row i, which belongs to the distance of key 0. With C =
-    S + 1, there are no distances below 0, so the caller must mask the scores of later keys.
+    Column c belongs to distance S - c, where S is `length`. Each head's flat scores without the
+    first T are read as T rows of C - 1: new row i starts at column T - i of old row i, the distance
+    of key 0. With C = S + 1, there are no distances below 0, so the caller must mask the scores of
+    later keys.
 
     References: Dai et al. 2019 (Transformer-XL), appendix B.
     """

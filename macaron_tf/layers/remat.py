@@ -12,9 +12,8 @@ from macaron_tf.layers.mixer import Context, Mixer
 def mix_with_remat(mixer: Mixer, x, context: Context, state=None):
     """Computes `mixer.mix(x, context, state)` with gradient checkpointing.
 
-    Only the inputs and the weights stay in memory until the backward pass, which recomputes the
-    activations. To repeat the dropout masks, the computation starts from copies of the seed
-    generators' states. The function stores the new states afterwards.
+    The backward pass recomputes the activations from inputs and weights, with copies of the seed
+    generators' states to repeat the dropout masks.
 
     References: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost".
     """

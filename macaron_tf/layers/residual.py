@@ -81,13 +81,10 @@ class Residual(Recording, keras.layers.Layer):
         return self.layer_norm(x, training=training) if self.norm == place else x
 
     def move(self, moved, x, y, sublayer, training=None):
-        """Adds the ODE solver's step at x to `moved`.
+        """Adds the ODE solver's step from x `(B, L, D)` to `moved`, x plus earlier branches' steps.
 
-        Args:
-            moved: `(B, L, D)`, x plus the steps of earlier parallel branches.
-            x: `(B, L, D)`, the start of the step.
-            y: input of the sub-layer at x, `LayerNorm(x)` with pre-norm and x otherwise.
-            sublayer: function of y. The solver calls the function once per evaluation.
+        `y` is the sub-layer's input at x: `LayerNorm(x)` with pre-norm and x otherwise. The solver
+        calls `sublayer`, a function of y, once per evaluation.
         """
         tableau, slopes = SOLVERS[self.solver], []
         for index, weights in enumerate(tableau, 1):

@@ -117,9 +117,8 @@ class SwishRNN(Mixer):
     def _mix_under_xla(self, x, context: Context):
         """Computes a whole sequence `x (B, L, D)` under XLA, in a time-major layout.
 
-        The method converts x to the layout of `macaron_tf.kernels.xla` before the input matrices,
-        because x is narrower than their outputs (D < R). It multiplies by W1 and W2 separately,
-        because the gradient of a single product would first concatenate the gradients of `x W1` and
+        x changes its layout before the input matrices, because D < R. W1 and W2 are multiplied
+        separately, because a single product's gradient would first concatenate those of `x W1` and
         `x W2`.
         """
         from macaron_tf.kernels import xla  # needs TensorFlow

@@ -12,12 +12,10 @@ _records: contextvars.ContextVar[list | None] = contextvars.ContextVar("records"
 def watching() -> contextlib.AbstractContextManager[list[tuple[Any, Any]]]:
     """Records the intermediate results of layers within this context.
 
-    Yields a list, to which each call of an attention layer or a `SwishRNN` appends a pair of the
-    layer and a tensor. For attention, the tensor contains the float32 attention weights `(B, H, T,
-    S)` before dropout. For `SwishRNN`, the tensor `(B, L, 2 R)` contains the inputs of the
-    recurrence and of the gate side by side. Nothing is appended by a `SwishRNN` in a TensorFlow
-    graph that XLA compiles, by a `SwishRNN` that continues from a state, and by attention to a
-    read-only cache. Recording adds no computation, but disables fused attention kernels.
+    Yields a list of pairs of a layer and a tensor: an attention's float32 weights `(B, H, T, S)`
+    before dropout, or the inputs of a `SwishRNN`'s recurrence and gate, `(B, L, 2 R)`. A `SwishRNN`
+    under XLA or continuing from a state is left out, as is attention to a read-only cache.
+    Recording adds no computation, but disables fused attention kernels.
 
     Example:
         with watching() as records:

@@ -203,9 +203,9 @@ def encoder_inputs(inputs) -> dict[str, Any]:
 def padding_mask(inputs, pad_id: int = 0):
     """Returns the padding mask `(B, L)`, boolean, False at padding.
 
-    Without an input `padding_mask`, the mask is False where an id is `pad_id`. If words are given
-    as characters, `token_ids (B, L, C)`, the mask is False where all ids of a word are 0. With an
-    `attention_mask` of rank 3 or 4, positions that no position attends to are padding too.
+    Without an input `padding_mask`, it is False where an id is `pad_id`, or where all characters of
+    a word `(B, L, C)` are 0. With an `attention_mask` of rank 3 or 4, positions that no position
+    attends to are padding too.
     """
     real = inputs.get("padding_mask")
     real = ops.not_equal(inputs["token_ids"], pad_id) if real is None else ops.cast(real, "bool")

@@ -295,10 +295,7 @@ def names(config_class: type | None = None) -> list[str]:
 
 
 def config(name: str, /, **overrides) -> Config:
-    """Returns a named configuration, with fields replaced by `overrides`.
-
-    An unknown name or field, or an invalid value, raises a ValueError.
-    """
+    """Returns a named configuration, with fields replaced by `overrides`."""
     if name not in CONFIGS:
         hint, choices = nearest(name, CONFIGS), ", ".join(names())
         raise ValueError(f"no model has the name {name!r}: give one of {choices}{hint}")
@@ -313,9 +310,6 @@ def build(name: str, /, dtype: str | None = None, **overrides) -> keras.Model:
 
     The model is an `EncoderDecoder`, an `Encoder` without a head, an `Elmo` or a `TemporalModel`. A
     field that has no effect in this network raises a ValueError.
-
-    Args:
-        dtype: Keras dtype policy such as `"mixed_bfloat16"`. `None` means Keras's global policy.
 
     Example:
         model = build("macaron_tiny", vocab_size=8000)

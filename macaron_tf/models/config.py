@@ -346,11 +346,9 @@ class EncoderDecoderConfig(StackConfig):
 
 
 def differing_fields(config: Any, base: Any) -> dict[str, Any]:
-    """Returns a dict of the fields of `config` whose values differ from `base`.
+    """Returns a dict of the fields of `config` whose values differ from `base`, of the same class.
 
-    Both configurations have the same class. If they have the same blocks, schemes count as equal if
-    they have the same operators with the same options. A scheme of `None` counts as the default
-    schemes of the blocks.
+    Schemes are equal if they have the same operators with the same options.
     """
     values = config.get_config().items()
     differing = {name: value for name, value in values if value != getattr(base, name)}

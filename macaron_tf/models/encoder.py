@@ -113,9 +113,8 @@ class Encoder(Model):
     def with_memory(self, inputs, memory, training=None):
         """Encodes the next segment of a text, and returns `(B, L, D)` and the new memory.
 
-        Alternative names of inputs are not accepted. `memory` comes from the previous call or from
-        `init_memory` of the stack. Without a memory (`None`), the new memory contains no tensors. A
-        memory excludes the input `document_ids`.
+        `memory` comes from the previous call or from `init_memory` of the stack, and excludes the
+        input `document_ids`. Without it, the new memory contains no tensors.
         """
         documents, masks = inputs.get("document_ids"), [attention_mask(inputs)]
         if documents is not None:

@@ -129,9 +129,8 @@ class EncoderDecoder(Model):
     def encode(self, source, training=None, languages=None, masks=None):
         """Encodes the source ids `(B, S)` to the memory `(B, S, D)`.
 
-        Args:
-            languages: language ids `(B, S)`. `None` means 0.
-            masks: dict that may contain the inputs `padding_mask` and `attention_mask`.
+        `languages` are ids `(B, S)`, by default 0. `masks` may have `padding_mask` and
+        `attention_mask`.
         """
         vectors, inputs = None, {"token_ids": source, **(masks or {})}
         if self.source_encoder:
@@ -181,18 +180,16 @@ class EncoderDecoder(Model):
     def init_decode(
         self, source, beams: int, max_length: int | None = None, backward: bool = False
     ):
-        """Starts cached decoding with K hypotheses per source sequence `(B, S)`.
+        """Starts cached decoding with K = `beams` hypotheses per source sequence `(B, S)`.
 
-        Returns the `context`, which is constant during decoding, and the empty `cache`. The tensors
-        `(B, ...)` of the context are in `context["rows"]`. The cache contains tensors `(B, K,
-        ...)`. A caller that reorders hypotheses must reorder axis 1 of the cache in the same way.
+        Returns the `context`, which is constant during decoding and has tensors `(B, ...)` in
+        `context["rows"]`, and the empty `cache` of tensors `(B, K, ...)`, whose axis 1 a caller
+        that reorders hypotheses must reorder.
 
         Args:
-            beams: number of hypotheses K.
-            max_length: capacity T of the cache in target tokens. XLA requires a fixed capacity.
-                `None` means that the cache starts with an axis of size 0 and grows with every step.
-                A growing cache is faster without XLA, but a loop must allow the shape of this axis
-                to change.
+            max_length: capacity T of the cache in target tokens. XLA requires it. Without, the
+                cache starts with an axis of size 0 and grows with every step, which is faster
+                without XLA, but a loop must allow the shape of this axis to change.
             backward: whether to translate from the target language to the source language (with
                 `config.two_way`).
         """
@@ -217,11 +214,8 @@ class EncoderDecoder(Model):
     def decode_step(self, tokens, index, context, cache):
         """Computes the float32 logits `(B, K, V)` of the next token, and the new cache.
 
-        Args:
-            tokens: ids `(B, K)`, the tokens at position `index` of the decoder's input.
-            index: scalar int32, 0 at the start token.
-            context: context from `init_decode`.
-            cache: cache from `init_decode` or from the previous step.
+        `tokens (B, K)` are at position `index`, scalar int32, of the decoder's input: 0 at the
+        start token. `context` and `cache` come from `init_decode` or the previous step.
         """
         # Each hypothesis becomes a row: (B, K) -> (B K, 1).
         positions = ops.reshape(ops.cast(index, "int32"), (1, 1))
@@ -260,9 +254,8 @@ class Backward:
 def first_stage_variables(network: keras.Model) -> list[keras.Variable]:
     """Returns the variables to train first after adding a new encoder to a pre-trained model.
 
-    These variables are the weights of the new `source_encoder`, the pre-trained position embeddings
-    of encoder and decoder, and the query, key and value projection (with its bias) in the first
-    layer of the pre-trained encoder.
+    These are the new `source_encoder`, the position embeddings of encoder and decoder, and the
+    query, key and value projection in the first layer of the pre-trained encoder.
 
     References: Lewis et al. 2020 (BART), section 3.4.
     """

@@ -38,9 +38,8 @@ class TokenModel(Model):
     def table(self, dtype):
         """Returns the argument `table` of the head.
 
-        The table is the embedding table `(V, E)` or, in an untied model without an adaptive
-        softmax, the head's `output_table`. For adaptive embeddings, the method returns one pair of
-        matrices per cluster (see `AdaptiveEmbedding.tables`).
+        It is the embedding table `(V, E)`, the head's `output_table` in an untied model, or one
+        pair of matrices per cluster of adaptive embeddings (see `AdaptiveEmbedding.tables`).
         """
         tokens = self.encoder.embeddings.tokens
         if isinstance(tokens, AdaptiveEmbedding):
@@ -82,11 +81,8 @@ class LanguageModel(TokenModel):
     def decode_step(self, tokens, index, context, cache, with_hidden: bool = False):
         """Computes the logits of the next token for each text (see `EncoderDecoder.decode_step`).
 
-        Args:
-            tokens: ids `(B, K)`, the next token of each text. Padding is not allowed.
-            index: scalar int32, position of the tokens in their texts.
-            with_hidden: whether to return a third value: the hidden states `(B K, D)` from which
-                the logits are computed.
+        `tokens (B, K)` must not be padding. `with_hidden` adds a third result: the hidden states
+        `(B K, D)` from which the logits are computed.
         """
         [(kind, state)] = cache.items()
         # (B, K) -> (B K, 1) -> (B K, D): each text is a row.
@@ -109,10 +105,8 @@ class LanguageModel(TokenModel):
     def prefill(self, tokens, index, context, cache):
         """Adds the next L tokens of each text to the cache, in one pass instead of L steps.
 
-        Args:
-            tokens: ids `(B, L)`, the tokens from position `index` on. Padding is not allowed.
-            cache: cache from `init_decode` or from the previous step, with one text per row: `(B,
-                1, ...)`.
+        `tokens (B, L)` from position `index` on must not be padding. `cache` has one text per row,
+        `(B, 1, ...)`.
         """
         [(kind, state)] = cache.items()
         _, state = self.encoder.stack.mix(*self._embedded(tokens, index, context, kind), state)

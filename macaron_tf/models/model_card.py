@@ -102,11 +102,8 @@ def model_card(
 def use_of_folder(location: str, texts: Iterable[str], code: Iterable[str] = ()) -> str:
     """Returns a card's text on how to use a folder that `save_pretrained` wrote.
 
-    Args:
-        location: argument for `macaron_tf.load`: the folder or a name on the Hugging Face Hub.
-        texts: one example text for each input of the model's task. Models without a task have no
-            example texts.
-        code: names of Python files in the folder that the network needs.
+    `location` is the folder or a name on the Hugging Face Hub, `texts` are one example for each
+    input of the task, if any, and `code` names Python files in the folder that the network needs.
     """
     trust_argument = ", trust_code=True" if code else ""
     arguments = ", ".join(json.dumps(text, ensure_ascii=False) for text in texts)

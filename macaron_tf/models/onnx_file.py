@@ -14,8 +14,7 @@ from macaron_tf.errors import UserError, first_line, needed
 def onnx_file(path: str | os.PathLike) -> Iterator[None]:
     """Lets tf2onnx convert `Erfc`, and checks the file at `path` at the end of this context.
 
-    The check is needed because tf2onnx raises no error for an unknown operation. Instead, tf2onnx
-    writes a file that no runtime can open. An invalid file is removed.
+    For an unknown operation, tf2onnx raises no error, but writes an invalid file, which is removed.
     """
     with needed("ONNX"):
         import onnx

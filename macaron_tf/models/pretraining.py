@@ -126,9 +126,8 @@ _SHARED_FIELDS = (
 def generator_config(config: EncoderConfig, fraction: float = 0.25) -> EncoderConfig:
     """Returns the configuration of an ELECTRA generator for a discriminator.
 
-    The generator has the discriminator's embeddings and a `fraction` of the discriminator's width,
-    inner width and number of heads. The paper uses 1/4 for small and large models and 1/3 for base
-    models.
+    It has the discriminator's embeddings and a `fraction` of its widths and heads: 1/4 for small
+    and large models in the paper, and 1/3 for base models.
 
     References: Clark et al. 2020 (ELECTRA), section 3.2 and table 6.
     """

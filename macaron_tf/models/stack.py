@@ -169,9 +169,7 @@ class Stack(Mixer):
 def _computed_once(bias: RelativePositionBias) -> Callable:
     """Wraps a relative position bias, so that one forward pass computes the bias only once.
 
-    The returned function returns the first call's tensor in all later calls. This is correct
-    because all layers that share the bias have the same query and key lengths. Each forward pass
-    needs a new wrapper.
+    All layers that share it have the same lengths. Each forward pass needs a new wrapper.
     """
     result: list = []
 

@@ -89,10 +89,9 @@ class TemporalConfig(Settings):
         return self.vocab_size * self.embedding_dim + body + output
 
     def equal_sized(self, mixer: Any) -> "TemporalConfig":
-        """Returns the configuration of a recurrent model with nearly as many parameters as `self`.
+        """Returns a configuration of `"lstm"`, `"gru"` or `"rnn"` with nearly as many parameters.
 
-        The recurrent model has one layer of type `"lstm"`, `"gru"` or `"rnn"`. With `tied`, it has
-        two layers, because the width of the last layer must be the embedding width.
+        It has one layer or, with `tied`, two, because the last width must be the embedding width.
         """
 
         def with_width(width: int) -> TemporalConfig:

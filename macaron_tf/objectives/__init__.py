@@ -46,9 +46,5 @@ PRETRAINING: dict[str, type[PretrainingObjective]] = {
 
 
 def objective_class(name: str | None) -> type[Objective]:
-    """Returns the class of the pre-training objective with a name, such as `"masked_language"`.
-
-    If the name is `None` or unknown, the result is the base class `Objective`, whose attributes
-    `causal`, `fills_masks`, `encoder_decoder` and `has_memory` are False.
-    """
+    """Returns the class of the pre-training objective with a name, or the base class."""
     return PRETRAINING.get(name or "", Objective)

@@ -106,25 +106,16 @@ class PretrainingObjective(Objective):
 
     @abc.abstractmethod
     def network(self, config: Settings, dtype: Any = None) -> Any:
-        """Makes, but does not build, the network that this objective trains.
-
-        Args:
-            config: configuration of the encoder or encoder-decoder.
-            dtype: dtype policy of the network.
-        """
+        """Makes, but does not build, the network that this objective trains."""
 
     def dataset(
         self, rows: tf.data.Dataset, vocabulary: PieceVocabulary, seed: int, start_step: int = 0
     ) -> tf.data.Dataset:
-        """Converts batches of token rows to training batches, for example by masking tokens.
+        """Converts batches of rows, `token_ids (B, L)` int, to training batches.
 
         The seed of batch i is (`seed`, i), so with dynamic masking each epoch over the same text
-        uses new masks. A run that resumes at `start_step` uses the same masks as an uninterrupted
-        run.
-
-        Args:
-            rows: batches of token rows, with `token_ids (B, L)` int.
-            start_step: index of the first batch in `rows`. Each micro-batch counts as one batch.
+        uses new masks. A run that resumes at `start_step`, counted in micro-batches, uses the same
+        masks as an uninterrupted run.
         """
         prepare = self.preparation(rows.element_spec, vocabulary)
 
@@ -140,11 +131,9 @@ class PretrainingObjective(Objective):
     def preparation(
         self, spec: dict[str, tf.TensorSpec], vocabulary: PieceVocabulary
     ) -> Preparation:
-        """Returns the function that converts a batch of token rows to a training batch.
+        """Returns the function from a batch of token rows, of specs `spec`, to a training batch.
 
         The function is traced without AutoGraph, so branches on tensors need `tf.cond`.
-
-        `spec` maps the names of a batch of rows to `tf.TensorSpec`.
         """
 
 
@@ -232,12 +221,9 @@ def token_sums(
 ) -> Sums:
     """Computes the weighted sum of the cross-entropies of N predicted tokens.
 
-    Logits are `(N, V)`, labels and weights `(N,)`, and `token_ids (B, L)` the network's input.
-
-    Returns:
-        Dict of `loss_sum` and `nll_sum` (which are equal, in nats), `weight` (the sum of the
-        weights), `input_tokens` (the number of ids in `token_ids` that are not padding) and,
-        outside training, `correct_sum`.
+    Logits are `(N, V)`, labels and weights `(N,)`, and `token_ids (B, L)` the network's input. The
+    dict has `loss_sum` and `nll_sum` (equal, in nats), `weight`, `input_tokens` (ids that are not
+    padding) and, outside training, `correct_sum`.
     """
     nll = cross_entropy(labels, logits)  # (N,)
     sums = weighted_sums(nll, weights, None if training else correct(logits, labels))
@@ -249,9 +235,8 @@ def flat_rows(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Flattens hidden states `(B, T, D)` and labels `(B, T)` to `(N, D)` and `(N,)`.
 
-    T is the number of labels in a row. With `skip_padding`, positions whose label is `pad_id` are
-    left out, and N is dynamic. Otherwise N = B T. The third result is the weight of each label,
-    `(N,)` float32, 0 at padding.
+    With `skip_padding`, positions whose label is `pad_id` are left out, and N is dynamic. Otherwise
+    N = B T. The third result is each label's weight, `(N,)` float32, 0 at padding.
     """
     hidden = ops.reshape(hidden, (-1, hidden.shape[-1]))
     labels = ops.reshape(labels, (-1,))

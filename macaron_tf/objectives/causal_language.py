@@ -38,13 +38,11 @@ class CausalLanguageObjective(PretrainingObjective):
         return LanguageModel(config, dtype=dtype)
 
     def preparation(self, spec, vocabulary):
-        """Returns a function that separates the documents of a row.
+        """Returns a function that separates the documents of a row with `document_ids (B, L)`.
 
-        If batches have `document_ids (B, L)`, each [SEP] between two documents has two roles. In
-        the labels, [SEP] ends the first document. In the inputs, [CLS] replaces [SEP] and begins
-        the second document. The network then reads `[CLS] ids` and predicts `ids [SEP]` for every
-        document, as if the document had its own row. Without `document_ids`, the function returns
-        the batch unchanged.
+        A [SEP] between two documents ends the first in the labels, and [CLS] in its place begins
+        the second in the inputs: the network reads `[CLS] ids` and predicts `ids [SEP]` for every
+        document.
         """
         if "document_ids" not in spec:
             return lambda batch, seed: batch
@@ -104,13 +102,12 @@ class SegmentLanguageObjective(CausalLanguageObjective):
         return SegmentLanguageModel(config, self.memory_length, dtype=dtype)
 
     def preparation(self, spec, vocabulary):
-        """Returns a function that converts rows of `stream_dataset` to segments.
+        """Returns a function that converts rows of `stream_dataset` to segments `(B, L - 2)`.
 
-        The labels of a segment are the row without the first column, which contains [CLS], and the
-        last column, which contains [SEP] or padding. A [SEP] between two documents remains. The
-        inputs are the labels shifted right by one token. The first input is the last label of the
-        previous row, or [CLS] if the row starts a text. Both `token_ids` and `labels` are `(B, L -
-        2)`.
+        The labels are the row without the first column, which has [CLS], and the last, which has
+        [SEP] or padding. A [SEP] between two documents remains. The inputs are the labels shifted
+        right by one token, after the last label of the previous row, or [CLS] if the row starts a
+        text.
         """
 
         def make_segment(batch: Batch, seed) -> Batch:
@@ -262,16 +259,15 @@ def sampled_cross_entropy(
 ) -> tf.Tensor:
     """Computes the cross-entropy `(N,)` of a sampled softmax, in nats.
 
-    The softmax denominator is estimated. The term of the label is exact. The term of a drawn class
-    with probability p is weighted by 1 / (S p), because S draws contain the class S p times on
-    average. Draws of the label are ignored. As S grows, the loss approaches the cross-entropy of
-    the full softmax. Unlike `tf.nn.sampled_softmax_loss`, this function compiles with XLA.
+    The label's term of the softmax denominator is exact. The term of a drawn class with probability
+    p is weighted by 1 / (S p), because S draws contain it S p times on average. Draws of the label
+    are ignored. As S grows, the loss approaches that of the full softmax. Unlike
+    `tf.nn.sampled_softmax_loss`, this function compiles with XLA.
 
     Args:
         hidden: `(N, D)` float32.
         kernel: `(D, V)`, the output layer's kernel, with classes sorted by descending frequency.
-        bias: `(V,)`.
-        labels: `(N,)` int.
+            The bias is `(V,)`.
         sampled_ids: `(S,)` int, class indices from `log_uniform`.
 
     References: Bengio and Senecal 2008, "Adaptive Importance Sampling to Accelerate Training of a

@@ -42,10 +42,9 @@ class CorruptionObjective(PretrainingObjective):
 
     @abc.abstractmethod
     def corruption(self, vocabulary: PieceVocabulary, length: int) -> Corruption:
-        """Returns a function that corrupts a batch of texts of at most R = `length` tokens.
+        """Returns a function that corrupts texts `(B, R)`, R <= `length`, with a seed `(2,)`.
 
-        The function takes the texts `(B, R)` and a seed `(2,)`. The function returns the sources
-        `(B, S)` and the targets `(B, T)`.
+        It returns the sources `(B, S)` and the targets `(B, T)`.
         """
 
     def network(self, config, dtype=None) -> EncoderDecoder:
@@ -110,12 +109,9 @@ def with_sentinels(
 ) -> tf.Tensor:
     """Replaces each span of hidden tokens by a sentinel and adds EOS, to rows `(B, new_length)`.
 
-    The result for a row without hidden tokens is all padding.
-
-    Args:
-        text: `(B, R)` int, with padding at the end.
-        hidden: `(B, R)` bool, False at padding.
-        sentinels: `(N,)` int, id of the first span's sentinel, of the second span's, and so on.
+    `text (B, R)` int has padding at the end, and `hidden (B, R)` bool is False there. `sentinels
+    (N,)` are the ids of the first span's sentinel, of the second's, and so on. A row without hidden
+    tokens becomes padding.
     """
     before = tf.pad(hidden[:, :-1], [[0, 0], [1, 0]])
     starts = hidden & ~before
@@ -208,9 +204,8 @@ class SpanCorruptionObjective(CorruptionObjective):
     def text_length(self, source_length: int) -> int:
         """Computes the maximum number of tokens in a text whose source fits into `source_length`.
 
-        The source is the encoder's input: the corrupted text, followed by EOS. With the default
-        settings, a source is shorter than its text, because one sentinel replaces a span of several
-        hidden tokens. A text may therefore have up to 568 tokens if `source_length` is 512.
+        The source is the corrupted text, in which one sentinel replaces a span, and EOS. With the
+        default settings, a text may have up to 568 tokens if `source_length` is 512.
         """
         tokens = source_length - 1
         while self.lengths(tokens + 1)[0] <= source_length:
@@ -220,10 +215,9 @@ class SpanCorruptionObjective(CorruptionObjective):
     def hidden_spans(self, text: tf.Tensor, seed: tf.Tensor, pad: int) -> tf.Tensor:
         """Draws random spans to hide in each text: `(B, R)` bool, True at hidden tokens.
 
-        The settings and the number of tokens determine the number of hidden tokens and the number n
-        of spans. The hidden tokens are divided at random into n non-empty parts, and so are the
-        visible tokens. All divisions are equally likely. Visible and hidden parts alternate,
-        beginning with a visible part.
+        The settings and the number of tokens determine the numbers of hidden tokens and of spans,
+        n. Hidden and visible tokens are divided at random into n non-empty parts, all divisions
+        equally likely. The parts alternate, beginning with a visible part.
 
         References: Raffel et al. 2020 (T5), function `random_spans_noise_mask` of the released
         code.
@@ -247,11 +241,10 @@ class SpanCorruptionObjective(CorruptionObjective):
     def hidden_tokens(self, text: tf.Tensor, seed: tf.Tensor, pad: int) -> tf.Tensor:
         """Draws the hidden tokens of each text, as `kind` specifies: `(B, R)` bool.
 
-        "random_spans" hides the spans of `hidden_spans`. "deshuffling" hides all tokens.
-        "prefix_lm" hides the tokens after a prefix, whose length is drawn uniformly from 1 to n - 1
-        for a text of n tokens. Every other kind chooses a fixed number of tokens uniformly (see
-        `counts`). T5's released code instead hides each token independently, so the number of
-        hidden tokens varies. In a text of fewer than two tokens, no token is hidden.
+        "deshuffling" hides all tokens, and "prefix_lm" those after a prefix, whose length is
+        uniform from 1 to n - 1 for n tokens. Every other kind but "random_spans" chooses a fixed
+        number of tokens uniformly (see `counts`), whereas T5's released code hides each token
+        independently. In a text of fewer than two tokens, no token is hidden.
         """
         tokens, real = lengths_of(text, pad), text != pad
         has_hidden = (tokens > 1)[:, None]  # (B, 1)

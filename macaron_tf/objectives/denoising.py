@@ -29,17 +29,11 @@ def draw_spans(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Draws span lengths from a Poisson distribution until the sum in a row reaches the budget.
 
-    The last span is cut so that the sum equals the budget.
+    The last span is cut so that the sum equals the `budget (B,)` int32 of words, at most
+    `max_budget`.
 
-    Args:
-        budget: `(B,)` int32, number of words to hide in each row.
-        mean: mean of the Poisson distribution, in words.
-        max_budget: maximum value of `budget`.
-
-    Returns:
-        Span lengths `(B, M)` int32 and `(B, M)` bool, where M is the maximum number of spans. The
-        bool tensor is True at the spans of a row, which precede the padding. A span may have
-        length 0.
+    Returns span lengths `(B, M)` int32, which may be 0, and `(B, M)` bool, True at the spans of a
+    row, which precede the padding.
     """
     num_draws = max_budget + _SPARE
     uniform = draws.uniform(seed, tf.shape(budget)[0], num_draws)  # (B, M)
@@ -61,18 +55,13 @@ def infill(
 ) -> tf.Tensor:
     """Applies text infilling, which replaces each of several spans of words by one mask token.
 
-    Of W words in a text, ceil(infilling * W) words are hidden. The span lengths are drawn from a
-    Poisson distribution until their sum reaches this number. A span of 0 words inserts a mask
-    token. All arrangements of the spans among the remaining words are equally likely. Spans do not
-    overlap. In the released code, overlapping spans share one mask token, and fewer words are
-    hidden.
+    Of W words in a text, ceil(infilling * W) words are hidden, in spans whose lengths are drawn
+    from a Poisson distribution. A span of 0 words inserts a mask token. All arrangements of the
+    spans among the remaining words are equally likely. In the released code, overlapping spans
+    share one mask token, and fewer words are hidden.
 
-    The result `(B, R)`, with padding at the end, has at most R tokens. Spans of 0 words that could
-    make it longer are left out. This case occurs only in texts of a few words.
-
-    Args:
-        text: `(B, R)` int, R static, with padding at the end.
-        starts: `(B, R)` bool, True where a token begins a word.
+    `text (B, R)` has padding at the end, as the result, and `starts (B, R)` is True where a token
+    begins a word. In texts of a few words, spans of 0 words that exceed R tokens are left out.
 
     References: Lewis et al. 2020 (BART), section 2.2.
     """
@@ -138,10 +127,10 @@ def shuffle_sentences(text: tf.Tensor, stops: tf.Tensor, seed: tf.Tensor, pad: i
 
 
 def shuffle_near(text: tf.Tensor, seed: tf.Tensor, reach: float, pad: int) -> tf.Tensor:
-    """Shuffles the tokens of each text `(B, R)` locally.
+    """Shuffles the tokens of each text `(B, R)` locally, before the padding.
 
-    The function sorts the tokens by the key i + u, where i is the position of the token and u is
-    drawn from U(0, reach). A token moves by at most `reach` positions. Padding stays at the end.
+    They are sorted by i + u with the position i and u from U(0, reach), so a token moves by at most
+    `reach` positions.
 
     References: Lample et al. 2018, "Unsupervised Machine Translation Using Monolingual Corpora
     Only", section 2.3.
@@ -167,10 +156,9 @@ def rotate(text: tf.Tensor, seed: tf.Tensor, pad: int) -> tf.Tensor:
 def choose_fraction(
     text: tf.Tensor, seed: tf.Tensor, rate: float, pad: int, min_unchosen: int = 0
 ) -> tf.Tensor:
-    """Chooses ceil(rate * n) of the n tokens in each text uniformly, or fewer.
+    """Chooses ceil(rate * n) of the n tokens in each text uniformly: bool `(B, R)`.
 
-    The result is bool `(B, R)`, True at chosen tokens. At least `min_unchosen` tokens of each text
-    are not chosen, even if fewer than ceil(rate * n) tokens can then be chosen.
+    At least `min_unchosen` tokens of each text are not chosen.
     """
     lengths = np.arange(text.shape[1] + 1, dtype=np.int32)
     counts = np.minimum(rounded_up(rate, lengths), np.maximum(lengths - min_unchosen, 0))

@@ -27,16 +27,14 @@ def permute_tokens(
 ) -> Batch:
     """Chooses the tokens to predict in each row, and their factorization order.
 
-    Let n be the number of tokens in a row, without special tokens. If n is above 0, then max(1,
-    round(n / K)) tokens are predicted, where K is `partial`. The predicted tokens form spans of 1
-    to 5 tokens, of length m with probability proportional to 1/m, as in the released code. Spans do
-    not overlap. The remaining tokens are context. In the factorization order, the predicted tokens
-    come after the context, in a uniformly random permutation. Equal seeds give equal choices.
+    Of n > 0 tokens, without special tokens, max(1, round(n / K)) are predicted, where K is
+    `partial`. They form spans of 1 to 5 tokens, of length m with probability proportional to 1/m,
+    as in the released code. Spans do not overlap. The predicted tokens come after the context, in a
+    uniformly random permutation.
 
-    The batch gets two kinds of new entries. `order (B, L)` int32 is -1 at context, and the index in
-    the permutation at predicted tokens. `masked_positions`, `masked_labels` and `masked_weights`,
-    all `(B, P)`, describe the predicted tokens as in `mask_tokens`. Unlike in `mask_tokens`, the
-    position at padding is -1, because position 0 may be predicted.
+    The batch gets `order (B, L)` int32, -1 at context and else the index in the permutation, and
+    `masked_positions`, `masked_labels` and `masked_weights`, all `(B, P)`, as in `mask_tokens`, but
+    with position -1 at padding, because position 0 may be predicted.
 
     References: Yang et al. 2019 (XLNet), section 2.3, and its released code.
     """

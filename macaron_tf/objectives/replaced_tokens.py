@@ -71,11 +71,9 @@ class ReplacedTokenObjective(MaskedObjective):
     def preparation(self, spec, vocabulary):
         """Returns a function that masks tokens and adds two entries to the batch.
 
-        `sampling_draws (B, P)` float32 contains a random number in [0, 1) for each masked position,
-        from which the objective draws the replacement. All rows of `token_weights (B,)` float32
-        contain the same value, which is the number of masked tokens in the batch divided by the
-        number of tokens that are not padding. Replicas that share the batch therefore use equal
-        weights.
+        `sampling_draws (B, P)` float32 in [0, 1) draw the replacements. All rows of `token_weights
+        (B,)` float32 have the number of masked tokens in the batch divided by that of real tokens,
+        so that replicas use equal weights.
         """
         masked = super().preparation(spec, vocabulary)
 
@@ -147,10 +145,10 @@ def put_tokens(token_ids: Tensor, flat_indices: Tensor, tokens: Tensor, used: Te
 def sample(logits: Tensor, uniform: Tensor, pad_id: int = 0) -> Tensor:
     """Draws one token per row of `logits (N, V)`, except padding, by inverse transform sampling.
 
-    `uniform (N,)` is in [0, 1). Inverse transform sampling needs one uniform number per token. The
-    Gumbel-max trick would need V uniform numbers. The cumulative sum first runs over blocks of 128
-    vocabulary entries, and then within one block. A cumulative sum over the whole vocabulary can
-    take ten times as long as the softmax. No gradient flows through the draw.
+    It needs one `uniform (N,)` in [0, 1) per token; the Gumbel-max trick would need V. The
+    cumulative sum first runs over blocks of 128 vocabulary entries, and then within one block: over
+    the whole vocabulary, it can take ten times as long as the softmax. No gradient flows through
+    the draw.
     """
     logits = ops.stop_gradient(logits)
     size = logits.shape[1]

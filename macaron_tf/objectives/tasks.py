@@ -47,11 +47,7 @@ class TaskObjective(Objective):
         return self.sums(logits, base.with_weights(batch), training, pad_id)
 
     def sums(self, logits: Tensor, batch: Batch, training: bool, pad_id: int = 0) -> Sums:
-        """Computes the sums that `__call__` returns, from the network's logits.
-
-        The input tokens are counted from the batch's `padding_mask` if there is one, and otherwise
-        from `token_ids`.
-        """
+        """Computes the sums that `__call__` returns, from the network's logits."""
         losses, weights, correctness = self.losses(ops.cast(logits, "float32"), batch)
         sums = base.weighted_sums(losses, weights, None if training else correctness)
         mask = batch.get("padding_mask")

@@ -67,14 +67,13 @@ def label_smoothed_cross_entropy(
 ) -> tuple[Tensor, Tensor]:
     """Computes the cross-entropy with the target distribution `(1 - e) * one_hot(label) + e / V`.
 
-    The loss is `nll + e * (logit[label] - mean(logits))`, and its gradient with respect to the
-    logits is `softmax(logits) - target`. On TensorFlow without this project's native kernel, the
-    gradient reuses the buffer `softmax(logits) - one_hot(label)` of TensorFlow's cross-entropy
-    kernel. The reuse saves five passes over the largest tensor of a training step, which takes 164
-    MB for 4,096 tokens and a vocabulary of 10,000.
+    The loss is `nll + e * (logit[label] - mean(logits))`, and its gradient `softmax(logits) -
+    target`. On TensorFlow without the native kernel, the gradient reuses the buffer
+    `softmax(logits) - one_hot(label)` of TensorFlow's kernel. This saves five passes over the
+    largest tensor of a training step, 164 MB for 4,096 tokens and a vocabulary of 10,000.
 
-    For logits `(N, V)`, the result is the smoothed loss and the negative log-likelihood without
-    label smoothing, both float32 `(N,)` in nats. Gradients flow only through the loss.
+    For logits `(N, V)`, the result is the smoothed loss, through which alone gradients flow, and
+    the negative log-likelihood, both float32 `(N,)` in nats.
 
     References: Szegedy et al. 2016, section 7.
     """

@@ -46,8 +46,6 @@ class Vocabulary(abc.ABC):
 
     Class attributes:
         kind: name of the class in `vocabulary.json`, from which `load` finds the class.
-        contents_name: name of the file that stores the tokens.
-        classes: dict mapping `kind` to class, for all subclasses that set `kind`.
 
     Attributes:
         special: ids of the special tokens.
@@ -90,10 +88,9 @@ class Vocabulary(abc.ABC):
         """Returns the bytes of the file `contents_name`, which stores the tokens."""
 
     def settings(self) -> dict[str, Any]:
-        """Returns the settings as a dict of JSON types.
+        """Returns a dict of JSON types: the fields with a default value and `added` tokens.
 
-        The dict contains the fields with a default value, `added` tokens and, if the vocabulary
-        comes from another library, the ids of special tokens.
+        It also contains the ids of the special tokens of another library.
         """
         names = [f.name for f in dataclasses.fields(self) if f.default is not dataclasses.MISSING]
         values = {name: getattr(self, name) for name in names}
@@ -132,10 +129,7 @@ class Vocabulary(abc.ABC):
         return []
 
     def save(self, directory: str | os.PathLike) -> None:
-        """Saves the vocabulary in a folder, which is created if needed.
-
-        Each of the two files is written atomically, and replaces an existing file.
-        """
+        """Saves the vocabulary in a folder, each of its two files atomically."""
         record = {"kind": self.kind, "settings": self.settings()}
         record |= {"pieces": self.pieces, "size": self.size, "hash": self.hash}
         # The contents are written first, so that `vocabulary.json` never exists without them.
@@ -195,9 +189,8 @@ NO_TEXT = (
 def draw_sample(items: Iterable[Item], count: int, seed: int = 0) -> Iterator[Item]:
     """Draws a uniform random sample of at most `count` items, in one pass over `items`.
 
-    If `items` contains at most `count` items, the function yields all items in order. A sample of
-    more items has another order than `items`. After an item is yielded, the function keeps no
-    reference to the item, so that its memory is freed.
+    A sample of more items has another order than `items`. After an item is yielded, the function
+    keeps no reference to it, so that its memory is freed.
 
     References: Vitter 1985, "Random Sampling with a Reservoir", algorithm R.
     """
@@ -213,10 +206,9 @@ def draw_sample(items: Iterable[Item], count: int, seed: int = 0) -> Iterator[It
 
 
 def reports(train: Callable) -> Callable:
-    """Decorates a vocabulary's `train` method to limit the lines, and to report on the training.
+    """Decorates a `train` method: at most `MAX_LINES` lines, and a report of the training.
 
-    `train` receives at most `MAX_LINES` lines. The decorator shows the progress, and prints the
-    share of [UNK] tokens in at most 10,000 evenly spaced lines.
+    The report is the share of [UNK] tokens in at most 10,000 evenly spaced lines.
     """
 
     @functools.wraps(train)
@@ -262,9 +254,8 @@ def check_vocabulary(
 ) -> None:
     """Raises a UserError if two vocabulary hashes differ.
 
-    Args:
-        remedy: end of the message, which says what to do; by default, to use the vocabulary with
-            which `where` was made.
+    `remedy` ends the message; by default, it says to use the vocabulary with which `where` was
+    made.
     """
     if actual != expected:
         raise UserError(
@@ -337,10 +328,7 @@ class PieceVocabulary(Vocabulary):
         raise UserError(f"whole words cannot be masked, as {self.kind} does not mark their starts")
 
     def encode(self, strings: tf.Tensor, language: str | None = None) -> tf.RaggedTensor:
-        """Encodes lines `(B,)` in-graph as ids `(B, None)` int32, without special tokens.
-
-        See `normalized` for `language`.
-        """
+        """Encodes lines `(B,)` in-graph as ids `(B, None)` int32, without special tokens."""
         raw, normalized = self._added_names()
 
         def tokenize(texts: tf.Tensor) -> Sequence[tf.RaggedTensor]:
@@ -421,10 +409,7 @@ class PieceVocabulary(Vocabulary):
 
     @functools.cached_property
     def detokenizer(self) -> Detokenizer:
-        """`Detokenizer` of this vocabulary.
-
-        The texts of the `Detokenizer` may begin with a space that the original text did not have.
-        """
+        """`Detokenizer`, whose texts may begin with a space that the original text did not have."""
         token_bytes = [b""] * self.size
         for token_id in self._text_ids:
             token_bytes[token_id] = self.piece_bytes(token_id)
@@ -454,9 +439,8 @@ def _with_added(
 ) -> Sequence[tf.RaggedTensor]:
     """Tokenizes texts `(B,)`, and encodes each added token in the texts as a single id.
 
-    `added` maps the names of added tokens to ids. `tokenize` returns the ids `(N, None)` of texts
-    `(N,)` without added tokens, and optionally the positions of token starts and ends, in the unit
-    "BYTE" or "UTF8_CHAR". The result has the same parts.
+    `tokenize` returns the ids `(N, None)` of texts `(N,)` without added tokens, and optionally the
+    positions of token starts and ends, in the unit "BYTE" or "UTF8_CHAR", as the result does.
     """
     # Longer tokens come first, so that they take precedence over their prefixes, as in Hugging
     # Face's tokenizers. A token without a name is never found.

@@ -62,7 +62,6 @@ class MergedPieceVocabulary(PieceVocabulary):
             vocabulary that is trained here.
 
     Attributes:
-        names: names of all tokens in the order of their ids, which start at 0.
         allows_unlisted_units: whether a merge may use or produce units that are not pieces, as in
             XLM. A unit that remains after the last merge and is not a piece is encoded as UNK. If
             `allows_unlisted_units` is False, the constructor raises a UserError for a merge that
@@ -161,21 +160,18 @@ class MergedPieceVocabulary(PieceVocabulary):
         return [self.ranks]
 
     def _apply_merges(self, ids: tf.Tensor, lengths: tf.Tensor) -> tf.RaggedTensor:
-        """Applies the merges within words, in the order in which training learned them.
+        """Applies the merges within N words, in the order in which training learned them.
 
-        Each round processes all words in parallel, and applies in each word the earliest-learned
-        merge that occurs there, at all of its positions. English text takes about ten rounds. `ids`
-        is a flat int64 array of all N words, `lengths` is `(N,)`, and the result is `(N, None)`.
+        Each round applies in each word the earliest-learned merge that occurs there, at all of its
+        positions. English text takes about ten rounds. `ids` is flat int64, `lengths` `(N,)`, and
+        the result `(N, None)`.
         """
         count = tf.size(lengths)
         no_rank = len(self.merges)  # the rank of a pair without a merge
         merged = np.append(self._merge_ids[:, 2], 0)
 
         def merge_round(ids, owners, more):
-            """Applies the merge with the lowest rank in each word, at all of its positions.
-
-            `owners` contains the index of the word that contains each unit in the flat array `ids`.
-            """
+            """Applies the merge with the lowest rank in each word, at all of its positions."""
             in_same_word = owners[:-1] == owners[1:]
             rank = tf.where(in_same_word, self.ranks.lookup(ids[:-1] * _SHIFT + ids[1:]), no_rank)
             best = tf.math.unsorted_segment_min(rank, owners[:-1], count)
@@ -268,10 +264,9 @@ class BytePairVocabulary(MergedPieceVocabulary):
     @classmethod
     @reports
     def train(cls, lines: Iterable[str], size: int, lower_case: bool = False) -> Self:
-        """Trains a vocabulary with `add_prefix_space=True`.
+        """Trains a vocabulary with `add_prefix_space=True`; the same lines give the same one.
 
-        The same lines always give the same vocabulary. `size` includes 5 special pieces and the 256
-        bytes.
+        `size` includes 5 special pieces and the 256 bytes.
         """
         with needed("training a byte-level BPE vocabulary"):
             from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -430,7 +425,6 @@ class MosesPairVocabulary(CharacterPairVocabulary):
     therefore cannot contain this vocabulary, and takes ids instead of text.
 
     Args:
-        units, merges, special: see `CharacterPairVocabulary`.
         languages: language codes of the texts, with the default language first. If `languages` is
             empty, the default language is English.
         lower_case: whether to lower-case text and strip accents.

@@ -297,10 +297,7 @@ def train_pieces(lines: Iterable[str], size: int, **options) -> bytes:
 def interleave(
     pairs: Iterable[tuple[str, str]], languages: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yields sentence pairs as (line, language) pairs, to train a joint vocabulary.
-
-    The two lines of a sentence pair follow each other, the first language first.
-    """
+    """Yields sentence pairs as (line, language) pairs, to train a joint vocabulary."""
     for source, target in pairs:
         yield source, languages[0]
         yield target, languages[1]
@@ -314,8 +311,8 @@ def normalized_text(
 ) -> Iterator[str]:
     """Yields normalized training lines, in chunks whose lines are grouped by language.
 
-    `lines` are lines in the first language, or (line, language) pairs. Empty lines are left out,
-    because SentencePiece fails at an empty line.
+    `lines` are lines in the first language, or (line, language) pairs. Empty lines, at which
+    SentencePiece fails, are left out.
     """
     for chunk in in_chunks(lines):
         by_language: dict[str, list[str]] = {}

@@ -23,7 +23,6 @@ class PairVocabulary(PieceVocabulary):
     vocabulary. `decode` uses the target vocabulary.
 
     Args:
-        target: vocabulary of the target language. For a joint vocabulary, `target` equals `source`.
         normalization: additional normalization before the vocabularies' own normalization.
     """
 
@@ -115,10 +114,7 @@ class TextVocabulary:
         self.decode_lines = vocabulary.decode_lines
 
     def encode_lines(self, lines: Iterable[str], language: str = "source") -> list[list[int]]:
-        """Encodes lines, and truncates each line so that the caller can append EOS.
-
-        `language` is "source" or "target", and selects the maximum length.
-        """
+        """Encodes lines, and truncates each line so that the caller can append EOS."""
         max_ids = self.limits[language] - 1
         rows = self.vocabulary.encode_lines(lines)
         return [[*self.prefix, *row][:max_ids] if row else [] for row in rows]

@@ -40,9 +40,9 @@ _UNKNOWN_WORD = "\U0010ffff"
 def clean(strings: tf.Tensor, lower_case: bool) -> tf.Tensor:
     """Cleans lines `(B,)` as BERT does, in-graph.
 
-    The function replaces tabs and line ends by spaces, and removes other control characters and
-    invalid UTF-8. Each word of more than 100 characters becomes a placeholder that the tokenizer
-    encodes as [UNK]. `lower_case` also strips accents: BERT does both or neither.
+    Tabs and line ends become spaces; other control characters and invalid UTF-8 are removed. Each
+    word of more than 100 characters becomes a placeholder that the tokenizer encodes as [UNK].
+    `lower_case` also strips accents: BERT does both or neither.
     """
     lines = _without_case(strings, lower_case)
 
@@ -75,10 +75,7 @@ def _without_case(strings: tf.Tensor, lower_case: bool) -> tf.Tensor:
 
 
 def _where(lines: tf.Tensor, pattern: str, matching: bool, change) -> tf.Tensor:
-    """Applies `change` to the lines that fully match `pattern` and keeps the other lines.
-
-    If `matching` is False, the function changes the lines that do not match instead.
-    """
+    """Applies `change` to the lines that fully match `pattern` and keeps the other lines."""
     matches = tf.strings.regex_full_match(lines, pattern)
     indices = tf.where(matches == matching)  # (n, 1)
     return tf.tensor_scatter_nd_update(lines, indices, change(tf.gather(lines, indices[:, 0])))
@@ -245,10 +242,9 @@ def _characters(
     """Returns the characters that may start a word, and those that may continue one, both sorted.
 
     `max_characters=None` means 1,000 characters, or more if 1,000 cover less than 99.95% of the
-    text, a share that SentencePiece recommends for Chinese and Japanese. If more than 1,000 are
-    needed, `max_singles` limits the single-character pieces to the most frequent characters that
-    fit. Most characters need two pieces, `c` and `##c`. An ideograph needs one piece, because it
-    never continues a word.
+    text, a share that SentencePiece recommends for Chinese and Japanese. Then `max_singles` limits
+    the pieces: two for most characters, `c` and `##c`, and one for an ideograph, which never
+    continues a word.
     """
     # Sorted by count, then by character, so that ties do not depend on the order of the text.
     ranked = sorted(counts, key=lambda character: (-counts[character], character))
@@ -266,8 +262,8 @@ def _characters(
 def _merges(text: list[str], size: int) -> list[str]:
     """Learns BPE merges, and returns the merged pieces in the order of training.
 
-    A piece that continues a word begins with "##". In `text`, single spaces separate words. `size`
-    also counts single characters, both with and without the mark of a word start.
+    In `text`, single spaces separate words. `size` also counts single characters, with and without
+    the mark of a word start.
     """
     special = 3  # UNK, BOS and EOS
     # SentencePiece's vocabulary size counts its special pieces, its space mark, each character, and

@@ -79,9 +79,8 @@ _MAX_LINE_LENGTH = 1 << 16
 def cut_lines(text: str, max_length: int = _MAX_LINE_LENGTH) -> list[str]:
     """Splits a text into stripped, non-empty lines of at most `max_length` characters.
 
-    A longer line is split at the last space that leaves at most `max_length` characters before it.
-    If there is no such space, the line is split after `max_length` characters. The remainder is
-    split in the same way.
+    A longer line is split at its last possible space or, without one, after `max_length`
+    characters.
     """
     lines = []
     for line in text.split("\n"):

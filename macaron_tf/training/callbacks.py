@@ -16,8 +16,7 @@ def make_callbacks(
 ) -> list[keras.callbacks.Callback]:
     """Makes the callbacks that the user names by `--callback`, and the `Trace` of `--profile`.
 
-    A callback has the form `mine:Logger` or `mine:Logger(every=10)`, and `profile` the form
-    `START:STOP`, with updates counted from 1. The trace is written to `tensorboard` in `run_dir`.
+    Such are `mine:Logger` or `mine:Logger(every=10)`, and `START:STOP` with updates counted from 1.
     """
     callbacks: list[keras.callbacks.Callback] = []
     for call in calls:

@@ -62,10 +62,8 @@ class CheckpointDirectory:
     def steps(self, every: int | None = None) -> list[int]:
         """Returns the steps that have a checkpoint, also a damaged one, in ascending order.
 
-        Args:
-            every: interval in updates. Only steps that are multiples of the interval are returned,
-                which excludes most checkpoints that were saved after a fixed time or at an
-                interruption. `None` means all steps.
+        Only multiples of `every` are returned, which excludes most checkpoints that were saved
+        after a fixed time or at an interruption.
         """
         if not self.path.is_dir():
             return []
@@ -78,12 +76,10 @@ class CheckpointDirectory:
         return self.path / f"step-{step:08d}"
 
     def clean(self) -> None:
-        """Removes the files that an interrupted save has left.
+        """Removes the files of an interrupted save, in the process that writes checkpoints.
 
-        If the save was interrupted while it replaced an older checkpoint of the same step, the
-        older checkpoint is restored, or the replacement is completed in a bucket.
-
-        Only the process that writes checkpoints may call this method.
+        If it was replacing an older checkpoint of the same step, that is restored or, in a bucket,
+        the replacement is completed.
         """
         if not self.path.is_dir():
             return
@@ -112,10 +108,7 @@ class CheckpointDirectory:
         return final
 
     def latest(self) -> epath.Path | None:
-        """Returns the directory of the newest undamaged checkpoint, or `None` if there is none.
-
-        Each damaged checkpoint that is newer than the result causes a warning on stderr.
-        """
+        """Returns the directory of the newest undamaged checkpoint, with warnings of newer ones."""
         for step in reversed(self.steps()):
             if (damage := find_damage(self.of_step(step))) is None:
                 return self.of_step(step)
@@ -126,8 +119,7 @@ class CheckpointDirectory:
     def rotate(self, keep_last: int) -> None:
         """Deletes all checkpoints except the best and the `keep_last` newest checkpoints.
 
-        A checkpoint that `latest` has found damaged does not count towards `keep_last`, and is
-        deleted unless it is the best checkpoint.
+        One that `latest` has found damaged does not count, and is deleted unless it is the best.
         """
         best, steps = self.best(), self.steps()
         newest = [step for step in steps if step not in self._damaged][-keep_last:]
@@ -157,10 +149,9 @@ class CheckpointDirectory:
 
 
 def is_checkpoint(path: str | os.PathLike) -> bool:
-    """Returns whether `path` is a checkpoint directory, without looking for damage.
+    """Returns whether `path` is a checkpoint directory, perhaps damaged.
 
-    On a local disk, any directory counts as a checkpoint. In a bucket, the directory must have a
-    manifest.
+    In a bucket, the directory must have a manifest.
     """
     folder = storage.as_path(path)
     return folder.is_dir() and (not storage.is_remote(folder) or (folder / MANIFEST).exists())
@@ -179,13 +170,9 @@ def save_whole(
 ) -> None:
     """Creates or replaces a checkpoint directory, atomically if it is on a local disk.
 
-    In a bucket, an earlier checkpoint at this path is removed after the upload of the new one. If
-    the directory cannot be written, an earlier checkpoint at this path remains unchanged.
-
-    Args:
-        write: function `write(directory)` that writes all files except the manifest into a local
-            directory.
-        manifest: fields of `manifest.json`. `save_whole` adds the format and the checksums.
+    In a bucket, an earlier checkpoint is removed after the upload. If the directory cannot be
+    written, it remains unchanged. `write(directory)` writes all files except the manifest into a
+    local directory. `manifest` gets the format and the checksums.
     """
     final = storage.as_path(final)
     mend = "check the folder's permissions and the free space (other checkpoints are intact)"
@@ -248,8 +235,8 @@ def _write_files(directory: epath.Path, write, manifest: Mapping[str, object]) -
 def refuse_other_files(path: epath.Path, library: str) -> None:
     """Raises a UserError if `path` must not be replaced by a saved model.
 
-    Only a new folder, an empty folder, or a folder that has only the files of an undamaged saved
-    model may be replaced. The model may be in macaron_tf's format, or in that of `library`.
+    Only a new or empty folder, or one with only the files of an undamaged model saved in
+    macaron_tf's format or in that of `library`, may be replaced.
     """
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file: choose another path for the folder")
@@ -262,10 +249,7 @@ def refuse_other_files(path: epath.Path, library: str) -> None:
 
 
 def read_manifest(checkpoint: str | os.PathLike) -> dict:
-    """Compares a checkpoint's files with their checksums, and returns the manifest.
-
-    Damage, or the format of a newer version of macaron_tf, is a `UserError`.
-    """
+    """Compares a checkpoint's files with their checksums, and returns the manifest."""
     if (damage := find_damage(checkpoint)) is not None:
         raise UserError(f"{checkpoint} is damaged, because {damage}: restore it, or choose another")
     manifest = storage.read_json(storage.as_path(checkpoint) / MANIFEST)
@@ -302,10 +286,7 @@ def find_damage(checkpoint: str | os.PathLike) -> str | None:
 
 
 def weights_file(checkpoint: str | os.PathLike) -> epath.Path:
-    """Returns the path of the weights file that an evaluation loads from a checkpoint.
-
-    The file holds the moving average of the weights, if there is one.
-    """
+    """Returns the weights file that an evaluation loads: the moving average, if there is one."""
     average = storage.as_path(checkpoint) / EMA_WEIGHTS
     return average if average.exists() else saved_file(checkpoint)
 
@@ -346,12 +327,8 @@ def check_weights(
 ) -> None:
     """Raises a UserError if a checkpoint and a model differ in the name or shape of a weight.
 
-    Number suffixes of layer names, as in `dense_3`, are ignored.
-
-    Args:
-        saved, present: `weight_table` of the checkpoint and of the model.
-        owner: noun for the model in the message.
-        remedy: end of the message, which says what to do.
+    Number suffixes of layer names, as in `dense_3`, are ignored. `saved` and `present` are each's
+    `weight_table`, and `owner` and `remedy` parts of the message.
     """
     for theirs, ours in itertools.zip_longest(saved, present, fillvalue="no further weight"):
         # `dense_3/kernel (8, 8)` -> `dense/kernel (8, 8)`, because Keras numbers names per process.
@@ -362,16 +339,11 @@ def check_weights(
 def find_checkpoint(
     run_dir: str | os.PathLike, name: str | None = None, every: int | None = None
 ) -> epath.Path:
-    """Finds a checkpoint of a run.
+    """Finds a checkpoint of a run, or the only one in a folder that `save_pretrained` wrote.
 
-    A folder that `save_pretrained` wrote has only one checkpoint, which is the folder itself.
-
-    Args:
-        name: `"average"`, `"best"`, `"last"` or a step number. `None` means the first of `average`,
-            `best` and `last` that exists. With `None`, an average is ignored, with a warning, if a
-            regular checkpoint has a later step. `"last"` is the newest undamaged checkpoint, while
-            the other checkpoints may be damaged.
-        every: interval of the regular checkpoints in updates, see `CheckpointDirectory.steps`.
+    `name` is `"average"`, `"best"`, `"last"` (the newest undamaged) or a step number. `None` means
+    the first of these that exists, but no average, with a warning, if a regular checkpoint has a
+    later step. For `every`, see `CheckpointDirectory.steps`.
     """
     directory, average = CheckpointDirectory(run_dir), storage.as_path(run_dir) / "average"
     if is_saved(run_dir):
@@ -415,10 +387,8 @@ def last_checkpoints(
 ) -> list[epath.Path]:
     """Returns the newest `count` checkpoints of a run, oldest first.
 
-    Args:
-        every: interval in updates, see `CheckpointDirectory.steps`. `None` includes checkpoints
-            that were saved after a fixed time. The steps of such checkpoints depend on the
-            machine's speed.
+    Without `every` (see `CheckpointDirectory.steps`), they include those saved after a fixed time,
+    whose steps depend on the machine's speed.
     """
     directory = CheckpointDirectory(run_dir)
     steps = directory.steps(every)
@@ -436,9 +406,8 @@ def average_checkpoints(
 ) -> epath.Path:
     """Writes a checkpoint with the averaged weights of several checkpoints, and returns its path.
 
-    The new checkpoint has no training state, so a run cannot resume from it. Floating-point
-    weights are averaged in float64. Integer weights are copied from the last source. Exponential
-    moving averages in the sources are ignored.
+    A run cannot resume from it. Floating-point weights are averaged in float64, and integer weights
+    are copied from the last source. Moving averages in the sources are ignored.
     """
     folders = [storage.as_path(source) for source in sources]
     destination = storage.as_path(destination)

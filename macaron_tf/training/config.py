@@ -140,8 +140,7 @@ def fine_tuning(learning_rate: float, **changes: Any) -> TrainingConfig:
     """Returns settings for fine-tuning: AdamW and a linear decay of the learning rate to 0.
 
     The hyperparameters of AdamW are BERT's. Unlike in BERT, weight decay also applies to biases and
-    normalization weights, and AdamW corrects the bias of its moments. The caller sets `max_steps`
-    and `warmup_steps`, which depend on the number of epochs.
+    normalization weights, and AdamW corrects the bias of its moments.
     """
     settings: dict[str, Any] = dict(schedule="linear", warmup_steps=0, warmup_start=0.0)
     # keep_last=1 saves disk space, because a checkpoint is 3 times as large as the model.

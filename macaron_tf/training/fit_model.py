@@ -66,12 +66,9 @@ class FitModel(TrainedModel, keras.Model):
     def compile(self, optimizer="adam", jit_compile: bool | str = False) -> None:
         """Sets the optimizer. Losses and metrics come from the objective.
 
-        To run without graphs, for debugging, call `tf.config.run_functions_eagerly(True)`.
-
-        Args:
-            optimizer: a Keras optimizer, or its name, that does not clip, average or accumulate.
-            jit_compile: whether XLA compiles the computation for a micro-batch, once for each batch
-                shape. The Keras value `"auto"` means `False`.
+        `optimizer` must not clip, average or accumulate. With `jit_compile`, XLA compiles the
+        computation for a micro-batch, once for each batch shape; `"auto"` means `False`. To run
+        without graphs, for debugging, call `tf.config.run_functions_eagerly(True)`.
         """
         optimizer = keras.optimizers.get(optimizer)
         check_optimizer(optimizer.name, optimizer)
@@ -113,12 +110,8 @@ def build_fit_model(
 ) -> TrainedModel:
     """Builds a compiled model for a network that was built under `config.dtype_policy`.
 
-    The model is a `FitModel`, or a `JaxModel` on Keras's JAX backend.
-
-    Args:
-        config: training settings, including the optimizer and the weights to freeze.
-        objective, first_stage: see `FitModel`.
-        jit_compile: see `FitModel.compile`. JAX always compiles.
+    It is a `FitModel`, or a `JaxModel` on Keras's JAX backend, which always compiles. `config`
+    includes the optimizer and the weights to freeze.
     """
     for part in config.frozen:
         matches = [weight for weight in network.weights if part in weight.path]

@@ -48,10 +48,10 @@ class JaxModel(TrainedModel):
         self._apply: Callable | None = None
 
     def variables(self) -> dict[str, list[keras.Variable]]:
-        """Returns all variables that an update or an evaluation reads, grouped into five lists.
+        """Returns all variables that an update or an evaluation reads.
 
-        The keys are `"trained"`, `"others"` (non-trainable), `"optimizer"`, `"average"` (moving
-        average of the weights) and `"skipped"` (counter of consecutive skipped updates).
+        The five lists are `"trained"`, `"others"` (non-trainable), `"optimizer"`, `"average"`
+        (moving average of the weights) and `"skipped"` (counter of consecutive skipped updates).
         """
         memory = [*self.memory, *self.evaluation_memory]
         return {
@@ -142,11 +142,7 @@ class JaxModel(TrainedModel):
         return step.trace(arrays, batch).lower(lowering_platforms=("tpu",))
 
     def _current_arrays(self) -> dict[str, Arrays]:
-        """Returns the current values of all variables, in the lists of `variables`.
-
-        The first call, and the first call after each `synchronize`, reads the variables. After an
-        update, only `self._arrays` is current.
-        """
+        """Returns the current values of all variables, which after an update only `_arrays` has."""
         if self._arrays is None:
             self._arrays = {
                 part: _values(variables) for part, variables in self.variables().items()
@@ -172,11 +168,7 @@ class JaxModel(TrainedModel):
         return jnp.append(packed, 1.0), new_others
 
     def _sums(self, trained: Arrays, others: Arrays, batch: Batch, step: str):
-        """Returns `loss_sum` and the packed sums `(K,)` of a batch, and new values of `others`.
-
-        `trained` and `others`, such as states of seed generators, are values of the trainable and
-        of the non-trainable variables. `step` is `"train"` or `"test"`.
-        """
+        """Returns `loss_sum` and the packed sums `(K,)` of a batch, and new values of `others`."""
         variables = self.variables()
         state_mapping = zip(
             variables["trained"] + variables["others"], trained + others, strict=True

@@ -35,20 +35,13 @@ class Location:
 
     @property
     def without_recipe(self) -> bool:
-        """Whether the folder holds a model without the recipe of a training run.
-
-        This is the case for another library's format, and for a folder that `save_pretrained` wrote
-        without recipe.json.
-        """
+        """Whether the folder holds a model without recipe.json, as of another library."""
         recipe = self.folder / RECIPE
         return bool(self.library) or (is_saved(self.folder) and not recipe.exists())
 
 
 def locate(location: str) -> Location:
-    """Parses the argument `location` of `load`. For a location `hub:NAME`, downloads the network.
-
-    This function does not check that the folder exists.
-    """
+    """Parses the argument `location` of `load`, and downloads a network `hub:NAME`."""
     prefix, _, directory = location.partition(":")
     if prefix in LIBRARIES and directory:
         if paths.is_remote(directory):

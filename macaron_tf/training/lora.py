@@ -13,9 +13,6 @@ def add_low_rank_updates(layer: keras.layers.Layer, rank: int) -> None:
 
     The update of a matrix `(D, N)` has the factors A `(D, rank)` and B `(rank, N)`, which are
     trained. B is zero at first, so that no output changes.
-
-    Raises:
-        ValueError: the layer has no attention.
     """
     projections = [
         part

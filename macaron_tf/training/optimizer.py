@@ -249,7 +249,6 @@ def make_optimizer(
     `1 - t^-0.8` and is factored into row means and column means.
 
     Args:
-        config: training settings. `FitModel`, not the optimizer, clips and accumulates gradients.
         variables: the model's trainable variables, required if `config.weight_decay` is above 0
             and `config.decay_vectors` is False. The optimizer then excludes biases, normalization
             weights and other vectors from weight decay, see `spec_of`.

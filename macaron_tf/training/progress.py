@@ -76,11 +76,8 @@ class RunLog(contextlib.ExitStack):
     ) -> None:
         """Writes the metrics of a validation, or of the updates since the last training line.
 
-        Args:
-            metrics: dict mapping metric name to value. A second run with the same settings reports
-                the same values.
-            timing: values that differ from run to run, such as tokens per second.
-            samples: sample outputs of the model as text.
+        A second run with the same settings reports the same `metrics`. `timing` differs from run to
+        run. `samples` are outputs of the model as text.
         """
         for name, values in (("metrics", metrics), ("timing", timing)):
             if values is not None:
@@ -119,10 +116,7 @@ class RunLog(contextlib.ExitStack):
 
 
 def finite(value: Any) -> Any:
-    """Returns a copy of a value for JSON, with `None` in place of NaN and infinity.
-
-    Dicts, lists and tuples may be nested. Tuples become lists.
-    """
+    """Returns a copy of a nested value for JSON, with `None` in place of NaN and infinity."""
     if isinstance(value, Mapping):
         return {name: finite(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -131,10 +125,7 @@ def finite(value: Any) -> Any:
 
 
 def read_lines(path: str | os.PathLike) -> list[dict]:
-    """Reads the lines of a `.jsonl` log as dicts, or returns [] if the file does not exist.
-
-    Skips invalid lines, because a killed process may have written only part of a line.
-    """
+    """Reads the valid lines of a `.jsonl` log as dicts; a killed process may have cut the last."""
     if not storage.as_path(path).exists():
         return []
     lines = []

@@ -82,9 +82,9 @@ class Interruptions:
     def breaking(self) -> Iterator[None]:
         """Ends the `with` block as soon as the first signal arrives, without raising an exception.
 
-        A signal that arrived before the block does not end the block. Errors after a signal are
-        ignored: `keras.ops.shape` catches any exception, also a signal's, and leaves `None` in the
-        shape, so that tracing fails with another error. A repeated Ctrl-C is not ignored.
+        Errors after a signal are ignored: `keras.ops.shape` catches any exception, also a signal's,
+        and leaves `None` in the shape, so that tracing fails with another error. A repeated Ctrl-C
+        is not ignored.
         """
         self._raises = True
         try:
@@ -175,10 +175,7 @@ class TrainingSession(keras.callbacks.Callback):
             self.checkpoints.mark_best(best, self.config.best_metric, self.state.best_score)
 
     def save(self) -> None:
-        """Saves a checkpoint of this step, and deletes surplus checkpoints.
-
-        Every worker must call this method, although only the chief writes files.
-        """
+        """Saves a checkpoint and deletes surplus ones. Every worker calls it, the chief writes."""
         began, step = time.monotonic(), self.model.step
         memory = gather_memory(self.model, self.workers)
         with self.model.gathered():
@@ -220,10 +217,7 @@ class TrainingSession(keras.callbacks.Callback):
         return ""
 
     def decide(self) -> tuple[bool, bool]:
-        """Returns whether the run stops at this step, and whether a checkpoint is due.
-
-        Every worker must call this method. A value that is true for one worker is true for all.
-        """
+        """Returns whether the run stops, and whether a checkpoint is due, for any worker."""
         save_every, minutes = self.config.save_every_steps, self.config.save_every_minutes
         due = save_every is not None and self.model.step % save_every == 0
         due |= minutes is not None and time.monotonic() - self._saved_time >= minutes * 60
@@ -266,10 +260,7 @@ class TrainingSession(keras.callbacks.Callback):
             self.save()
 
     def on_epoch_end(self, epoch=None, logs=None):
-        """Saves a checkpoint if one is due, if the run stops, or if the score is the best so far.
-
-        `fit` has validated before, so that the checkpoint contains the score.
-        """
+        """Saves if a checkpoint is due, or with the best score, which `fit` has just validated."""
         stops, due = self.decide()
         if stops:
             self.model.stop_training = True
@@ -348,28 +339,22 @@ def train(
     run in weights, optimizer state, dropout, data order and `metrics.jsonl`. Progress is written to
     `metrics.jsonl`, `timing.jsonl`, TensorBoard and stdout.
 
+    Too many consecutive skipped updates raise `Diverged`. Ctrl-C and SIGTERM raise `Interrupted`,
+    after a checkpoint if there was an update.
+
     Args:
         model: compiled model with a built network, see `build_fit_model`.
         train_dataset_fn: function from a micro-batch index to an endless dataset of micro-batches
             that begins at this index.
-        run_dir: directory of the run, which is created if it is missing.
-        validate: function `validate(model, step)` that returns a dict of metrics. The dict may also
-            have `"samples"`, a list of strings. The function is called at the end of each epoch. If
-            the run has a moving average, the network then has the averaged weights. `None` means no
-            validation.
-        vocabulary_hash: hash of the vocabulary. Each checkpoint stores the hash, and a run with
-            another hash cannot resume.
+        validate: function `validate(model, step)` that returns a dict of metrics, perhaps with
+            `"samples"`, a list of strings, at the end of each epoch. If the run has a moving
+            average, the network then has the averaged weights.
+        vocabulary_hash: hash in each checkpoint, with which alone a run can resume.
         callbacks: further Keras callbacks. The logs of a batch are empty except at logging steps,
             validations and saves at fixed steps. The logs of an epoch include validation metrics,
             such as `val_loss`.
         on_start: function that the chief process calls once before the first update, after the run
-            directory is locked and the newest checkpoint is restored. The function may write files
-            into the run directory.
-
-    Raises:
-        Diverged: too many consecutive updates were skipped.
-        Interrupted: Ctrl-C or SIGTERM stopped the run. `train` has saved a checkpoint, unless the
-            run has made no update.
+            directory is locked and the newest checkpoint is restored.
     """
     run_dir, config = storage.as_path(run_dir), model.config
     if config.early_stopping_patience and validate is None:

@@ -46,10 +46,7 @@ class RunState:
 
 
 def gather_memory(model: TrainedModel, workers: Workers) -> dict[str, np.ndarray]:
-    """Gathers the values of `model.memory`, concatenated over the replicas of all workers in order.
-
-    Every worker must call this function, because the workers exchange their values.
-    """
+    """Gathers `model.memory` over the replicas of all workers, which must all call this."""
     model.synchronize()
     memory, on_jax = {}, keras.backend.backend() == "jax"
     for i, variable in enumerate(model.memory):
@@ -64,11 +61,7 @@ def write_checkpoint(
 ) -> None:
     """Writes the weights and the training state of a run into an empty local directory.
 
-    Args:
-        memory: result of `gather_memory`.
-
-    Raises:
-        OSError: the disk has too little space.
+    `memory` is the result of `gather_memory`.
     """
     host = {"step": model.step, "window": model.window.totals(), "run": dataclasses.asdict(state)}
     arrays = {name: np.array(variable) for name, variable in model.state_variables().items()}
@@ -123,11 +116,10 @@ def load_weights(layer: keras.layers.Layer, file: epath.Path) -> None:
 
 
 def weight_table(network: keras.Model) -> list[str]:
-    """Lists the path and shape of each weight, in the order of `network.weights`.
+    """Lists the weights, such as `"encoder/dense/kernel (8, 8)"`, in order.
 
-    An element is a string such as `"encoder/dense/kernel (8, 8)"`. If another model contains
-    `network`, the paths do not include the name of that model. Factors of low-rank updates are left
-    out, because saved weights include the updates.
+    The paths do not include the name of a model that contains `network`. Saved weights include
+    low-rank updates, whose factors are left out.
     """
     layers = low_rank_layers(network)
     factors = {id(w) for layer in layers for w in (layer.lora_kernel_a, layer.lora_kernel_b)}
@@ -140,14 +132,9 @@ def weight_table(network: keras.Model) -> list[str]:
 def restore_checkpoint(
     checkpoint: str | os.PathLike, model: TrainedModel, vocabulary_hash: str, workers: Workers
 ) -> RunState:
-    """Restores a model's weights, optimizer, random number generators and step from a checkpoint.
+    """Restores weights, optimizer, random number generators and step of a prepared model.
 
-    Args:
-        model: compiled model, after `TrainedModel.prepare`.
-        vocabulary_hash: hash that must equal the hash in the checkpoint.
-
-    Returns:
-        Scores and times of the run.
+    `vocabulary_hash` must equal the hash in the checkpoint. Returns scores and times of the run.
     """
     load_network(checkpoint, model.network, vocabulary_hash, average=False)
     path = storage.as_path(checkpoint) / checkpoints.STATE
@@ -187,9 +174,7 @@ def load_network(
 ) -> dict:
     """Loads a checkpoint's weights into a built network, and returns the checkpoint's manifest.
 
-    Args:
-        vocabulary_hash: hash that must equal the hash in the checkpoint.
-        average: whether to load the moving average of the weights if the checkpoint has one.
+    `average` loads the moving average of the weights if there is one.
     """
     manifest = checkpoints.read_manifest(checkpoint)
     check_vocabulary(manifest["vocabulary"], vocabulary_hash, checkpoint)

@@ -86,8 +86,7 @@ class TrainedModel:
     def update(self, batches: Iterator, limit: int = 1) -> Any:
         """Makes up to `limit` updates in one call, each from the next micro-batches.
 
-        Returns the values `(N, K + 5)` of N updates, see `Updates.apply`, or `None` if no
-        micro-batch is left.
+        Returns the values `(N, K + 5)` of N updates, see `Updates.apply`, or `None` without data.
         """
         raise NotImplementedError
 
@@ -134,7 +133,7 @@ class TrainedModel:
         return [v for v in self.network.variables if id(v) not in weights]
 
     def state_variables(self) -> dict[str, keras.Variable]:
-        """Returns a dict of the variables that a checkpoint contains besides weights and memory.
+        """Returns the variables that a checkpoint contains besides weights and memory.
 
         The keys are numbered, such as `optimizer/00003`, because Keras's variable names depend on
         the layers that were built earlier in the process.
@@ -168,18 +167,15 @@ class TrainedModel:
     ) -> keras.callbacks.History:
         """Trains on a dataset like `keras.Model.fit`, and returns the history of the metrics.
 
-        If the network is not built, this method first builds the network on a batch.
-
         Args:
             steps_per_epoch: number of updates per epoch, for which the data must suffice. `None`
                 means that an epoch is one pass over the data.
             first_step: number of updates of the first epoch that an earlier session has made.
             validate: function that returns the metrics at the end of an epoch, in place of
                 `validation_data`; {} means that there was no validation.
-            stops: intervals in updates. If there are any, the host reads metrics from the device
-                only at multiples of an interval and where `max_skipped_updates` may be reached, and
-                a call that makes several updates ends at the next multiple. Otherwise, the host
-                reads metrics after every call.
+            stops: intervals in updates, at whose multiples a call of several updates ends. The host
+                then reads metrics from the device only there and where `max_skipped_updates` may be
+                reached, and otherwise after every call.
         """
         self._build_on(x)
         self.prepare()
@@ -238,10 +234,9 @@ class TrainedModel:
     def evaluate(
         self, x: tf.data.Dataset, verbose: int = 0, return_dict: bool = True
     ) -> dict[str, float]:
-        """Computes metrics as weighted means over a dataset (see `metrics_from_sums`).
+        """Computes metrics as means over all tokens of a dataset (see `metrics_from_sums`).
 
-        For example, the loss is the mean over all tokens, not over batches. Keras's arguments
-        `verbose` and `return_dict` have no effect.
+        Keras's arguments `verbose` and `return_dict` have no effect.
         """
         self._build_on(x)
         self.synchronize()
@@ -266,27 +261,23 @@ class TrainedModel:
         """Writes the current values to the Keras variables. Only `JaxModel` holds newer values."""
 
     def gathered(self) -> AbstractContextManager[None]:
-        """Makes every variable readable in the first process, within the `with` block.
-
-        Every process must enter the block. Training is not allowed in the block.
-        """
+        """Makes every variable readable in the first process in a block that all enter."""
         self.synchronize()
         return nullcontext()
 
     def ema_weights(self) -> AbstractContextManager[None]:
-        """Replaces each trainable weight by its moving average, within the `with` block.
+        """Replaces each trainable weight by its moving average, if there is one, in the block.
 
-        Without a moving average, the weights do not change. Neither training nor saving a
-        checkpoint is allowed in the block.
+        Neither training nor saving a checkpoint is allowed in it.
         """
         self.synchronize()
         return self.ema.swapped() if self.ema else nullcontext()
 
     def _count(self, values, stops: Sequence[int]) -> dict[str, float]:
-        """Adds the values `(N, K + 5)` of N updates to the sums, and returns the logs for Keras.
+        """Adds the values `(N, K + 5)` of N updates to the sums, and returns the epoch's metrics.
 
-        The logs are the metrics of the epoch. If there are `stops`, the logs are empty at steps
-        that are not a multiple of any interval in `stops`.
+        With `stops`, the logs are empty at steps that are not a multiple of any interval in
+        `stops`.
         """
         self.step += len(values)
         for sums in (self.window, self._epoch_sums):
@@ -307,11 +298,9 @@ class TrainedModel:
 
 
 def features(data) -> dict[str, tf.Tensor]:
-    """Returns a batch as a dict mapping feature name to tensor.
+    """Returns a batch, a dict or a tuple (dict, targets, sample weights) as in Keras, as a dict.
 
-    Args:
-        data: a dict of features, or a tuple of the dict, targets and sample weights as in Keras.
-            Targets become the feature `label`, and sample weights become the feature `weight`.
+    Targets become the feature `label`, and sample weights become the feature `weight`.
     """
     x, label, weight = keras.utils.unpack_x_y_sample_weight(data)
     if not isinstance(x, dict):

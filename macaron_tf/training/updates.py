@@ -39,11 +39,7 @@ class Sums:
         self._pending.append((names, vector))
 
     def totals(self) -> dict[str, float]:
-        """Returns a dict mapping name to sum.
-
-        Two values are not sums: `skipped_in_a_row` and `learning_rate` are the values of the last
-        update.
-        """
+        """Returns the sums by name, and the last `skipped_in_a_row` and `learning_rate`."""
         for names, vector in self._pending:
             # Split each (K,) or (N, K) array into rows (K,). A tensor on the host is not copied.
             for values in np.atleast_2d(vector).tolist():
@@ -57,14 +53,11 @@ class Sums:
 def metrics_from_sums(totals: Mapping[str, float]) -> dict[str, float]:
     """Computes metrics from the sums that `Sums.totals` returns.
 
-    - A sum `X_sum` becomes the mean `X = X_sum / X_weight`, or `X_sum / weight` if there is no
-      `X_weight`. The mean of `correct_sum` is called `accuracy`.
-    - `perplexity` is `exp(nll)`, or infinity if `nll` is 700 or more. Without `nll_sum`, there is
-      no perplexity.
-    - `learning_rate` and `skipped` do not change.
-    - `updates`, `skipped_in_a_row` and sums named `X_weight` are left out.
-    - Any other sum becomes its mean per update, or per batch in an evaluation. The mean of `weight`
-      is called `tokens`.
+    - A sum `X_sum` becomes the mean `X = X_sum / X_weight`, or `X_sum / weight` without one. That
+      of `correct_sum` is called `accuracy`. `perplexity` is `exp(nll)`, or infinity from 700 on.
+    - `learning_rate` and `skipped` do not change. `updates`, `skipped_in_a_row` and `X_weight` go.
+    - Any other sum becomes its mean per update, or per batch in an evaluation: `weight` as
+      `tokens`.
 
     A mean over no tokens or no updates is NaN.
     """
@@ -127,8 +120,7 @@ class Updates:
     def micro_step(self, batch) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Computes the objective's K sums `(K,)` and the gradients of `loss_sum` on a micro-batch.
 
-        The gradients are not yet divided by `weight`. A variable without a gradient is left out,
-        with a warning.
+        A variable without a gradient is left out, with a warning.
         """
         self.traces["train"] += 1
         variables = self.model.network.trainable_variables
@@ -146,8 +138,7 @@ class Updates:
     def on_share(self, step: Callable, batch):
         """Returns `step(batch)`, or zeros of the same shapes if `batch` has no rows.
 
-        Layers may fail on an empty batch. For an empty share of a batch, the step therefore runs on
-        one row of zeros, and zeros replace the results.
+        Layers may fail on an empty batch, so the step then runs on one row of zeros.
         """
         rows = next(tensor for tensor in tf.nest.flatten(batch) if tensor.shape.rank)
         if self.strategy.num_replicas_in_sync == 1 or rows.shape[0]:
@@ -191,8 +182,8 @@ class Updates:
     def accumulate(self, micro_step: Callable, iterator) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Sums the results of `micro_step` over the next `accumulation_steps` micro-batches.
 
-        Each replica sums its own shares. If the data end within the update, the update uses fewer
-        micro-batches. If none is left, the graph raises `tf.errors.OutOfRangeError`.
+        Each replica sums its own shares. The last update of the data may use fewer micro-batches.
+        If none is left, the graph raises `tf.errors.OutOfRangeError`.
         """
         sums, gradients = self._run(micro_step, iterator.get_next())
 
@@ -225,12 +216,9 @@ class Updates:
     def apply(self, sums: tf.Tensor, gradients: list[tf.Tensor]) -> tf.Tensor:
         """Makes one optimizer step from the sums and gradients that each replica accumulated.
 
-        Skips the update if a sum or the gradient is NaN or infinite, or if `weight` is 0.
-
-        Returns:
-            Values `(K + 5,)` of the update: K sums with the names `names["train"]`, then 5 values
-            with the names `UPDATE_STATISTICS`. A skipped update has 0 for the sums and the gradient
-            norm.
+        Skips the update if a sum or the gradient is NaN or infinite, or if `weight` is 0. The
+        result `(K + 5,)` has K sums with the names `names["train"]`, then `UPDATE_STATISTICS`. A
+        skipped update has 0 for the sums and the gradient norm.
         """
         sums, gradients, norm = self._run(self._mean, sums, gradients)
         optimizer = self.model.optimizer
@@ -263,10 +251,9 @@ class Updates:
         return tf.concat([counted, tf.stack(statistics)], axis=0)
 
     def update_many(self, micro_step: Callable, iterator, count: tf.Tensor) -> tf.Tensor:
-        """Makes up to `count` updates in one call of the graph.
+        """Makes up to `count` updates in one call: `(N, K + 5)`, the values of `apply`.
 
-        The call ends early after `max_skipped_updates` consecutive skipped updates. The result
-        `(N, K + 5)` has the values of N updates, see `apply`.
+        The call ends early after `max_skipped_updates` consecutive skipped updates.
         """
         skipped_index = UPDATE_STATISTICS.index(SKIPPED_IN_A_ROW) - len(UPDATE_STATISTICS)
 

@@ -112,10 +112,7 @@ def translations(options: argparse.Namespace) -> Decoders:
 
 
 def _search(options: argparse.Namespace, model, jit_compile: bool) -> Callable:
-    """Returns a function that runs the beam search of this library, `(B, S) -> (B, N)`.
-
-    S is the number of source tokens, and N is the number of new tokens.
-    """
+    """Returns this library's beam search `(B, S) -> (B, N)`: S source tokens, N new tokens."""
     config = peers.exact_search(options.new_tokens, options.beam_size)
     # XLA needs static shapes. Without XLA, one graph serves all shapes, as in a served model.
     search = tf.function(

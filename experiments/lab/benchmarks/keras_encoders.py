@@ -33,10 +33,7 @@ from macaron_tf.training.config import TrainingConfig
 
 
 def bert_config(setting: StepSetting, family: str = "bert", **changes) -> EncoderConfig:
-    """Returns the configuration of a catalog encoder with the sizes of `setting`.
-
-    `family` is the prefix of the model's name in the catalog, such as "macaron_bert".
-    """
+    """Returns the configuration of a catalog encoder with the sizes of `setting`."""
     sizes = ("num_layers", "hidden_dim", "feed_forward_dim", "num_heads", "vocab_size", "dropout")
     options = {name: getattr(setting, name) for name in sizes}
     options |= {"max_length": setting.length, "attention_dropout": setting.dropout}
@@ -101,10 +98,7 @@ def on_jax() -> bool:
 
 
 def contenders(**options) -> dict[str, Contender]:
-    """Makes `Contender` objects for a BERT training step in this library, without and with XLA.
-
-    With JAX, there is only one `Contender`, "ours, JAX". `options` are fields of `StepSetting`.
-    """
+    """Makes `Contender` objects for a BERT training step in this library, without and with XLA."""
     setting = StepSetting(**options)
     names = {"ours, JAX": False} if on_jax() else {"ours": False, "ours, XLA": True}
     config = bert_config(setting)
@@ -115,11 +109,7 @@ def contenders(**options) -> dict[str, Contender]:
 
 
 def block_contenders(**options) -> dict[str, Contender]:
-    """Makes, for each configuration of `block_configs`, a `Contender` that runs a training step.
-
-    With `implementation="auto"`, TensorFlow and no XLA, a further `Contender` runs the first
-    configuration without native kernels.
-    """
+    """Makes a `Contender` for each of `block_configs`, and one without native kernels."""
     setting = StepSetting(**options)
     configs = block_configs(setting)
     steps = {name: training_step(setting, config) for name, config in configs.items()}
@@ -231,11 +221,7 @@ def model_garden_contenders(**options) -> dict[str, Contender]:
 def peer_contenders(
     setting: StepSetting, name: str, keras: types.ModuleType, make: Callable
 ) -> dict[str, Contender]:
-    """Makes `Contender` objects for a training step in another library, without and with XLA.
-
-    `keras` is the module `keras` or `tf_keras`, which the layers of the library use. `make` builds
-    the model.
-    """
+    """Makes `Contender` objects for a training step in another library, without and with XLA."""
     keras.utils.set_random_seed(setting.seed)
     keras.mixed_precision.set_global_policy(setting.dtype_policy)
 

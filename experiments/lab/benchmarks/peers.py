@@ -28,11 +28,7 @@ MATRIX_STD, EMBEDDING_STD = 0.03, 0.2
 
 
 def set_up(threads: int, inter_op_threads: int | None = None) -> None:
-    """Sets the number of threads of PyTorch and TensorFlow.
-
-    `threads` counts PyTorch's threads and TensorFlow's intra-op threads. The inter-op threads are
-    by default as many.
-    """
+    """Sets the number of threads of PyTorch and TensorFlow."""
     os.environ["OMP_NUM_THREADS"] = str(threads)
     # All models have random weights, so transformers downloads no files.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -141,10 +137,7 @@ def _tokens(rows: Iterable[Iterable[int]]) -> list[list[str]]:
 def ctranslate2_translator(
     peer: MarianPeer, threads: int, compute_type: str, count: int, beam_size: int
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """Returns a beam search in CTranslate2, `(B, S) -> (B, count)`. The outputs have no EOS.
-
-    `compute_type` is one of `COMPUTE_TYPES`.
-    """
+    """Returns a beam search in CTranslate2, `(B, S) -> (B, count)`. The outputs have no EOS."""
     from ctranslate2 import Translator
     from ctranslate2.converters.transformers import BartLoader
 

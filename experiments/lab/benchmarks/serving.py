@@ -168,10 +168,7 @@ def exported(model: Pretrained, folder: pathlib.Path, bfloat16: bool = False) ->
 
 
 def in_lite(model: Pretrained, precision: str) -> Answer:
-    """Returns a function that classifies lines by `predict`, with LiteRT for small requests.
-
-    `precision` is `"fp32"` or `"int8"`.
-    """
+    """Returns a function that classifies lines by `predict`, with LiteRT for small requests."""
     lite_model = model.with_lite(precision)
     return lambda lines: np.array([answer["probabilities"] for answer in lite_model.predict(lines)])
 
@@ -199,11 +196,7 @@ def classifiers(options: argparse.Namespace, folder: pathlib.Path) -> dict[str, 
 
 
 def check_agreement(answers: Mapping[str, Answer], requests: Sequence[Sequence[str]]) -> None:
-    """Checks that all implementations give about the same answers as the first implementation.
-
-    Numbers may differ by less than 1e-4, or 5e-2 in implementations whose name ends with "bfloat16"
-    or "int8".
-    """
+    """Checks that all answers agree: within 1e-4, or 5e-2 in bfloat16 and int8."""
     (reference, expect), *others = answers.items()
     for lines in requests:
         expected = expect(lines)
@@ -218,11 +211,9 @@ def check_agreement(answers: Mapping[str, Answer], requests: Sequence[Sequence[s
 def send_requests(
     answer: Answer, requests: Sequence[Sequence[str]], clients: int, latencies: list[float]
 ) -> int:
-    """Sends all requests, measures their latencies, and returns the total number of lines.
+    """Sends all requests in `clients` threads, and returns the total number of lines.
 
-    Args:
-        clients: number of threads. A thread waits for each answer before it sends the next request.
-        latencies: list to which the function appends the latency of each request in seconds.
+    `latencies` gets the seconds of each request.
     """
 
     def latency(lines: Sequence[str]) -> float:
@@ -241,11 +232,7 @@ def with_latencies(
     options: argparse.Namespace,
     clients: int = 1,
 ) -> list[dict]:
-    """Times all implementations, and adds latency percentiles to the output of `harness.timed`.
-
-    The added field "latency_ms" is a dict with the keys "p50", "p95" and "p99". Warm-up runs do not
-    count.
-    """
+    """Times all implementations, with "latency_ms" of the timed rounds: "p50", "p95" and "p99"."""
     seconds = {name: [] for name in answers}
     contenders = {
         name: functools.partial(send_requests, answer, requests, clients, seconds[name])

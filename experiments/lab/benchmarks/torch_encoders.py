@@ -121,10 +121,7 @@ def training_step(
 
 
 def contenders(**options) -> dict[str, Contender]:
-    """Makes `Contender` objects that run a BERT training step in PyTorch.
-
-    The models are PyTorch's own, the same compiled, and Hugging Face's.
-    """
+    """Makes `Contender` objects that run a BERT training step in PyTorch."""
     setting = StepSetting(**options)
     torch.manual_seed(setting.seed)
     eager, compiled, other = SdpaEncoder(setting), SdpaEncoder(setting), hugging_face(setting)

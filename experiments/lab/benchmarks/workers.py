@@ -85,10 +85,7 @@ class Worker(contextlib.AbstractContextManager):
 
 
 def main() -> None:
-    """Runs the child process: executes one request per line of stdin until the pipe is closed.
-
-    A line is a JSON list with the name of a `Contender` and the number of steps; see `Worker.run`.
-    """
+    """Runs the child process: a request per line of stdin, see `Worker.run`, until it is closed."""
     # Redirects stdout of libraries to stderr, because stdout carries the replies.
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

@@ -40,10 +40,9 @@ def fold_in(seed: tf.Tensor, value: tf.Tensor | int) -> tf.Tensor:
 def uniform(
     seed: tf.Tensor, rows: tf.Tensor | int, columns: int, below: int | None = None
 ) -> tf.Tensor:
-    """Draws uniform random numbers of shape `(rows, columns)`.
+    """Draws uniform random `(rows, columns)`: float32 in [0, 1), or int32 from 0 to `below` - 1.
 
-    The result is float32 in [0, 1), or int32 from 0 to `below` - 1. With one seed per row, `(B, 2)`
-    instead of `(2,)`, the draws of a row do not depend on the other rows of the batch.
+    With one seed per row, `(B, 2)`, the draws of a row do not depend on the other rows.
     """
     seed = tf.convert_to_tensor(seed)
     dtype = tf.float32 if below is None else tf.int32
@@ -55,10 +54,9 @@ def uniform(
 def choose_tokens(maskable: tf.Tensor, counts: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """Chooses maskable tokens of each row uniformly, without replacement.
 
-    The function draws positions with replacement, and skips repeated positions and positions that
-    are not maskable, until the row has enough tokens. All sets of this size are then equally
-    likely. This rejection sampling can take a fifth of the time of sorting one random number per
-    token.
+    It draws positions with replacement, and skips repeated and not maskable ones, until the row has
+    enough. All sets of this size are then equally likely. This rejection sampling can take a fifth
+    of the time of sorting one random number per token.
 
     `maskable` is bool `(B, L)`, and `counts (B,)` is at most its number of True values. The result
     is `(B, L)` int32, the position plus 1 at chosen tokens, and 0 elsewhere.
@@ -103,9 +101,8 @@ def choose_words(
     """Chooses whole words in random order, as BERT's released code does.
 
     Words with more tokens than the remaining count are skipped, so fewer than `counts (B,)` tokens
-    may be chosen. `maskable` and `starts` are bool `(B, L)`, and `starts` is True where a token
-    begins a word. The result is `(B, L)` int32, the word index plus 1 at chosen tokens, and 0
-    elsewhere.
+    may be chosen. The bool `starts (B, L)` is True where a token begins a word. The result is `(B,
+    L)` int32, the word index plus 1 at chosen tokens, and 0 elsewhere.
     """
     words, sizes = words_of(maskable, starts)  # (B, L) each
     scores = tf.where(sizes > 0, uniform(seed, tf.shape(sizes)[0], maskable.shape[1]), -1.0)
@@ -119,10 +116,8 @@ def choose_words(
 def words_of(maskable: tf.Tensor, starts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Computes the word index of each token, and the number of maskable tokens of each word.
 
-    `maskable` and `starts` (see `choose_words`) are `(B, L)`, and so are the two int32 tensors of
-    the result. The first tensor contains the word index of each token, from 0 in each row. The
-    second tensor contains the size of word 0, 1, ... of the row, and then zeros. A token that is
-    not maskable is a word of size 0.
+    Both are `(B, L)` int32. The index counts from 0 in each row. The second has the sizes of word
+    0, 1, ... of the row, and then zeros. A token that is not maskable is a word of size 0.
     """
     after_special = tf.pad(~maskable[:, :-1], [[0, 0], [1, 0]], constant_values=True)
     begins = tf.cast(starts | ~maskable | after_special, tf.int32)
@@ -151,9 +146,8 @@ def lookup_by_count(table: np.ndarray, mask: tf.Tensor) -> tf.Tensor:
 def _fill(sizes: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
     """Takes words in order until each row's token count is used up, skipping words that do not fit.
 
-    Each round takes the longest prefix of words that fits. The round then drops every word with
-    more tokens than the remaining count. A row of 512 tokens needs two or three rounds. `sizes (B,
-    L)` contains the number of tokens per word, and the result is True at taken words.
+    Each round takes the longest prefix that fits, and drops the words with more tokens than remain:
+    two or three rounds for 512 tokens. `sizes (B, L)` are tokens per word; True is a taken word.
     """
 
     def round_(taken, candidates, remaining):
@@ -202,21 +196,19 @@ def choose_spans(
 ) -> tf.Tensor:
     """Chooses spans of whole words, one span after another, until each row has enough tokens.
 
-    For each span, the function draws the length n in words. Then the function draws the first word
-    uniformly among all words that fit the remaining count and begin n consecutive free words. If
-    there is no such word, the function draws again, and all further spans of the row have fewer
-    than n words. A span that would exceed the count is cut after the last whole word that fits, as
-    in ALBERT's released code. SpanBERT's code also cuts within a word. Spans do not overlap and
-    contain only maskable tokens. The result is `(B, L)` int32, a positive number that identifies
-    the span at chosen tokens, and 0 elsewhere.
+    For each span, a length n in words is drawn, then the first word, uniformly among all words that
+    fit the remaining count and begin n consecutive free words. If there is none, all further spans
+    of the row have fewer than n words. A span that would exceed the count is cut after the last
+    whole word that fits, as in ALBERT's released code. SpanBERT's code also cuts within a word.
+    Spans do not overlap. The result is `(B, L)` int32, a positive number that identifies the span
+    at chosen tokens, and 0 elsewhere.
 
     Args:
         starts: `(B, L)` bool, True where a token begins a word.
-        counts: `(B,)` int32, maximum number of tokens to choose. Fewer tokens are chosen if no
-            further word is free, or if every free word has more tokens than the remaining count.
+        counts: `(B,)` int32, maximum number of tokens to choose.
         lengths: `(N,)`, probabilities of the span lengths 1 to N, in words.
         apart: whether to keep at least one unmasked word between two spans. SpanBERT's released
-            code instead merges adjacent spans, so its span lengths do not follow `lengths`.
+            code merges adjacent spans, so its span lengths do not follow `lengths`.
     """
     rows, length = tf.shape(maskable)[0], maskable.shape[1]
     words, sizes = words_of(maskable, starts)  # (B, L) each
@@ -278,10 +270,9 @@ def outer_boundaries(
     `columns (B, P)` their ascending positions in a row of L = `length`. `real (B, P)` is False at
     padding.
 
-    Returns:
-        Dict of three `(B, P)` int32 tensors, all 0 at padding. `left_boundaries` and
-        `right_boundaries` are the positions before and after the span, clipped to [0, L - 1].
-        `span_positions` are positions within the span, from 0.
+    The results are `(B, P)` int32, 0 at padding: `left_boundaries` and `right_boundaries`, the
+    positions before and after the span, clipped to [0, L - 1], and `span_positions` within the
+    span, from 0.
     """
 
     def end_of(outside, reduce):

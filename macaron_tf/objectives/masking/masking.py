@@ -176,10 +176,9 @@ def masked_features(
 ) -> tuple[Batch, tf.Tensor, tf.Tensor]:
     """Builds `masked_positions`, `masked_labels` and `masked_weights` (see `mask_tokens`).
 
-    `token_ids (B, L)` are the tokens before masking, and `masked (B, L)` is True at P = `count` or
-    fewer positions of each row. The second result is the indices `(B, P)` int32 of the masked
-    positions in the flattened `(B L,)`, ascending in each row. The third result, `(B, P)` bool, is
-    True at valid indices. The indices after a row's last masked position are arbitrary.
+    `masked (B, L)` is True at P = `count` or fewer positions of each row. The second result is
+    their indices `(B, P)` int32 in the flattened `(B L,)`, ascending in each row, and the third,
+    `(B, P)` bool, is True at valid ones.
     """
     counts = tf.reduce_sum(tf.cast(masked, tf.int32), axis=-1)  # (B,)
     columns = tf.range(count)
