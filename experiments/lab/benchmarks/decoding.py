@@ -4,10 +4,9 @@
     python -m experiments.lab.benchmarks.decoding --batch-sizes 1 32 --rounds 9
     python -m experiments.lab.benchmarks.decoding --model gpt2 --size base --rounds 5 --out DIR
 
-A translator decodes by beam search. GPT-2 continues prompts greedily: "token by token" reads one
-prompt token per step, LiteRT reads a prompt in parts of up to 256 tokens, and all other
-implementations read it in a single pass (prefill). "ours, XLA" compiles the whole beam search, but
-only GPT-2's loop over new tokens.
+A translator decodes by beam search, which "ours, XLA" compiles. GPT-2 continues prompts greedily:
+LiteRT reads a prompt in parts of up to 256 tokens, and all other implementations read it in a
+single pass (prefill).
 
 All outputs have the same forced length, so that all implementations decode the same number of
 steps.
@@ -17,7 +16,6 @@ import argparse
 import functools
 import pathlib
 import tempfile
-import types
 from collections.abc import Callable
 
 import numpy as np
@@ -28,10 +26,7 @@ from experiments.lab.benchmarks.harness import Benchmark, Tables, several, timed
 from macaron_tf.cli.arguments import argument, count, switch
 from macaron_tf.decoding import (
     GenerationConfig,
-    Prompts,
     TextGenerator,
-    first_state,
-    generate,
     translate_ids,
 )
 from macaron_tf.engines.lite_decoding import convert_decoder
@@ -134,19 +129,12 @@ def continuations(options: argparse.Namespace) -> Decoders:
     peer = peers.GPT2Peer(config)
     with tempfile.TemporaryDirectory() as folder:
         pretrained = peer.as_macaron_tf(pathlib.Path(folder))
-    without_prefill = types.SimpleNamespace(  # the same model without prefill
-        init_decode=pretrained.network.init_decode,
-        decode_step=pretrained.network.decode_step,
-        can_prefill=False,
-    )
     greedy = GenerationConfig(temperature=0.0, max_tokens=count, min_tokens=count)
-    generators = {
-        name: TextGenerator(model, pretrained.vocabulary, config.max_length)
-        for name, model in (("ours", pretrained.network), ("token by token", without_prefill))
-    }
+    ours = TextGenerator(pretrained.network, pretrained.vocabulary, config.max_length)
+    generators = {"ours": ours}
     for weight_type in options.lite:
         decoder = convert_decoder(pretrained.network, weight_type, options.threads)
-        generators[f"ours, LiteRT {weight_type}"] = generators["ours"].with_model(decoder)
+        generators[f"ours, LiteRT {weight_type}"] = ours.with_model(decoder)
     reference = functools.partial(peer.generate, count=count, pad_token_id=config.vocab_size - 1)
     functions = {REFERENCE: reference}
     for weight_type in options.ctranslate2:
@@ -155,7 +143,6 @@ def continuations(options: argparse.Namespace) -> Decoders:
         )
     for name, generator in generators.items():
         functions[name] = functools.partial(completed, generator, greedy)
-    functions["ours, XLA"] = compiled(generators["ours"], greedy)
 
     def draw(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
         # The last id is the end of a text, with which a text also begins.
@@ -170,36 +157,6 @@ def completed(generator: TextGenerator, config: GenerationConfig, rows: np.ndarr
     """Continues each prompt greedily by N tokens, and returns their ids `(B, N)`."""
     continuations = generator.continue_rows(rows.tolist(), config)
     return np.array([continuation.ids for [continuation] in continuations])
-
-
-def compiled(
-    generator: TextGenerator, config: GenerationConfig
-) -> Callable[[np.ndarray], np.ndarray]:
-    """Returns a function that decodes greedily after prompts in a loop that XLA compiles.
-
-    The function maps prompts `(B, P)` to the ids `(B, N)` of N new tokens after each prompt.
-    """
-    count, step = config.max_tokens, generator.model.decode_step
-    rules = generator.rules(config, config.min_tokens)
-
-    @tf.function(autograph=False)
-    def begin(prompts):
-        length = prompts.ids.shape[1] + count
-        prompts, context, cache = generator.begin(prompts, length)
-        return context, first_state(prompts, context, cache, generator.prefill_fn)
-
-    @tf.function(autograph=False, jit_compile=True)
-    def loop(context, state, prompts):
-        return generate(step, state, context, prompts, rules, count)["ids"]
-
-    def decode(rows: np.ndarray) -> np.ndarray:
-        batch_size, length = rows.shape
-        lengths, limits = tf.fill([batch_size], length), tf.fill([batch_size], count)
-        seeds = tf.zeros([batch_size, 1], tf.int32)
-        prompts = Prompts(tf.constant(rows, tf.int32), lengths, limits, seeds)
-        return loop(*begin(prompts), prompts)[:, 0].numpy()
-
-    return decode
 
 
 command = Benchmark(

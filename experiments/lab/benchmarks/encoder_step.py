@@ -13,8 +13,8 @@ class StepSetting:
         dropout: dropout rate of embeddings, attention weights and sub-layer outputs.
         dtype_policy: Keras dtype policy. With `"mixed_bfloat16"`, matrix products are in bfloat16,
             and weights and optimizer state are in float32.
-        jit: whether XLA compiles the step, for `--against blocks`.
-        implementation: implementation of the kernels, for `--against blocks`.
+        jit: whether XLA compiles this library's step.
+        implementation: implementation of this library's kernels.
     """
 
     num_layers: int

@@ -113,7 +113,7 @@ def block_contenders(**options) -> dict[str, Contender]:
     setting = StepSetting(**options)
     configs = block_configs(setting)
     steps = {name: training_step(setting, config) for name, config in configs.items()}
-    if setting.implementation == "auto" and not setting.jit and not on_jax():
+    if not on_jax():
         name, config = next(iter(configs.items()))
         stock = dataclasses.replace(setting, implementation="loop")
         steps[f"{name}, no native ops"] = training_step(stock, config)

@@ -29,9 +29,8 @@ from experiments.lab.benchmarks import harness
 from experiments.lab.benchmarks.encoder_step import SETTINGS, StepSetting
 from experiments.lab.benchmarks.harness import Benchmark, Tables
 from experiments.lab.benchmarks.workers import Worker
-from macaron_tf.cli.arguments import argument, count, switch
+from macaron_tf.cli.arguments import argument, count
 from macaron_tf.errors import UserError
-from macaron_tf.kernels.choice import NAMES
 
 KERAS = "experiments.lab.benchmarks.keras_encoders"
 TORCH = "experiments.lab.benchmarks.torch_encoders"
@@ -108,17 +107,13 @@ def fastest(rows: list[dict], our_names: Collection[str]) -> str:
 
 def measure(options: argparse.Namespace) -> Tables:
     """Runs the benchmark: times the implementations in each setting."""
-    if options.engine == "jax" and options.jit:
-        raise UserError("--jit is not supported with --engine jax: leave --jit out")
-    fields = ("dropout", "dtype_policy", "jit", "implementation", "seed")
+    fields = ("dropout", "dtype_policy", "seed")
     for name in options.settings:
         changes = {field: getattr(options, field) for field in fields}
         setting = dataclasses.replace(SETTINGS[name], **changes)
         about = (
             f"{name}: {setting.num_layers} layers, D {setting.hidden_dim}, {setting.batch} x "
             f"{setting.length} tokens, dropout {setting.dropout:g}, {options.dtype_policy}"
-            + (", XLA" if setting.jit else "")
-            + (f", {setting.implementation}" if setting.implementation != "auto" else "")
         )
         yield about, timed(setting, options)
 
@@ -149,13 +144,6 @@ command = Benchmark(
         choices=("float32", "mixed_bfloat16"),
     ),
     count("--dropout", "rate of all dropout layers", 0.1, minimum=0.0, below=1),
-    switch("--jit", "compile the step with XLA, for --against blocks"),
-    argument(
-        "--implementation",
-        "implementation of the kernels for --against blocks; 'loop' needs no C++ compiler",
-        default="auto",
-        choices=("auto", *NAMES),
-    ),
     harness.several("--peers", PEERS, "other libraries to time with --against peers"),
     count("--steps", "number of updates of each contender in each round", 3),
     rounds=7,
