@@ -39,11 +39,6 @@ class Study:
     Args:
         arms: arms of all groups, which are the widths or tasks (see `Arm.group`). The first arm of
             each group is the baseline.
-        rows: results of all runs, as one dict for every arm and seed. A dict has the arm's fields,
-            the parameter count and the results of `Trainer.train`.
-        timings: timings of all arms from `--equal time` (see `equalize_time`), or an empty list.
-        tunings: scores of all arms at the learning rates of `--rates` (see `tune_rates`), or an
-            empty list.
 
     Attributes:
         first, others: names of the baseline and of the other arms.

@@ -51,11 +51,9 @@ class Trainer(abc.ABC):
     """Base class of objects that train and score the arms of a comparison.
 
     Attributes:
-        kind: kind of the recipes that the subclass trains.
         data: paths of the settings that determine the training and evaluation data. A path that
             ends in a dot stands for a whole section.
         may_change: paths of settings in which a run to continue may differ from the arm.
-        score: name of the metric that decides the comparison.
         sign: 1 if a greater score is better, or else -1.
         margin: maximum advantage over `chance_level` with which an arm still counts as being at
             chance level.

@@ -28,7 +28,6 @@ class Prompt:
 
     Attributes:
         query: prompt text before the answer, without a space at the end.
-        answer: the correct answer.
         label: index of the answer in the task's choices; `None` without choices.
         bare_query: query of a zero-shot prompt, which has no solved examples. `None` means that
             zero-shot prompts use `query`.
@@ -45,8 +44,6 @@ class PromptTask:
     """A task in the form of prompts.
 
     Attributes:
-        questions: prompts to evaluate.
-        pool: prompts from which shots are drawn.
         choices: the answer word of each class; none means that the answer is the last word.
         measure: function that scores the predicted classes. Its arguments are the indices of the
             predicted choices and of the correct choices.

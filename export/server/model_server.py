@@ -32,9 +32,6 @@ class ModelServer:
     Example:
         with ModelServer(ServerConfig("exported/demo", "demo", port=0)) as server:
             requests.get(f"{server.url}/v1/models/demo")
-
-    Attributes:
-        port: port of the server once it has started.
     """
 
     def __init__(self, config: ServerConfig):

@@ -37,8 +37,6 @@ class Macaron(LM):
     gives, have no effect.
 
     Args:
-        path: location of the model, in any form that `macaron_tf.load` takes.
-        trust_code: whether to run the code of own blocks in the folder, see `macaron_tf.load`.
         max_length: maximum number of tokens that the network reads; `None` means as many as in
             training.
     """

@@ -211,7 +211,6 @@ class Rules(NamedTuple):
     """Rules for drawing new tokens.
 
     Attributes:
-        controls: temperature, top-k and top-p.
         end_id: id of the token that ends a text, or ids of several such tokens.
         is_suppressed: function from ids `(V,)` to booleans, which are True at suppressed ids.
             Suppressed ids and PAD are never drawn.
@@ -219,7 +218,6 @@ class Rules(NamedTuple):
         forces_end: whether the last token that the limit allows is always the first `end_id`.
         uniform: function from a position to uniform draws `(B, K)`; `None` means draws from the
             seeds in `Prompts`.
-        pad: id of PAD.
     """
 
     controls: Controls | DrawSettings

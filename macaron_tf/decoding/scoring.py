@@ -88,7 +88,6 @@ class TextScorer:
 
     Attributes:
         network: a `LanguageModel`, or another network with `hidden_states` and `logits`.
-        vocabulary: the network's vocabulary.
         window: maximum row length in tokens, including [CLS], 2 or more.
         batch_tokens: maximum number of tokens in a batch, including padding. A row with more tokens
             is a batch by itself.

@@ -68,7 +68,6 @@ class Completion:
             and top-p.
         length: number of new tokens, including the token that ends the text.
         ended: whether the model ended the text. False means that the text reached the limit.
-        ids: ids of the new tokens.
     """
 
     text: str

@@ -143,9 +143,7 @@ class Workers:
     backend, the workers are the JAX processes that `hosts.join_hosts` connects.
 
     Attributes:
-        several: whether the strategy has several workers.
         index: index of this worker, from 0.
-        count: number of workers.
         chief: whether this is worker 0, which writes logs and checkpoints.
     """
 

@@ -73,9 +73,6 @@ class Certificate:
     constructor computes the reference answers. The constructor runs the network eagerly, and in
     float32 unless the network is quantized. For a model that generates text, the constructor
     computes nothing, and `check` computes the reference answers.
-
-    Args:
-        accuracy: labelled examples on which each file is scored. `None` means no scores.
     """
 
     def __init__(self, task: TaskKind, accuracy: Accuracy | None = None):

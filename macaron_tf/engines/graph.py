@@ -31,9 +31,6 @@ class TaskGraph:
     The graphs are traced at first use and cached. Each run of a graph reads the network's current
     weights. In a graph, a text that is not UTF-8 raises an InvalidArgumentError, which a server
     turns into HTTP status 400.
-
-    Args:
-        small_engine: LiteRT engine for small requests; `None` means that the graphs answer all.
     """
 
     def __init__(self, task: TaskKind, small_engine: "LiteModel | None" = None):

@@ -215,7 +215,6 @@ class LiteDecoder(LiteFile):
         threads: see `LiteFile`. A file below 4 MiB gets one thread.
 
     Attributes:
-        config: fields of the network's configuration that a search needs.
         can_prefill: whether `prefill` reads several prompt tokens at once.
     """
 

@@ -29,10 +29,9 @@ class Verdict:
 
     Attributes:
         differences: for each seed, the arm's score minus the baseline's score.
-        interval: 95% confidence interval of the mean. `None` means that no test was made.
-        p: p-value of the two-sided paired t-test. `None` means that no test was made.
-        corrected: p-value after Holm's correction for all tests of the study. `None` means that no
-            test was made.
+        interval, p, corrected: 95% confidence interval of the mean, p-value of the two-sided paired
+            t-test, and p-value after Holm's correction for all tests of the study; `None` without a
+            test.
         word: `"better"`, `"worse"`, `"not decided"` or `"no verdict"`.
         reason: reason for `"no verdict"`. Other verdicts have the reason "".
     """

@@ -56,12 +56,10 @@ class Parameters:
     """Static parameters of the kernels.
 
     Attributes:
-        scale: factor for the scores.
         causal: whether a query sees only keys at its own or an earlier position.
         window: size of the attention window; 0 means no window. If `causal`, a query sees its own
             position and `window` - 1 earlier positions. Otherwise, a query sees `window` // 2
             positions on each side.
-        rate: dropout rate.
         length: number of keys, without padding of the last block.
         group: number of query heads that share a key and value head.
     """

@@ -137,7 +137,6 @@ class MultiHeadAttention(Mixer):
             matrix, and the cache takes K / H of the memory that it takes with K = H.
         qk_norm: RMSNorm of queries and keys in self-attention: `"none"`, `"head"` (over the d
             channels of a head) or `"heads"` (over the channels of all heads together).
-        epsilon: number added to the mean square in the RMSNorm.
 
     Call arguments:
         memory: `(B, S, D)`, required if `cross`.

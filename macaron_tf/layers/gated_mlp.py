@@ -100,7 +100,6 @@ class GatedMLP(Mixer):
 
     Args:
         feed_forward_dim: inner width F. U is `(D, F)` and V is `(F/2, D)`.
-        causal: whether position t sees only positions 0 to t.
         toeplitz: whether the spatial weights form a Toeplitz matrix (see `SpatialGating`).
         tiny_attention_dim: width of the attention head, 64 or 128 in the paper. `None` means no
             attention.

@@ -60,7 +60,6 @@ class ProjectedLSTM(Recording, keras.layers.Layer):
     Args:
         units: width of the cell state.
         projection_dim: width of the hidden state.
-        clip: maximum absolute value in the cell state and hidden state. `None` means no limit.
         backwards: whether to read from the last position to the first, so that outputs depend on
             later positions.
         go_backwards: whether to reverse x before the layer, as `keras.layers.Bidirectional` asks.
@@ -107,8 +106,6 @@ class ProjectedLSTMStack(Recording, keras.layers.Layer):
     outputs, each `(B, L, projection_dim)`.
 
     Args:
-        clip: maximum absolute value in the cell states and hidden states. `None` means no limit.
-        backwards: whether to read from the last position to the first.
         dropout: dropout rate applied to the LSTM input in each layer.
 
     References: Peters et al. 2018 (ELMo), section 3.4.

@@ -25,7 +25,6 @@ class Context:
         bias: function of `query_length`, `key_length` and `start` that returns a bias for the
             attention scores, `(..., T, S)`. `start` is the position of the first query. By default,
             the queries are the last T of the S positions.
-        segment_ids: int `(B, T)`.
         documents: int `(B, T)`, the document number of each position. No position sees another
             document. Attention layers rely on `attention_mask`, which must separate the documents
             too. Recurrent layers reset their state at the start of each document.

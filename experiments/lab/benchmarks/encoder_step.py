@@ -10,7 +10,6 @@ class StepSetting:
     """Sizes and options of a BERT training step.
 
     Attributes:
-        dropout: dropout rate of embeddings, attention weights and sub-layer outputs.
         dtype_policy: Keras dtype policy. With `"mixed_bfloat16"`, matrix products are in bfloat16,
             and weights and optimizer state are in float32.
         jit: whether XLA compiles this library's step.

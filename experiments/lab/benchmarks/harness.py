@@ -60,7 +60,6 @@ class Benchmark(Parser):
     """A benchmark command: its arguments, and the function that measures.
 
     Args:
-        description: docstring of the benchmark module, which `--help` prints.
         measure: function from the parsed options to `Tables`.
         unit: unit of work in which speed is measured, such as "tokens".
         title: title of the report, a format string with option names as fields.

@@ -84,7 +84,6 @@ class Work:
     Args:
         vocabulary: vocabulary of this library, which the Hugging Face tokenizer also uses.
         length: number of tokens L in a row.
-        folder: empty folder for files of the text and the vocabulary.
     """
 
     def __init__(
