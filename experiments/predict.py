@@ -180,10 +180,10 @@ def _translated(
 
 def _text_to_text(model: Pretrained, given: dict, location: str) -> Answer:
     _check_read(given, ("task",), model.task)
-    answers = answers_of(model, location, given.get("task"))
-    decoding = BeamSearchConfig(**model.recipe.get("decoding", {}))
-    translator = line_translator(model.network, model.vocabulary, answers, decoding)
-    task = given.get("task") or answers["task"]
+    settings = answers_of(model, location, given.get("task"))
+    decoding = BeamSearchConfig(**model.card.recipe.get("decoding", {}))
+    translator = line_translator(model.network, model.vocabulary, settings, decoding)
+    task = given.get("task") or settings.task
     is_pair = task not in PREFIXES and "+" not in task and bool(get_task(task).second)
 
     def answer(lines: list[str], first: int) -> Iterator[str]:
@@ -203,12 +203,12 @@ def _continuations(model: Pretrained, given: dict) -> Answer:
         **{"temperature": model.task.controls["temperature"], "max_tokens": 128}
         | {name: given[name] for name in _WRITING if name in given and name != "seed"}
     )
-    generator, seed = model.task.generator, given.get("seed", 1)
+    generator, seed, card = model.task.generator, given.get("seed", 1), model.card
     trailing = " " if generator.line_ends else None
 
     def answer(lines: list[str], first: int) -> Iterator[str]:
         for number, text in enumerate(lines, 1):
-            if GAP in text and model.objective == "span_corruption" and not model.sentinels:
+            if GAP in text and card.objective == "span_corruption" and not card.sentinels:
                 reason = f"{GAP} cannot be filled, because objective.kind marks no gaps"
                 raise TextError(number, reason)
             prompt = "" if isinstance(generator, SequenceGenerator) else text.rstrip(trailing)

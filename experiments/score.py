@@ -67,5 +67,5 @@ def run(options: argparse.Namespace) -> None:
                 "so the perplexity per word and the bits per byte are too low".format(**record)
             )
     if options.output:
-        record = {"run": model.name, "checkpoint": model.checkpoint, "window": window}
+        record = {"run": model.card.name, "checkpoint": model.card.checkpoint, "window": window}
         write_json(storage.as_path(options.output), {**record, "files": records})

@@ -31,17 +31,21 @@ def run(options: argparse.Namespace) -> None:
     """Runs the command `macaron export`: exports a model as a SavedModel."""
     # Imported here so that `--help` works without TensorFlow.
     from macaron_tf.engines.certificate import certificate_text
-    from macaron_tf.tasks import Classification, Translation
+    from macaron_tf.tasks import CLASSIFIERS, SentenceSettings, Translation, of_classes
 
     model = load_model(options, options.vocabulary)
     given = {name: value for name, value in vars(options).items() if value}
-    changes = {name: given[name] for name in ("pooling", "labels", "max_length") if name in given}
-    is_bare_classifier = options.vocabulary and isinstance(model.network, Classification.networks)
-    if changes.keys() - {"pooling"} and not is_bare_classifier:
-        raise UserError(
-            f"{options.run} is no .keras file of a classifier: leave --labels and --max-length out"
-        )
-    model = dataclasses.replace(model, **changes)
+    if given.keys() & {"labels", "max_length"}:
+        if model.settings or not isinstance(model.network, CLASSIFIERS):
+            what = f"{options.run} is no .keras file of a classifier"
+            raise UserError(f"{what}: leave --labels and --max-length out")
+        settings = of_classes(model, options.labels or (), options.max_length)
+        model = dataclasses.replace(model, settings=settings)
+    if options.pooling:
+        is_encoder = isinstance(model.settings, SentenceSettings)
+        settings = model.settings if is_encoder else SentenceSettings()
+        settings = dataclasses.replace(settings, pooling=options.pooling)
+        model = dataclasses.replace(model, settings=settings)
     search = {name: given[name] for name in ("n_best", "beam_size", "compiled") if name in given}
     if search and not isinstance(model.task, Translation):
         flag = next(iter(search)).replace("_", "-").removesuffix("d")

@@ -48,9 +48,9 @@ class Pretrained(ModelParts):
     def __repr__(self) -> str:
         description = type(self.network).__name__
         if isinstance(self.network, Model):
-            description += f" on {catalog.sized_name(self.model, dict(self.model_options))}"
+            description += f" on {catalog.sized_name(self.card.model, dict(self.model_options))}"
         weights = f"{self.network.count_params():,} weights"
-        return f"<Pretrained {self.name or 'model'}: {description}, {weights}>"
+        return f"<Pretrained {self.card.name or 'model'}: {description}, {weights}>"
 
     @functools.cached_property
     def task(self) -> TaskKind:
@@ -182,10 +182,10 @@ class Pretrained(ModelParts):
             check_choice("formats", name, [*FORMATS])
         task = self.task.with_options(**options) if options else self.task
         graph = TaskGraph(task)
-        record = {"run": self.name, "checkpoint": self.checkpoint, **task.facts()}
+        record = {"run": self.card.name, "checkpoint": self.card.checkpoint, **task.facts()}
         accuracy = Accuracy(task, check) if check else None
         certificate = Certificate(task, accuracy)  # before the policy changes
-        in_bfloat16 = graph.in_bfloat16(self.checkpoint or self.name)
+        in_bfloat16 = graph.in_bfloat16(self.card.title)
         card = saving.card(self, self._task, USE_OF_EXPORT)
         with in_bfloat16 if bfloat16 else contextlib.nullcontext():
             return write_version(graph, record, path, version, lite, formats, certificate, card)
@@ -206,12 +206,12 @@ class Pretrained(ModelParts):
                 weights, such as `dropout`.
         """
         if not (isinstance(self.network, Model) and isinstance(self.config, EncoderConfig)):
-            raise UserError(f"{self.name or self.checkpoint} is no encoder, as needed: load one")
+            raise UserError(f"{self.card.title} is no encoder, as needed: load one")
         config = dataclasses.replace(self.config, **changes)
         if config.splittings != self.config.splittings:
             raise UserError(f"scheme={config.scheme!r} does not fit the weights: leave scheme out")
         self.require_floats()
-        pooler = self.network.pooler or self.pooler
+        pooler = self.network.pooler
         if config.causal and config.summary == "first":
             classifier = CausalClassifier(config, num_classes, head_dropout)
         else:
@@ -270,10 +270,14 @@ class Pretrained(ModelParts):
 
         with contextlib.ExitStack() as stack:
             temporary = folder or stack.enter_context(tempfile.TemporaryDirectory())
-            run = as_path(temporary) / (self.name or "model") if folder is None else as_path(folder)
+            run = (
+                as_path(temporary) / (self.card.name or "model")
+                if folder is None
+                else as_path(folder)
+            )
             options = (task, learning_rate, seed)
             fit_examples(self, run, (texts, labels), validation, *options, **settings)
-            return dataclasses.replace(load(run), name=self.name)
+            return load(run).with_card(name=self.card.name)
 
     def save_pretrained(
         self, directory: str | os.PathLike, format: str = "weights.h5", license: str | None = None
@@ -284,8 +288,6 @@ class Pretrained(ModelParts):
 
             DIR/model.json           configuration of the network, its task and its results
             DIR/model.weights.h5     weights
-            DIR/pooler.weights.h5    weights of a pooler that is not part of the network
-            DIR/replaced_token.weights.h5  weights of an ELECTRA discriminator's head
             DIR/vocabulary/          vocabulary, if the model has a vocabulary
             DIR/recipe.json          recipe of the training run, if the model has a recipe
             DIR/code/                copies of user code, if needed; see `io.code_files`

@@ -11,7 +11,8 @@ import pytest
 
 import macaron_tf
 from macaron_tf.model import Pretrained
-from macaron_tf.models.model_parts import USAGE
+from macaron_tf.models.model_parts import Card
+from macaron_tf.tasks import SentenceSettings
 from tests import ram_paths
 from tests.harness import numpy_of, refuses
 from tests.toys.hugging_face import random_state, write_bert, write_modules
@@ -41,17 +42,17 @@ def check_same(one, other):
         numpy_of(other.network.masked_logits(hidden)), numpy_of(one.network.masked_logits(hidden))
     )
     assert one.vocabulary.hash == other.vocabulary.hash
-    for name in USAGE:
-        assert getattr(one, name) == getattr(other, name), name
+    other = other.with_card(**one.card.options("name", "checkpoint", "results"))
+    assert (one.settings, one.card) == (other.settings, other.card)
     assert one.model_options == other.model_options
 
 
 def test_another_librarys_directory_is_loaded(tmp_path):
     loaded = macaron_tf.load(f"hugging-face:{write_bert(tmp_path / 'bert')}")
-    assert (loaded.name, loaded.objective) == ("bert", "masked_language")
+    assert (loaded.card.name, loaded.card.objective) == ("bert", "masked_language")
     assert loaded.vocabulary.encode_lines(["a b"]) == [[5, 6]]
     again = macaron_tf.models.catalog.config(
-        loaded.model, **{**dict(loaded.model_options), "vocab_size": loaded.vocabulary.size}
+        loaded.card.model, **{**dict(loaded.model_options), "vocab_size": loaded.vocabulary.size}
     )
     assert again == loaded.config
     assert loaded.classifier(3)({"token_ids": np.array([[2, 5, 3]])}).shape == (1, 3)
@@ -65,7 +66,7 @@ def test_a_saved_model_is_loaded(tmp_path):
     model.build()
     model.save(tmp_path / "bert.keras")
     loaded = macaron_tf.load(tmp_path / "bert.keras")
-    assert loaded.name == "bert" and loaded.vocabulary is None
+    assert loaded.card.name == "bert" and loaded.vocabulary is None
     np.testing.assert_equal(loaded.network.get_weights(), model.get_weights())
     loaded.save_pretrained(tmp_path / "saved")
     again = macaron_tf.load(tmp_path / "saved")
@@ -81,7 +82,9 @@ def test_a_bare_encoder_becomes_a_classifier_and_other_networks_do_not(tmp_path)
     keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]).save(tmp_path / "plain.keras")
     plain = macaron_tf.load(tmp_path / "plain.keras")
     refuses("plain is no encoder, .*: load one", plain.classifier, 2)
-    translator = Pretrained(macaron_tf.build("macaron_tiny", vocab_size=16), name="pairs")
+    translator = Pretrained(
+        macaron_tf.build("macaron_tiny", vocab_size=16), card=Card(name="pairs")
+    )
     refuses("pairs is no encoder, .*: load one", translator.classifier, 2)
 
 
@@ -115,21 +118,22 @@ def test_a_network_is_saved_with_its_heads_and_its_vocabulary(bert, saved):
     again = macaron_tf.load(saved)
     check_same(bert, again)
     hidden = numpy_of(bert.network.encoder(ROWS))
-    np.testing.assert_array_equal(numpy_of(again.pooler(hidden)), numpy_of(bert.pooler(hidden)))
-    assert again.replaced_token is None and again.name == "saved"
+    pooled = [numpy_of(model.network.pooler(hidden)) for model in (again, bert)]
+    np.testing.assert_array_equal(*pooled)
+    assert again.network.replaced_token is None and again.card.name == "saved"
     card = (saved / "README.md").read_text()
     for phrase in ("library_name: keras", "`PretrainingEncoder`", "10 pieces", "| num_heads | 2 |"):
         assert phrase in card
     names = {path.relative_to(saved).as_posix() for path in saved.rglob("*") if path.is_file()}
     assert names == {
-        *("model.json", "model.weights.h5", "pooler.weights.h5", "manifest.json", "README.md"),
+        *("model.json", "model.weights.h5", "manifest.json", "README.md"),
         *("vocabulary/vocabulary.json", "vocabulary/vocabulary.txt"),
     }
 
 
 def test_the_working_folder_is_loaded_by_its_name(saved, monkeypatch):
     monkeypatch.chdir(saved)
-    assert macaron_tf.load(".").name == "saved"
+    assert macaron_tf.load(".").card.name == "saved"
     for location in (".", "bert.keras"):
         refuses(r"say whether .*: leave lower_case", macaron_tf.load, location, lower_case=True)
 
@@ -140,7 +144,7 @@ def test_safetensors_are_written_and_read(bert, saved, tmp_path, monkeypatch):
     bert.save_pretrained(saved, format="safetensors")
     check_same(bert, macaron_tf.load(saved))
     files = {path.name for path in saved.iterdir()}
-    assert {"model.safetensors", "pooler.safetensors"} < files and "model.weights.h5" not in files
+    assert "model.safetensors" in files and "model.weights.h5" not in files
     arrays = load_file(saved / "model.safetensors")
     assert {w.path: tuple(w.shape) for w in bert.network.weights} == {
         name: array.shape for name, array in arrays.items()
@@ -163,7 +167,7 @@ def test_ids_and_pooling_are_kept(tmp_path):
     bert.save_pretrained(tmp_path / "saved")
     again = macaron_tf.load(tmp_path / "saved")
     check_same(bert, again)
-    assert (again.pooling, again.normalize, again.max_length) == ("mean", True, 12)
+    assert again.settings == SentenceSettings("mean", True, 12)
     assert again.special == bert.special
 
 
@@ -209,11 +213,10 @@ def later_format(saved):
     [
         (lambda d: (d / "model.weights.h5").unlink(), r"model\.weights\.h5 is missing"),
         (lambda d: (d / "model.weights.h5").write_bytes(b"half"), "has changed since it was"),
-        (lambda d: (d / "pooler.weights.h5").unlink(), r"pooler\.weights\.h5 is missing"),
         (lambda d: (d / "manifest.json").unlink(), r"manifest\.json is missing"),
         (lambda d: shutil.rmtree(d / "vocabulary"), "no vocabulary in"),
         (lambda d: (d / "model.json").unlink(), r"has no readable model\.json"),
-        (lambda d: (d / "model.json").write_text("{}"), r"model\.json is damaged"),
+        (lambda d: (d / "model.json").write_text("{}"), r"model\.json is not of this version"),
         (lambda d: changed(d / "model.json", "PretrainingEncoder", "None"), "no network that this"),
         (later_format, "has a newer format than 1: update macaron_tf"),
     ],

@@ -17,6 +17,7 @@ import pytest
 import macaron_tf
 from macaron_tf.io import plug_ins
 from macaron_tf.model import Pretrained
+from macaron_tf.models.model_parts import Card
 from tests.harness import numpy_of, refuses, run_card
 from tests.toys.hugging_face import write_bert
 
@@ -84,7 +85,7 @@ def written(tmp_path):
 def save(block: str, folder: pathlib.Path) -> Pretrained:
     network = macaron_tf.build("bert_tiny", vocab_size=16, num_layers=1, block=block)
     network.build()
-    model = Pretrained(network, name="mine")
+    model = Pretrained(network, card=Card(name="mine"))
     model.save_pretrained(folder)
     return model
 
@@ -244,7 +245,7 @@ def test_a_model_is_pushed_and_opened_from_the_hub(hub, bert, tmp_path, monkeypa
     loaded = macaron_tf.load("hub:me/small")
     check_same_outputs(loaded, model)
     (tmp_path / "README.md").write_text(card)
-    assert run_card(tmp_path, monkeypatch)["model"].name == "small"
+    assert run_card(tmp_path, monkeypatch)["model"].card.name == "small"
 
 
 @pytest.mark.thorough

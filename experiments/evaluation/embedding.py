@@ -45,7 +45,7 @@ def open_encoder(options: argparse.Namespace) -> tuple[SentenceEmbedding, Run | 
             run = Run.open(located.folder, options.trust_code, "embedding")
         if chosen.max_length and config.longest is not None and config.longest < chosen.max_length:
             raise UserError(f"max_length exceeds the {config.longest} positions of {location}")
-        return SentenceEmbedding.pooled(source, chosen.pooling, chosen.max_length), run
+        return SentenceEmbedding.of(source, chosen.pooling, chosen.max_length), run
 
 
 @dataclasses.dataclass(frozen=True)

@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> None:
     with storage.clear_errors(f"--out {out} cannot be created", "choose another folder"):
         storage.make_folders(out)
     for path, pretrained in zip(options.runs, models, strict=True):
-        if pretrained.name in {run["model"] for run in runs}:  # another checkpoint or folder
+        if pretrained.card.name in {run["model"] for run in runs}:  # another checkpoint or folder
             pretrained = dataclasses.replace(pretrained, name=str(path))
         runs += evaluate(pretrained, tasks, options.shots, options.seeds)
     panels = _panels(levels, runs, "shots", "model")
@@ -135,11 +135,13 @@ def evaluate(
     The seeds draw the shots. K = 0 is evaluated once, with the seed `None`.
     """
     scorer = pretrained.task.scorer(pretrained.task.window)
-    model = {"model": pretrained.name, "parameters": pretrained.network.count_params()}
+    model = {"model": pretrained.card.name, "parameters": pretrained.network.count_params()}
     plan = [(task, k, seed) for task in tasks for k in shots for seed in (seeds if k else [None])]
     records = []
     chunks = ((1, item) for item in plan)
-    for task, k, seed in track(chunks, len(plan), f"evaluating {pretrained.name}", "evaluations"):
+    for task, k, seed in track(
+        chunks, len(plan), f"evaluating {pretrained.card.name}", "evaluations"
+    ):
         try:
             metrics = ask(scorer, task, draw_shots(task, k, seed) if k else [])
         except UserError as error:

@@ -57,7 +57,7 @@ class Macaron(LM):
             raise UserError(f"{path} is not a causal language model: give a GPT, GPT-2 or Llama")
         self.generator, self.vocabulary = task.generator, model.vocabulary
         # Rows of L tokens train the first L - 1 positions, because the last token is only a label.
-        max_length = max_length or task.window - (model.trained_length is not None)
+        max_length = max_length or task.window - (model.card.trained_length is not None)
         self.max_length = max_length
         # Contexts below begin with [CLS] themselves.
         self.scorer = TextScorer(

@@ -12,8 +12,14 @@ from macaron_tf.hub.arrays import Raw, Table, assign_weights, layer_state, padde
 from macaron_tf.hub.config import ends_of, id_tuple, json_bytes
 from macaron_tf.hub.tokenizers.writing import sequence_tokenizer
 from macaron_tf.layers.positions import SinusoidalPositions
-from macaron_tf.models.model_parts import ModelParts
+from macaron_tf.models.model_parts import Card, ModelParts
 from macaron_tf.special import Special
+from macaron_tf.tasks import (
+    ContinuationSettings,
+    DecodingSettings,
+    TextToTextSettings,
+    TranslationSettings,
+)
 from macaron_tf.text.byte_pairs import BytePairVocabulary
 from macaron_tf.text.sentencepiece import SentencePieceVocabulary
 from macaron_tf.variables import spec_of
@@ -95,13 +101,17 @@ class SequenceFamily(family.Family):
             # force <s> to follow.
             forced = id_tuple(generation.get("forced_bos_token_id"))
             ends |= {"source_start": (special.begin,), "answer_start": (start, *forced)}
-        return ModelParts(
-            *(network, self.catalog, self.objective, vocabulary, special),
+        card = Card(
+            model=self.catalog,
+            objective=self.objective,
+            special=special,
             unread=self.check_unread(arrays),
             missing_head=missing,
             sentinels=len(special.sentinels),
-            generation=generation,
-            ends=ends,
+        )
+        settings_class = ContinuationSettings if self.objective else TranslationSettings
+        return ModelParts(
+            network, vocabulary, settings_class(ends=ends, generation=generation), card
         )
 
     def missing_part(self, model: ModelParts) -> str:
@@ -142,18 +152,17 @@ class SequenceFamily(family.Family):
             "suppress_tokens": _suppressed_ids(model, {special.pad, pad_id, answer_start[0]}),
             "max_new_tokens": config.longest or _MAX_NEW_TOKENS,
         }
-        files = {"generation_config.json": json_bytes(model.generation or default)}
+        files = {"generation_config.json": json_bytes(family.generation_of(model) or default)}
         state = self._state(model, rows)
         if pad_last:
             _shift_start_to_zero(state, config)
         if model.vocabulary:
-            options = model.answers or model.ends
             sentinels = special.sentinels or range(model.vocabulary.pieces, len(rows))
             tokenizer = sequence_tokenizer(
                 model.vocabulary,
                 config.longest,
-                starts=bool(options.get("starts") or options.get("source_start")),
-                sentinels=sentinels if model.sentinels else (),
+                starts=_starts(model),
+                sentinels=sentinels if model.card.sentinels else (),
                 pad_last=pad_last,
                 pads_with_start=is_own and not pad_last,
             )
@@ -162,11 +171,12 @@ class SequenceFamily(family.Family):
                 model_file = tokenizer.pop("spiece.model")
                 tokenizer |= dict.fromkeys(("source.spm", "target.spm"), model_file)
             files |= tokenizer
+        is_translation = isinstance(model.settings, TranslationSettings)
         fields = self.written_fields(config, self.class_name, len(rows))
         return family.HuggingFaceFolder(
             config={**fields, **token_ids, "is_encoder_decoder": True},
             state=state,
-            pipeline="translation" if model.decoding else "text2text-generation",
+            pipeline="translation" if is_translation else "text2text-generation",
             files=files,
         )
 
@@ -209,10 +219,17 @@ class SequenceFamily(family.Family):
 
 def _answer_start(model: ModelParts) -> tuple[int, ...]:
     """Returns the ids that the decoder reads before an answer."""
-    special, options = model.special, model.answers or model.ends
-    if options.get("starts"):
+    special, settings = model.special, model.settings
+    if isinstance(settings, TextToTextSettings) and settings.starts:
         return special.end, special.begin
-    return tuple(options.get("answer_start", ())) or (special.begin,)
+    ends = settings.ends if isinstance(settings, DecodingSettings) else {}
+    return tuple(ends.get("answer_start", ())) or (special.begin,)
+
+
+def _starts(model: ModelParts) -> bool:
+    """Returns whether [CLS] precedes a source."""
+    settings = model.settings
+    return isinstance(settings, DecodingSettings | TextToTextSettings) and settings.starts
 
 
 def _shift_start_to_zero(state: dict[str, np.ndarray], config: models.EncoderDecoderConfig) -> None:
@@ -245,6 +262,8 @@ def _suppressed_ids(model: ModelParts, ids: set[int]) -> list[int]:
     """
     special = model.special
     ids = ids | {special.begin}
-    if model.vocabulary and (model.objective or model.answers):
+    if model.vocabulary and (
+        model.card.objective or isinstance(model.settings, TextToTextSettings)
+    ):
         ids |= {*special.ids}
     return sorted(ids - {special.end, *_answer_start(model)[1:]})

@@ -15,8 +15,9 @@ from macaron_tf.hub.sentence_transformers import sentence_files
 from macaron_tf.hub.tokenizers.writing import tokenizer_files
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.layers.language_heads import ReplacedTokenHead
-from macaron_tf.models.model_parts import ModelParts
+from macaron_tf.models.model_parts import Card, ModelParts
 from macaron_tf.special import Special
+from macaron_tf.tasks.embedding import SentenceSettings
 from macaron_tf.text import PieceVocabulary
 
 _UNUSUAL = (models.GeneratorDiscriminator, models.SiameseEncoder)
@@ -95,22 +96,16 @@ class EncoderFamily(family.Family):
         if task_head:
             network = family.build_model(task_head.network_class, settings, **task_head.options)
             assign_weights(network, arrays, {**table, **task_head.table})
-            fields = {"objective": None, **task_head.fields}
+            settings_of_task, facts = task_head.settings, {"results": task_head.results}
         else:
-            network, fields = self.pretraining_network(arrays, settings, table)
-            width, activation = network.config.hidden_dim, network.config.activation
-            replaced_token = ReplacedTokenHead(activation, name="replaced_token")
-            for layer in (Pooler(name="pooler"), replaced_token):
-                if arrays.has_layer(table.get(f"{layer.name}/dense")):
-                    layer.build((None, None, width))
-                    assign_weights(layer, arrays, table)
-                    fields[layer.name] = layer
+            network, objective = self.pretraining_network(arrays, settings, table)
+            settings_of_task, facts = None, {"objective": objective}
         # Some versions also save two buffers: the positions 0, 1, 2, ..., and a row of zeros.
         ignored = (*self.bias, "position_ids", "token_type_ids")
         kernel = f"{self.bias[-1].removesuffix('bias')}weight"  # of the masked language head
         unread = self.check_unread(arrays, kernel, ignored)
-        fields |= {"vocabulary": vocabulary, "special": special, "unread": unread}
-        return ModelParts(network, self.catalog, **fields)
+        card = Card(model=self.catalog, special=special, unread=unread, **facts)
+        return ModelParts(network, vocabulary, settings_of_task, card)
 
     def is_tried(self, model: ModelParts) -> bool:
         # XLNet, which alone has these positions, is a kind of family of its own.
@@ -124,18 +119,19 @@ class EncoderFamily(family.Family):
 
     def pretraining_network(
         self, arrays: Arrays, settings: Mapping[str, Any], table: Table
-    ) -> tuple[keras.Model, dict[str, Any]]:
-        """Builds the network for a model without a task head, and fields of `ModelParts`."""
+    ) -> tuple[keras.Model, str | None]:
+        """Builds the network for a model without a task head, and returns its objective, too."""
         bias = next(filter(arrays.has, self.bias), None)
         if bias:
             pad = padded_rows(settings["vocab_size"], is_bias=True)
             table = {**table, "masked_language/bias": Raw(bias, transform=pad)}
-        parts = map(table.get, ("pooler/dense", "sentence_pair/dense"))
-        has_pair, options = all(map(arrays.has_layer, parts)), self.head_options if bias else None
-        network = family.build_model(models.PretrainingEncoder, settings, has_pair, options)
+        heads = ("pooler", "sentence_pair", "replaced_token")
+        found = {name: arrays.has_layer(table.get(f"{name}/dense")) for name in heads}
+        found["sentence_pair"] &= found["pooler"]
+        options = {**found, "head_options": self.head_options if bias else None}
+        network = family.build_model(models.PretrainingEncoder, settings, **options)
         assign_weights(network, arrays, table, () if bias else ("masked_language",))
-        objective = "masked_language" if bias else None
-        return network, {"objective": objective, "has_masked_language": bias is not None}
+        return network, "masked_language" if bias else None
 
     def missing_part(self, model: ModelParts) -> str:
         network, network_class = model.network, type(model.network)
@@ -164,11 +160,12 @@ class EncoderFamily(family.Family):
         """
         network, config, head = model.network, model.config, self._written_head(model)
         rows, is_bare = family.kept_rows(model), head.class_suffix == "Model"
-        pooled = network if isinstance(network, models.SiameseEncoder) else model
-        is_pooled = bool(pooled.pooling and is_bare)
+        sentences = model.settings if isinstance(model.settings, SentenceSettings) else None
+        pooled = network if isinstance(network, models.SiameseEncoder) else sentences
+        is_pooled = pooled is not None and is_bare
         files = self.written_tokenizer(model) if model.vocabulary else {}
         if is_pooled:
-            length = model.max_length or config.longest
+            length = (sentences and sentences.max_length) or config.longest
             files |= sentence_files(pooled.pooling, pooled.normalize, config.hidden_dim, length)
         return family.HuggingFaceFolder(
             config=self._written_config(model, head, len(rows)),
@@ -205,7 +202,7 @@ class EncoderFamily(family.Family):
                 yield f"the sentence-pair head is left out, because {self.name} has no such head"
             if network.span_boundary:
                 yield f"the span-boundary head is left out, because {self.name} has no such head"
-        if head.has_pooler and not (network.pooler or model.pooler):
+        if head.has_pooler and not network.pooler:
             yield f"the pooler is untrained, because {self.name} has one and this encoder has none"
 
     def _written_config(self, model: ModelParts, head: TaskHead, rows: int) -> dict[str, Any]:
@@ -247,7 +244,7 @@ class EncoderFamily(family.Family):
         if isinstance(network, HEADED):
             state |= head_state(model, head.table)
         if head.has_pooler:
-            pooler = network.pooler or model.pooler or _new_pooler(config)
+            pooler = network.pooler or _new_pooler(config)
             state |= layer_state(pooler, table, prefix)
         if replaced_token_head := _replaced_token_head(model):
             state |= layer_state(replaced_token_head, table)
@@ -260,15 +257,15 @@ class EncoderFamily(family.Family):
 
 def _has_masked_head(model: ModelParts) -> bool:
     """Returns whether the network has a trained masked language head."""
-    is_trained = model.has_masked_language or bool(model.recipe)
+    is_trained = model.card.objective is not None
     return isinstance(model.network, models.PretrainingEncoder) and is_trained
 
 
 def _replaced_token_head(model: ModelParts) -> ReplacedTokenHead | None:
     """Returns the head for replaced token detection, as in ELECTRA."""
     network = model.network
-    is_pair = isinstance(network, models.GeneratorDiscriminator)
-    return network.replaced_token if is_pair else model.replaced_token
+    has_head = isinstance(network, models.GeneratorDiscriminator | models.PretrainingEncoder)
+    return network.replaced_token if has_head else None
 
 
 def _new_pooler(config: models.EncoderConfig) -> Pooler:

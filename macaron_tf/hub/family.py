@@ -19,6 +19,7 @@ from macaron_tf.models import EncoderConfig, EncoderDecoder, EncoderDecoderConfi
 from macaron_tf.models.config import WEIGHTLESS_FIELDS, StackConfig, differing_fields
 from macaron_tf.models.model_parts import ModelParts
 from macaron_tf.special import Special
+from macaron_tf.tasks.base import DecodingSettings
 from macaron_tf.text import PieceVocabulary, TokenizerJsonVocabulary
 
 # Settings that do not change the outputs of a trained model, or that `write` itself converts.
@@ -307,7 +308,12 @@ def kept_rows(model: ModelParts) -> np.ndarray:
         return np.arange(special.rows)
     if vocabulary is None:
         return np.arange(model.config.vocab_size)
-    return np.r_[: vocabulary.pieces, vocabulary.size : vocabulary.size + model.sentinels]
+    return np.r_[: vocabulary.pieces, vocabulary.size : vocabulary.size + model.card.sentinels]
+
+
+def generation_of(model: ModelParts) -> Mapping[str, Any]:
+    """Returns the generation settings that a model from transformers came with, or no settings."""
+    return model.settings.generation if isinstance(model.settings, DecodingSettings) else {}
 
 
 def build_model(

@@ -23,7 +23,7 @@ from macaron_tf.models.tasks import (
     EncoderQuestionAnswering,
     EncoderTokenClassifier,
 )
-from macaron_tf.tasks.labelled import Limits, SpanLimits
+from macaron_tf.tasks.labelled import LabelledSettings, Limits, SpanLimits
 
 _MULTI_LABEL = "multi_label_classification"  # value of `problem_type`
 _HEAD_KINDS = {"multilabel": "classification"}  # kinds of tasks with the head of another kind
@@ -99,14 +99,15 @@ class ReadHead:
         options: constructor arguments of `network_class` in addition to the configuration, such as
             `num_classes`.
         table: mapping of weight names for the layers of the head.
-        fields: arguments of `ModelParts` that the head determines: `labels` (class names),
-            `labelled` (task and maximum lengths) and `results` (metrics).
+        settings: settings of the task.
+        results: results of the task, in the card.
     """
 
     network_class: type[keras.Model]
     options: Mapping[str, Any]
     table: Table
-    fields: Mapping[str, Any]
+    settings: LabelledSettings | None = None
+    results: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -186,15 +187,14 @@ class Heads:
             _default_limits(network_class, settings, has_special_tokens),
             {},
         )
-        labelled = {"task": dataclasses.asdict(task), "limits": dataclasses.asdict(limits)}
-        fields = {"labels": labels, "labelled": labelled, "results": {"metrics": metrics}}
-        return ReadHead(network_class, options, head.table, fields)
+        labelled = LabelledSettings(task=task, limits=limits)
+        return ReadHead(network_class, options, head.table, labelled, {"metrics": metrics})
 
     def head_fields(self, model: ModelParts) -> dict[str, Any]:
         """Returns the fields of `config.json` for a task head (the inverse of `find_head`)."""
         network, network_class, fields = model.network, type(model.network), _task_record(model)
-        head = self.tasks[network_class]
-        kind = fields[RECORD]["task"]["kind"] if fields else CLASSES[network_class][2]
+        head, task = self.tasks[network_class], labelled_task(model)
+        kind = task.kind if task else CLASSES[network_class][2]
         if _HEAD_KINDS.get(kind, kind) != CLASSES[network_class][2]:
             raise UserError(f"no head of transformers answers a task of kind {kind!r}")
         if network_class is EncoderQuestionAnswering:
@@ -207,7 +207,7 @@ class Heads:
             fields[head.activation_field] = network.pooler_activation
         if not is_chooser:
             # Without one name per class in the model, the names are LABEL_0, LABEL_1, ...
-            names = model.labels or tuple(model.labelled.get("task", {}).get("labels", ()))
+            names = task.labels if task else ()
             names = names if len(names) == layer.num_classes else default_labels(layer.num_classes)
             fields["id2label"] = dict(enumerate(names))
             fields["label2id"] = {name: index for index, name in enumerate(names)}
@@ -295,6 +295,11 @@ def _default_task(config: ForeignConfig, network_class: type, labels: tuple[str,
     return TableSettings(text=("text",), classes=labels).described(get_task(name, own=True))
 
 
+def labelled_task(model: ModelParts) -> Task | None:
+    """Returns the definition of a model's task, or `None` if the model has none."""
+    return model.settings.task if isinstance(model.settings, LabelledSettings) else None
+
+
 def _task_record(model: ModelParts) -> dict[str, Any]:
     """Returns a dict with the field of `config.json` in which macaron_tf describes the task.
 
@@ -302,12 +307,13 @@ def _task_record(model: ModelParts) -> dict[str, Any]:
     the standard deviation of the scores are recorded as 0 and 1, because `unstandardized_weights`
     folds the original values into the weights of the head.
     """
-    if not {"task", "limits"} <= model.labelled.keys():
+    if not isinstance(model.settings, LabelledSettings):
         return {}
-    task = {**model.labelled["task"], "mean": 0.0, "deviation": 1.0}
-    metrics = model.results.get("metrics") or {}
+    settings = dataclasses.asdict(model.settings)
+    task = {**settings["task"], "mean": 0.0, "deviation": 1.0}
+    metrics = model.card.results.get("metrics") or {}
     metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
-    return {RECORD: {"task": task, "limits": model.labelled["limits"], "metrics": metrics}}
+    return {RECORD: {"task": task, "limits": settings["limits"], "metrics": metrics}}
 
 
 def head_state(model: ModelParts, table: Table) -> dict[str, np.ndarray]:
@@ -334,6 +340,6 @@ def unstandardized_weights(model: ModelParts) -> tuple[np.ndarray, np.ndarray]:
     """
     head = model.network.head
     kernel, bias = (value.astype("float64") for value in head.dense.get_weights())
-    task = model.labelled.get("task", {}) if head.num_classes == 1 else {}
-    deviation, mean = task.get("deviation", 1.0), task.get("mean", 0.0)
+    task = labelled_task(model) if head.num_classes == 1 else None
+    deviation, mean = (task.deviation, task.mean) if task else (1.0, 0.0)
     return (kernel * deviation).astype("float32"), (bias * deviation + mean).astype("float32")

@@ -17,8 +17,9 @@ from macaron_tf.hub.family import LANGUAGE_CLASSES, HuggingFaceFolder, ModelFold
 from macaron_tf.hub.sentence_transformers import read_modules, with_pooling
 from macaron_tf.hub.tokenizers.reading import read_python_vocabulary, refuse_lower_case
 from macaron_tf.models.base import Model
-from macaron_tf.models.model_card import CardFacts, python_block
+from macaron_tf.models.model_card import python_block, readme
 from macaron_tf.models.model_parts import ModelParts
+from macaron_tf.tasks import LabelledSettings
 from macaron_tf.text import WordPieceVocabulary
 from macaron_tf.training import checkpoints
 from macaron_tf.training.state import require_disk_space
@@ -42,7 +43,7 @@ def read_hugging_face(
 
     A model for sequence or token classification, multiple choice or question answering becomes the
     macaron_tf model for the same task. A head without a counterpart is left out (see
-    `ModelParts.missing_head`).
+    `Card.missing_head`).
 
     Args:
         directory: folder with `config.json`, with `model.safetensors` or `pytorch_model.bin`, and
@@ -70,9 +71,10 @@ def read_hugging_face(
         return with_pooling(model, directory, modules) if pooling else model
     name = config.architecture
     # A model class with a head for tokens may have further weights, such as a value head.
-    if model.unread and not model.labelled and not name.endswith(LANGUAGE_CLASSES):
-        missing = f"the head of {name or 'the model'} ({model.unread[0]})"
-        return dataclasses.replace(model, missing_head=missing)
+    is_labelled = isinstance(model.settings, LabelledSettings)
+    if model.card.unread and not is_labelled and not name.endswith(LANGUAGE_CLASSES):
+        missing = f"the head of {name or 'the model'} ({model.card.unread[0]})"
+        return model.with_card(missing_head=missing)
     return model
 
 
@@ -107,7 +109,7 @@ def hugging_face_folder(model: ModelParts) -> HuggingFaceFolder:
     return dataclasses.replace(folder, files=files, notes=tuple(notes))
 
 
-def writer(model: ModelParts, facts: CardFacts, location: str) -> Callable[[epath.Path], None]:
+def writer(model: ModelParts, location: str) -> Callable[[epath.Path], None]:
     """Returns a function that writes a model in Hugging Face's format into an empty folder.
 
     The returned function also prints a note on stderr for each part of the model that the export
@@ -121,7 +123,7 @@ def writer(model: ModelParts, facts: CardFacts, location: str) -> Callable[[epat
     folder = hugging_face_folder(model)
     state = {name: np.ascontiguousarray(array) for name, array in folder.state.items()}
     files = {"config.json": json_bytes(folder.config), **folder.files}
-    files[checkpoints.CARD] = _card(facts, folder, location).encode()
+    files[checkpoints.CARD] = _card(model, folder, location).encode()
 
     def write(directory: epath.Path) -> None:
         require_disk_space(directory, (), state.values())
@@ -135,7 +137,7 @@ def writer(model: ModelParts, facts: CardFacts, location: str) -> Callable[[epat
     return write
 
 
-def _card(facts: CardFacts, folder: HuggingFaceFolder, location: str) -> str:
+def _card(model: ModelParts, folder: HuggingFaceFolder, location: str) -> str:
     """Returns the README.md of a folder that transformers or sentence-transformers opens."""
     class_name, package = folder.config["architectures"][0], folder.library.replace("-", "_")
     arguments = f'"{location}"'
@@ -151,7 +153,8 @@ def _card(facts: CardFacts, folder: HuggingFaceFolder, location: str) -> str:
             lines.append(f'tokenizer = {package}.AutoTokenizer.from_pretrained("{location}")')
             lines += [_GENERATE] if folder.pipeline in _GENERATORS else []
     remarks = "\n".join(f"- {note}" for note in folder.notes)
-    return facts.card(
+    return readme(
+        model.card,
         folder.library,
         folder.pipeline,
         f"A `{class_name}` trained with macaron_tf.\n",

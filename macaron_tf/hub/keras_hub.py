@@ -36,8 +36,9 @@ from macaron_tf.layers.embeddings import TiedEmbedding
 from macaron_tf.layers.heads import Pooler, Pooling
 from macaron_tf.layers.recording import part_flags, set_part_flags
 from macaron_tf.models.base import Model
-from macaron_tf.models.model_parts import ModelParts
+from macaron_tf.models.model_parts import Card, ModelParts
 from macaron_tf.settings import hints_of
+from macaron_tf.tasks import LabelledSettings
 from macaron_tf.text.base import RECORD, PieceVocabulary, Vocabulary
 from macaron_tf.variables import spec_of
 
@@ -487,7 +488,7 @@ def task_of(
         model.require_head()
         task_class, backbone = LanguageModelCausalLM, LanguageModelBackbone(network.config)
         backbone.language_model.set_weights(network.get_weights())
-        preprocessor_options["add_start_token"] = model.starts
+        preprocessor_options["add_start_token"] = model.card.starts
     elif isinstance(network, encoders) and isinstance(network.config, models.EncoderConfig):
         _check_head(model)
         task_class, pooler_activation = EncoderMaskedLM, "tanh"
@@ -498,7 +499,7 @@ def task_of(
             options = {n: value for n, value in network.head_options.items() if n != "transform"}
         backbone = EncoderBackbone(network.config, pooler_activation=pooler_activation)
         backbone.encoder.set_weights(network.encoder.get_weights())
-        if pooler := network.pooler or model.pooler:
+        if pooler := network.pooler:
             backbone.pooler.set_weights(pooler.get_weights())
     else:
         raise UserError(f"KerasHub has no task for the network {type(network).__name__}")
@@ -520,16 +521,15 @@ def task_of(
 
 def _check_head(model: ModelParts) -> None:
     """Raises a UserError if KerasHub's task has no counterpart for the head of an encoder."""
-    network, limits, reason = model.network, model.labelled.get("limits", {}), ""
-    languages = limits.get("languages") or model.languages
-    language = limits.get("language") or model.language
+    network, settings, reason = model.network, model.settings, ""
+    limits = settings.limits if isinstance(settings, LabelledSettings) else None
     if network.config.norm_type == "unbiased":
         reason = "norm_type='unbiased' (ModernBERT) needs a head without biases"
     elif isinstance(network, models.EncoderClassifier):
-        if language not in (None, *languages[:1]):
-            reason = f"the language is {language!r}, but a task reads the model's first language"
-    elif model.checkpoint and not (model.has_masked_language or model.objective or model.recipe):
-        reason = f"{model.checkpoint} has no masked language head"
+        if limits and limits.language not in (None, *limits.languages[:1]):
+            reason = f"the language is {limits.language!r}, but a task reads the first language"
+    elif model.card.checkpoint and not model.card.objective:
+        reason = f"{model.card.checkpoint} has no masked language head"
     elif not network.head_options.get("transform", True):
         reason = "KerasHub has no masked language head without a dense layer, as in XLM"
     if reason:
@@ -590,13 +590,13 @@ def read_preset(directory: str | os.PathLike, trust_code: bool = False) -> Model
         if task_class in (None, cls) or issubclass(task_class, keras_hub.models.CausalLM):
             return read
         missing = f"the head of {task_class.__name__}"
-        return dataclasses.replace(read, unread=("task.weights.h5",), missing_head=missing)
+        return read.with_card(unread=("task.weights.h5",), missing_head=missing)
     if isinstance(backbone, LanguageModelBackbone):
         preprocessor = None if model is backbone else model.preprocessor
         starts = preprocessor is None or preprocessor.add_start_token
         network = backbone.language_model
-        return ModelParts(network, "gpt2_base", "causal_language", vocabulary, starts=starts)
-    config, fields = backbone.config, {}
+        return ModelParts(network, vocabulary, card=Card(starts=starts))
+    config, card = backbone.config, Card()
     if isinstance(model, keras_hub.models.BertTextClassifier):
         if model.activation not in (keras.activations.linear, keras.activations.softmax):
             name = keras.activations.serialize(model.activation)
@@ -612,15 +612,17 @@ def read_preset(directory: str | os.PathLike, trust_code: bool = False) -> Model
         is_masked = isinstance(model, EncoderMaskedLM)
         options = {"activation": model.activation, "epsilon": model.epsilon} if is_masked else {}
         dtype = _dtype_policies("pretraining_encoder", backbone)
-        network = models.PretrainingEncoder(config, head_options=options, dtype=dtype)
+        # Another pooler belongs to a classifier's head.
+        options = {"head_options": options, "pooler": backbone.pooler_activation == "tanh"}
+        network = models.PretrainingEncoder(config, **options, dtype=dtype)
         network.build()
         if is_masked:
             network.masked_language.set_weights([w.numpy() for w in _head_weights(model)])
-        fields = {"objective": "masked_language", "has_masked_language": is_masked}
-        if backbone.pooler_activation == "tanh":  # another pooler belongs to a classifier's head
-            fields["pooler"] = backbone.pooler
+            card = Card(objective="masked_language")
+        if network.pooler:
+            network.pooler.set_weights(backbone.pooler.get_weights())
     network.encoder.set_weights(backbone.encoder.get_weights())
-    return ModelParts(network, "bert_base", vocabulary=vocabulary, **fields)
+    return ModelParts(network, vocabulary, card=card)
 
 
 def _dtype_policies(name: str, backbone: EncoderBackbone) -> keras.dtype_policies.DTypePolicyMap:

@@ -19,8 +19,9 @@ from macaron_tf.hub.config import ends_of, id_tuple, json_bytes
 from macaron_tf.hub.heads import ReadHead, head_state, unstandardized_weights
 from macaron_tf.hub.tokenizers.reading import read_language_vocabulary
 from macaron_tf.hub.tokenizers.writing import language_tokenizer
-from macaron_tf.models.model_parts import ModelParts
+from macaron_tf.models.model_parts import Card, ModelParts
 from macaron_tf.special import SPECIAL, Special
+from macaron_tf.tasks import ContinuationSettings, LabelledSettings
 from macaron_tf.text import PieceVocabulary
 
 # Settings of every language model.
@@ -75,9 +76,12 @@ class LanguageFamily(family.Family):
         head = self.find_head(config, arrays, settings, has_special) if has_task else None
         model = self.convert(arrays, settings, vocabulary, special, head)
         generation = {} if head else config.generation(folder.path)
-        fields = {"generation": generation, "ends": ends_of(generation, model.special)}
-        fields |= {"unread_tokenizer": unread_tokenizer, "starts": starts}
-        return dataclasses.replace(model, **fields)
+        if not head:
+            settings = ContinuationSettings(
+                ends=ends_of(generation, model.special), generation=generation
+            )
+            model = dataclasses.replace(model, settings=settings)
+        return model.with_card(unread_tokenizer=unread_tokenizer, starts=starts)
 
     def convert(
         self,
@@ -105,13 +109,13 @@ class LanguageFamily(family.Family):
             # GPT-2's logits of tokens are far below 0, which would be the logit of an unused row.
             "language_head/bias": padded_rows(size, is_bias=True)(bias),
         }
-        head = task_head or ReadHead(models.LanguageModel, {}, {}, {})
-        fields, random_layers, is_tied = head.fields, [], settings.get("tied", True)
+        head = task_head or ReadHead(models.LanguageModel, {}, {})
+        missing, random_layers, is_tied = "", [], settings.get("tied", True)
         if not is_tied:
             table["output_table/table"] = Raw(self.output_kernel, transform=padded_rows(size))
             if not arrays.has(self.output_kernel):
                 random_layers.append("output_table")
-                fields = {"missing_head": "" if task_head else self.output_kernel, **fields}
+                missing = "" if task_head else self.output_kernel
         if task_head:
             bias = np.zeros(head.options["num_classes"], "float32")
             table |= {**head.table, "head/dense/bias": bias}  # the head may name a bias itself
@@ -120,8 +124,14 @@ class LanguageFamily(family.Family):
         network = family.build_model(head.network_class, settings, **head.options)
         assign_weights(network, arrays, table, random_layers)
         unread = self.check_unread(arrays, self.output_kernel if is_tied else "")
-        fields = {"unread": unread, **fields}
-        return ModelParts(network, self.catalog, None, vocabulary, special, **fields)
+        card = Card(
+            model=self.catalog,
+            special=special,
+            unread=unread,
+            missing_head=missing,
+            results=head.results,
+        )
+        return ModelParts(network, vocabulary, head.settings, card)
 
     def missing_part(self, model: ModelParts) -> str:
         if isinstance(model.network, models.CausalClassifier):
@@ -142,11 +152,12 @@ class LanguageFamily(family.Family):
         rows = family.kept_rows(model)
         bias = _output_bias(model, rows)  # left out if all of it is 0
         # Whether the model is a classifier that reads special tokens around each text.
-        is_framed = is_classifier and model.labelled.get("limits", {}).get("special", True)
+        labelled = model.settings if isinstance(model.settings, LabelledSettings) else None
+        is_framed = is_classifier and (labelled is None or labelled.limits.special)
         if is_framed:  # the classifier reads special tokens, even if the checkpoint lacked them
             rows = np.arange(max(len(rows), *(token_id + 1 for token_id in special.ids)))
         token_ids = {"pad": special.pad, "bos": special.begin, "eos": special.end}
-        if not model.starts and special.rows is None:
+        if not model.card.starts and special.rows is None:
             del token_ids["bos"]
         if is_classifier and special.pad >= len(rows):
             token_ids["pad"] = special.end  # the classifier reads the last other token
@@ -182,11 +193,11 @@ class LanguageFamily(family.Family):
             ids = {*special.ids} if model.vocabulary else {special.pad, special.begin}
             ids = sorted(token_id for token_id in ids - {special.end} if token_id < len(rows))
             default = {**token_ids, **({"suppress_tokens": ids} if ids else {})}
-            files = {"generation_config.json": json_bytes(model.generation or default)}
+            files = {"generation_config.json": json_bytes(family.generation_of(model) or default)}
         if self.bias:
             fields["output_bias"] = bool(bias.any())
         if vocabulary := model.vocabulary:
-            files |= language_tokenizer(vocabulary, config.longest, model.starts, is_framed)
+            files |= language_tokenizer(vocabulary, config.longest, model.card.starts, is_framed)
         written = self.written_fields(config, self.class_name(suffix), len(rows))
         return family.HuggingFaceFolder(
             config={**written, **token_ids, **fields},

@@ -1,6 +1,5 @@
 """Folders of trained models, for `save_pretrained` and `push_to_hub`."""
 
-import dataclasses
 import functools
 import json
 import os
@@ -15,7 +14,7 @@ from macaron_tf.hub.hugging_face import writer
 from macaron_tf.io import paths
 from macaron_tf.io.code_files import take_code
 from macaron_tf.io.hub import HUB, check_login, push
-from macaron_tf.models.model_card import CardFacts, model_card, use_of_folder
+from macaron_tf.models.model_card import model_card, use_of_folder
 from macaron_tf.models.model_parts import VOCABULARY, ModelParts
 from macaron_tf.tasks.base import TaskKind
 from macaron_tf.training import checkpoints
@@ -57,15 +56,15 @@ def _write(
     """Writes a folder; `location` is the argument of `load` in the model card's example."""
     check_choice("format", format, FORMATS)
     if license is not None:
-        model = dataclasses.replace(model, license=license)
+        model = model.with_card(license=license)
     manifest = {
-        "step": model.results.get("step", 0),
-        "metrics": model.results.get("metrics", {}),
+        "step": model.card.results.get("step", 0),
+        "metrics": model.card.results.get("metrics", {}),
         "vocabulary": model.vocabulary.hash if model.vocabulary else "",
         "weights": weight_table(model.network),
     }
     if format == HUGGING_FACE:
-        write = writer(model, _facts(model, task), location.removeprefix(f"{HUB}:"))
+        write = writer(_with_languages(model), location.removeprefix(f"{HUB}:"))
         manifest["library"] = format
     else:
         write = functools.partial(_write_files, model, task, format, location)
@@ -73,27 +72,26 @@ def _write(
 
 
 def card(model: ModelParts, task: TaskKind | None, use: str) -> str:
-    """Returns the model card, with the section `use` about the usage of the folder."""
-    pieces = model.vocabulary.pieces if model.vocabulary else None
-    return model_card(_facts(model, task), model.network, pieces, use)
+    """Returns the text of a README.md, with the section `use` about the usage of the folder."""
+    return model_card(_with_languages(model), task.pipeline if task else "", use)
 
 
-def _facts(model: ModelParts, task: TaskKind | None) -> CardFacts:
-    languages = model.languages or (model.vocabulary.languages if model.vocabulary else ())
-    facts = model.recipe, model.results, model.license, model.unlisted
-    return CardFacts(model.name or "model", languages, *facts, task.pipeline if task else "")
+def _with_languages(model: ModelParts) -> ModelParts:
+    """Returns the model with the vocabulary's languages in its card if the card names none."""
+    languages = model.vocabulary.languages if model.vocabulary else ()
+    return model if model.card.languages else model.with_card(languages=tuple(languages))
 
 
 def _write_files(
     model: ModelParts, task: TaskKind | None, format: str, location: str, directory: epath.Path
 ) -> None:
-    layers = {"model": model.network, **model.heads}
-    require_disk_space(directory, [w for layer in layers.values() for w in layer.weights])
-    for name, layer in layers.items():
-        save_weights(layer, directory / f"{name}.{format}")
+    require_disk_space(directory, model.network.weights)
+    save_weights(model.network, directory / f"model.{format}")
     if model.vocabulary:
         model.vocabulary.save(directory / VOCABULARY)
-    files = {checkpoints.MODEL: model.record(), **({RECIPE: model.recipe} if model.recipe else {})}
+    files = {checkpoints.MODEL: model.record()}
+    if model.card.recipe:
+        files[RECIPE] = model.card.recipe
     files, code = take_code(directory, files)
     for name, value in files.items():
         (directory / name).write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n")

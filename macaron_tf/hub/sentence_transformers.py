@@ -11,6 +11,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.hub.config import ForeignConfig, json_bytes
 from macaron_tf.io.paths import read_json, refuse_damage
 from macaron_tf.models.model_parts import ModelParts
+from macaron_tf.tasks.embedding import SentenceSettings
 
 # Dict mapping a flag in early versions of sentence-transformers' `Pooling` to the name of the
 # pooling in later versions and in macaron_tf.
@@ -55,12 +56,10 @@ def with_pooling(
     prompts = _optional(directory, "config_sentence_transformers.json")
     if (prompts.get("prompts") or {}).get(prompts.get("default_prompt_name")):
         prompts.require({"default_prompt_name": None})  # texts would get a prefix
-    return dataclasses.replace(
-        encoder,
-        pooling=_pooling(directory / folders["Pooling"] / "config.json"),
-        normalize="Normalize" in folders,
-        max_length=min(encoder.config.max_length, limit),
-    )
+    pooling = _pooling(directory / folders["Pooling"] / "config.json")
+    length = min(encoder.config.max_length, limit)
+    settings = SentenceSettings(pooling, "Normalize" in folders, length)
+    return dataclasses.replace(encoder, settings=settings)
 
 
 def _optional(directory: pathlib.Path, *names: str) -> ForeignConfig:

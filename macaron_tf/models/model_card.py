@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import keras
-
 from macaron_tf.models.base import Model
+from macaron_tf.models.model_parts import Card, ModelParts
 
 # Metric names of this library, and their names on the Hugging Face Hub.
 _HUB_METRICS = {name: name for name in ("accuracy", "f1", "exact_match", "bleu", "perplexity")}
@@ -35,56 +34,40 @@ RECIPE RUN --init DIR` starts from these weights.
 """
 
 
-@dataclasses.dataclass(frozen=True)
-class CardFacts:
-    """Facts that appear in every type of model card.
+def readme(
+    card: Card, library: str, pipeline: str, *sections: str, tags: tuple[str, ...] = ()
+) -> str:
+    """Returns the text of a README.md: YAML header, title, `sections`, training and results.
 
-    Attributes:
-        name: title of the card.
-        languages: language codes (see `Pretrained`).
-        recipe: recipe of the training run (see `Pretrained`).
-        results: results of the training run (see `Pretrained`).
-        license: license of the weights (see `Pretrained`).
-        unlisted: names of recipe settings that the card omits, or beginnings of such names.
+    Args:
         pipeline: name of the task on the Hugging Face Hub. "" means no task.
     """
-
-    name: str
-    languages: Iterable[str]
-    recipe: Mapping[str, Any]
-    results: Mapping[str, Any]
-    license: str
-    unlisted: tuple[str, ...]
-    pipeline: str
-
-    def card(self, library: str, pipeline: str, *sections: str, tags: tuple[str, ...] = ()) -> str:
-        """Returns the text of a README.md: YAML header, title, `sections`, training and results."""
-        measured = {f"validation, step {self.results.get('step')}": self.results.get("metrics", {})}
-        measured |= self.results.get("scores", {})
-        rows = [(title, *leaf) for title, metrics in measured.items() for leaf in _leaves(metrics)]
-        metrics = [path.rpartition(".")[2] for _, path, _ in rows]
-        data = [*re.findall(r"tfds:(\w+)", str(self.recipe)), str(self.recipe.get("task"))]
-        fields = {
-            "library_name": library,
-            "pipeline_tag": pipeline,
-            "tags": ["macaron_tf", *tags],
-            "license": self.license,
-            "language": [*self.languages],
-            "datasets": [*dict.fromkeys(_HUB_DATASETS[n] for n in data if n in _HUB_DATASETS)],
-            "metrics": [*dict.fromkeys(_HUB_METRICS[n] for n in metrics if n in _HUB_METRICS)],
-        }
-        omitted = ("kind", "model_options", *self.unlisted)
-        settings = [leaf for leaf in _leaves(self.recipe) if not leaf[0].startswith(omitted)]
-        parts = ["\n".join(["---", *(f"{k}: {_text(v)}" for k, v in fields.items() if v), "---"])]
-        parts += [f"# {self.name}\n", *sections, _table("Training", "setting value", settings)]
-        return "\n".join(filter(None, [*parts, _table("Results", "text metric value", rows)]))
+    measured = {f"validation, step {card.results.get('step')}": card.results.get("metrics", {})}
+    measured |= card.results.get("scores", {})
+    rows = [(title, *leaf) for title, metrics in measured.items() for leaf in _leaves(metrics)]
+    metrics = [path.rpartition(".")[2] for _, path, _ in rows]
+    data = [*re.findall(r"tfds:(\w+)", str(card.recipe)), str(card.recipe.get("task"))]
+    fields = {
+        "library_name": library,
+        "pipeline_tag": pipeline,
+        "tags": ["macaron_tf", *tags],
+        "license": card.license,
+        "language": [*card.languages],
+        "datasets": [*dict.fromkeys(_HUB_DATASETS[n] for n in data if n in _HUB_DATASETS)],
+        "metrics": [*dict.fromkeys(_HUB_METRICS[n] for n in metrics if n in _HUB_METRICS)],
+    }
+    omitted = ("kind", "model_options", *card.unlisted)
+    settings = [leaf for leaf in _leaves(card.recipe) if not leaf[0].startswith(omitted)]
+    parts = ["\n".join(["---", *(f"{k}: {_text(v)}" for k, v in fields.items() if v), "---"])]
+    parts += [f"# {card.name or 'model'}\n", *sections]
+    parts += [_table("Training", "setting value", settings)]
+    return "\n".join(filter(None, [*parts, _table("Results", "text metric value", rows)]))
 
 
-def model_card(
-    facts: CardFacts, network: keras.Model, vocabulary_size: int | None, use: str
-) -> str:
-    """Returns the text of a README.md for a network, with the section `use` about its usage."""
-    class_name, size = type(network).__name__, vocabulary_size
+def model_card(model: ModelParts, pipeline: str, use: str) -> str:
+    """Returns the text of a README.md for a model, with the section `use` about its usage."""
+    network, class_name = model.network, type(model.network).__name__
+    size = model.vocabulary.pieces if model.vocabulary else None
     vocabulary = "no vocabulary" if size is None else f"a vocabulary of {size:,} pieces"
     rows = []
     if isinstance(network, Model):
@@ -96,7 +79,7 @@ def model_card(
         ]
     about = f"Network: `{class_name}`, {network.count_params():,} weights, with {vocabulary}.\n"
     sections = (about, f"## Use\n\n{use}", _table("Model", "setting value", rows))
-    return facts.card("keras", facts.pipeline, *sections, tags=(class_name,))
+    return readme(model.card, "keras", pipeline, *sections, tags=(class_name,))
 
 
 def use_of_folder(location: str, texts: Iterable[str], code: Iterable[str] = ()) -> str:

@@ -3,15 +3,12 @@
 import contextlib
 import dataclasses
 import re
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import keras
 
 from macaron_tf.errors import UserError, needs_vocabulary
 from macaron_tf.io.paths import refuse_damage
-from macaron_tf.layers.heads import Pooler
-from macaron_tf.layers.language_heads import ReplacedTokenHead
 from macaron_tf.models import catalog
 from macaron_tf.models.base import Model
 from macaron_tf.models.config import (
@@ -22,79 +19,46 @@ from macaron_tf.models.config import (
 )
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.language_model import LanguageModel
+from macaron_tf.settings import Settings
 from macaron_tf.special import SPECIAL, Special
 
 VOCABULARY = "vocabulary"  # subfolder of a model's folder
-HEADS = ("pooler", "replaced_token")  # fields with layers that are not part of the network
-# Fields of `ModelParts` that `model.json` does not have under `usage`. Other parts of the folder
-# store these fields, or the values are valid only in one folder or process.
-_NOT_IN_USAGE = (
-    "network",
-    "vocabulary",
-    "unread_tokenizer",
-    "special",
-    "name",
-    "checkpoint",
-    "recipe",
-    "results",
-    *HEADS,
-)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class ModelParts:
-    """A trained network, its vocabulary, and what tasks and writers need to know of them.
-
-    Readers of the hub return these parts, and writers take them. `Pretrained` adds the methods.
+@dataclasses.dataclass(frozen=True)
+class TaskSettings(Settings):
+    """Base class of the settings of a model's task; `macaron_tf.tasks` has the subclasses.
 
     Attributes:
-        network: trained network of a run, or a network converted from another library. A network
-            with a task head belongs to the class that fine-tuning on the task creates, such as
-            `EncoderClassifier`. An encoder without a task head is a `PretrainingEncoder`.
+        kind: name of the class in `model.json`.
+    """
+
+    kind: ClassVar[str] = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Card(Settings):
+    """Where a model comes from, and how it was trained.
+
+    Attributes:
+        name: short name of the model in tables.
+        checkpoint: name of the checkpoint with the weights. For another library's model, the value
+            is the argument of `load`.
         model: name of a model in the catalog, from which the network may differ in some settings
-            (see `model_options`). "" means that the constructor chooses the name from the
-            configuration. The name stays "" if the catalog has no such model.
-        objective: name of the pre-training objective, or `None`. For a `LanguageModel`, `None`
-            becomes "causal_language".
-        vocabulary: vocabulary that tokenizes text for the network. `None` means that the tokenizer
-            is missing or not supported.
-        special: ids of the special tokens. With a vocabulary, these are the vocabulary's.
+            (see `ModelParts.model_options`). "" means that the catalog has no such model.
+        objective: name of the pre-training objective whose head the network has, or `None`.
+        optimizer: name of the optimizer that trained the network, or `None` if unknown.
+        trained_length: maximum row length in training, in tokens; `None` if unknown.
+        languages: names of the languages, in the order of the language embeddings.
+        starts: whether the texts in pre-training began with [CLS]. A language model can then
+            generate text without a prompt, after [CLS] alone.
+        sentinels: number of T5's sentinel tokens, whose ids follow the ids of the vocabulary.
+        special: ids of the special tokens of a model without a vocabulary.
         unread: names of weights in the checkpoint that were not read, such as weights of other
             heads.
         missing_head: head that `predict` would need, but that was not read from the checkpoint,
             such as "lm_head.weight". "" means that no head is missing.
         unread_tokenizer: why the tokenizer beside the weights was not read; "" if it was.
-        pooler: pooler over [CLS] that is not part of the network, or `None`.
-        replaced_token: head of an ELECTRA discriminator, which maps hidden states `(B, L, D)` to
-            logits `(B, L)`. `None` means no such head.
-        has_masked_language: whether the checkpoint had weights for the masked language model head.
-            Otherwise the head has its initial weights.
-        starts: whether a language model can generate text without a prompt, after [CLS] alone.
-        sentinels: number of T5's sentinel tokens, whose ids follow the ids of the vocabulary.
-        ends: keyword arguments with which a language model or encoder-decoder constructs its
-            `TextGenerator` or `SequenceGenerator`. The arguments set the token ids that precede a
-            source and an answer, and that end a text. An empty dict means the defaults.
-        generation: generation settings of a model from transformers, with that library's ids. The
-            model is saved with these settings for transformers again.
-        answers: keyword arguments with which a fine-tuned encoder-decoder constructs its
-            `TaskGenerator`. The arguments set the task, the maximum lengths, and the token ids that
-            precede a source and an answer.
-        pooling: pooling of a sentence encoder: `"cls"`, `"mean"` or `"max"`. Mean and max pooling
-            include [CLS] and [SEP].
-        normalize: whether a sentence encoder scales its vectors to unit length.
-        max_length: maximum row length of a sentence encoder or classifier, in tokens. Longer texts
-            are truncated.
-        name: short name of the model in tables.
-        checkpoint: name of the checkpoint with the weights. For another library's model, the value
-            is the argument of `load`.
-        optimizer: name of the optimizer that trained the network, or `None` if unknown.
-        trained_length: maximum row length in training, in tokens; `None` if unknown.
-        languages: names of the languages, in the order of the language embeddings.
-        language: language of a classifier's texts. `None` means the first language.
-        labels: class names of a classifier or tagger, class 0 first; empty if unknown.
-        labelled: task of a fine-tuned model, with the keys `task` (fields of `Task`) and `limits`
-            (fields of `Limits`).
-        decoding: beam search settings of a translator, as fields of `BeamSearchConfig`.
         license: license of the weights as an identifier of the Hugging Face hub; "" if unknown.
         recipe: content of the run's recipe.json.
         unlisted: names of recipe settings that the model card omits, because they do not affect the
@@ -104,56 +68,81 @@ class ModelParts:
             expected weights were not read.
     """
 
-    network: keras.Model
-    model: str = ""
-    objective: str | None = None
-    vocabulary: Any = None
-    special: Special = SPECIAL
-    unread: tuple[str, ...] = ()
-    pooler: Pooler | None = None
-    replaced_token: ReplacedTokenHead | None = None
-    has_masked_language: bool = False
-    missing_head: str = ""
-    unread_tokenizer: str = ""
-    starts: bool = True
-    sentinels: int = 0
-    ends: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    generation: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    answers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    pooling: str | None = None
-    normalize: bool = False
-    max_length: int | None = None
     name: str = ""
     checkpoint: str = ""
+    model: str = ""
+    objective: str | None = None
     optimizer: str | None = None
     trained_length: int | None = None
     languages: tuple[str, ...] = ()
-    language: str | None = None
-    labels: tuple[str, ...] = ()
-    labelled: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    decoding: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    starts: bool = True
+    sentinels: int = 0
+    special: Special = SPECIAL
+    unread: tuple[str, ...] = ()
+    missing_head: str = ""
+    unread_tokenizer: str = ""
     license: str = ""
-    recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    recipe: Any = dataclasses.field(default_factory=dict)
     unlisted: tuple[str, ...] = ()
-    results: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    results: Any = dataclasses.field(default_factory=dict)
 
-    def __post_init__(self):
+    def check(self) -> None:
         if self.license and not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", self.license):
             raise UserError(f"license={self.license!r} is not a license identifier of the hub")
+
+    @property
+    def title(self) -> str:
+        """Name of the model in messages."""
+        return self.name or self.checkpoint or "the model"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ModelParts:
+    """A trained network with its vocabulary, the settings of its task, and its card.
+
+    Readers of the hub return these parts, and writers take them. `Pretrained` adds the methods.
+
+    Attributes:
+        network: trained network of a run, or a network converted from another library. A network
+            with a task head belongs to the class that fine-tuning on the task creates, such as
+            `EncoderClassifier`. An encoder without a task head is a `PretrainingEncoder`.
+        vocabulary: vocabulary that tokenizes text for the network. `None` means that the tokenizer
+            is missing or not supported.
+        settings: settings of the task. `None` means the defaults of the task that follows from the
+            class of the network and the objective in the card.
+        card: facts about the weights.
+    """
+
+    network: keras.Model
+    vocabulary: Any = None
+    settings: TaskSettings | None = None
+    card: Card = Card()
+
+    def __post_init__(self):
+        if not isinstance(self.network, Model):
+            return
+        config, facts = self.network.config, {}
+        if not self.card.model and isinstance(config, EncoderDecoderConfig):
+            facts["model"] = "transformer_base"
+        elif not self.card.model and isinstance(config, EncoderConfig):
+            facts["model"] = "gpt2_base" if config.causal else "bert_base"
+        if isinstance(self.network, LanguageModel) and self.card.objective is None:
+            facts["objective"] = "causal_language"
+        if facts:
+            object.__setattr__(self, "card", dataclasses.replace(self.card, **facts))
+
+    @property
+    def special(self) -> Special:
+        """Ids of the special tokens."""
         if self.vocabulary:
-            object.__setattr__(self, "special", self.vocabulary.special)
-        elif isinstance(self.network, Model) and isinstance(self.config, StackConfig):
-            special = dataclasses.replace(self.special, pad=self.config.pad_id)
-            object.__setattr__(self, "special", special)
-        if isinstance(self.network, Model) and not self.model:
-            config, name = self.network.config, ""
-            if isinstance(config, EncoderDecoderConfig):
-                name = "transformer_base"
-            elif isinstance(config, EncoderConfig):
-                name = "gpt2_base" if config.causal else "bert_base"
-            object.__setattr__(self, "model", name)
-        if isinstance(self.network, LanguageModel) and self.objective is None:
-            object.__setattr__(self, "objective", "causal_language")
+            return self.vocabulary.special
+        if isinstance(self.network, Model) and isinstance(self.config, StackConfig):
+            return dataclasses.replace(self.card.special, pad=self.config.pad_id)
+        return self.card.special
+
+    def with_card(self, **facts: Any) -> Self:
+        """Returns a copy with changed fields of the card."""
+        return dataclasses.replace(self, card=dataclasses.replace(self.card, **facts))
 
     @property
     def config(self):
@@ -167,57 +156,51 @@ class ModelParts:
 
     @property
     def model_options(self) -> tuple[tuple[str, Any], ...]:
-        """(field, value) pairs of `config` that differ from the catalog model `model`."""
-        catalog_config = catalog.config(self.model, vocab_size=self.config.vocab_size)
+        """(field, value) pairs of `config` that differ from the catalog model `card.model`."""
+        catalog_config = catalog.config(self.card.model, vocab_size=self.config.vocab_size)
         return tuple(sorted(differing_fields(self.config, catalog_config).items()))
 
-    @property
-    def heads(self) -> dict[str, keras.layers.Layer]:
-        """The layers in `HEADS` that the model has."""
-        return {name: getattr(self, name) for name in HEADS if getattr(self, name)}
-
     def record(self) -> dict[str, Any]:
-        """Returns the content of `model.json`, from which `read_model` builds these parts again."""
-        serialized = keras.saving.serialize_keras_object
+        """Returns the content of `model.json`, from which `read_model` builds these parts again.
+
+        The settings of the recipe are in `recipe.json`.
+        """
+        card = {**dataclasses.asdict(self.card), "special": dataclasses.asdict(self.special)}
+        del card["recipe"], card["name"], card["checkpoint"]
+        settings = self.settings
         return {
-            "kind": self.recipe.get("kind", ""),
-            "network": serialized(self.network),
-            "heads": {name: serialized(head) for name, head in self.heads.items()},
+            "kind": self.card.recipe.get("kind", ""),
+            "network": keras.saving.serialize_keras_object(self.network),
             "vocabulary": VOCABULARY if self.vocabulary else None,
-            "special": dataclasses.asdict(self.special),
-            "usage": {name: getattr(self, name) for name in USAGE},
-            "results": self.results,
+            "task": settings and {"kind": settings.kind, **dataclasses.asdict(settings)},
+            "card": card,
         }
 
     def refuse_damage(self) -> contextlib.AbstractContextManager[None]:
         """Converts errors about the content of `model.json` in a `with` block to a `UserError`."""
-        return refuse_damage(f"{self.name}/model.json", "save or train the model again")
+        return refuse_damage(f"{self.card.name}/model.json", "save or train the model again")
 
     def require_floats(self) -> None:
         """Raises a UserError if the weights are quantized instead of float."""
         if any(layer.quantization_mode for layer in self.network._flatten_layers()):
-            raise UserError(f"{self.name or self.checkpoint} is quantized: give the original")
+            raise UserError(f"{self.card.title} is quantized: give the original")
 
     def require_vocabulary(self) -> None:
         """Raises a UserError if the model has no vocabulary."""
-        if self.vocabulary is None and self.checkpoint.endswith(".keras"):
-            raise needs_vocabulary(self.checkpoint)
+        if self.vocabulary is None and self.card.checkpoint.endswith(".keras"):
+            raise needs_vocabulary(self.card.checkpoint)
         if self.vocabulary is None:
-            lack = f"{self.name or self.checkpoint or 'the model'} has no vocabulary"
-            if why := self.unread_tokenizer:
+            lack = f"{self.card.title} has no vocabulary"
+            if why := self.card.unread_tokenizer:
                 raise UserError(f"{lack}, because {why}")
             raise UserError(f"{lack}: pass `vocabulary=`, or put the tokenizer's files beside it")
 
     def require_head(self) -> None:
-        """Raises a UserError if the model's head was not read (see `missing_head`)."""
-        if self.missing_head:
-            name, init = self.name or self.checkpoint, self.checkpoint or self.name
+        """Raises a UserError if the model's head was not read (see `Card.missing_head`)."""
+        if self.card.missing_head:
+            init = self.card.checkpoint or self.card.name
             raise UserError(
-                f"{name} makes no predictions from texts, because {self.missing_head} was not "
-                f"read: fine-tune it by `macaron train finetune:TASK` or `text_to_text:TASK` with "
-                f"--init {init}"
+                f"{self.card.title} makes no predictions from texts, because "
+                f"{self.card.missing_head} was not read: fine-tune it by `macaron train "
+                f"finetune:TASK` or `text_to_text:TASK` with --init {init}"
             )
-
-
-# Names of the fields that model.json stores unchanged under `usage`.
-USAGE = tuple(f.name for f in dataclasses.fields(ModelParts) if f.name not in _NOT_IN_USAGE)

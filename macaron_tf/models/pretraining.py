@@ -27,6 +27,8 @@ class PretrainingEncoder(Model):
             `activation`, `epsilon`, `norm_type` and `transform`.
         span_boundary: whether to add the head that predicts masked spans from their boundaries.
         embeddings: embeddings shared with another encoder. `None` means new embeddings.
+        pooler, replaced_token: whether to keep a released encoder's pooler, or the head of an
+            ELECTRA discriminator, which a call does not compute.
 
     A call takes a dict with the encoder's inputs `(B, L)`. The input `masked_positions (B, P)` is
     optional. The inputs `left_boundaries`, `right_boundaries` and `span_positions`, all `(B, P)`,
@@ -56,6 +58,8 @@ class PretrainingEncoder(Model):
         head_options: Mapping[str, Any] | None = None,
         span_boundary: bool = False,
         embeddings: EncoderEmbeddings | None = None,
+        pooler: bool = False,
+        replaced_token: bool = False,
         **kwargs,
     ):
         super().__init__(config, **kwargs)
@@ -66,11 +70,17 @@ class PretrainingEncoder(Model):
         self.masked_language = language_heads.MaskedLanguageHead(
             **{**options, **self.head_options}, name="masked_language"
         )
-        self.pooler = self.sentence_pair = self.span_boundary = None
-        if sentence_pair:
-            pair_options = config.options("initializer_range")
+        self.pooler = self.sentence_pair = self.span_boundary = self.replaced_token = None
+        pair_options = config.options("initializer_range")
+        if sentence_pair or pooler:
             self.pooler = Pooler(**pair_options, name="pooler")
+        if sentence_pair:
             self.sentence_pair = ClassificationHead(2, **pair_options, name="sentence_pair")
+        if replaced_token:
+            replaced = config.options("activation", "initializer_range")
+            self.replaced_token = language_heads.ReplacedTokenHead(
+                **replaced, name="replaced_token"
+            )
         if span_boundary:
             self.span_boundary = language_heads.SpanBoundaryHead(**options, name="span_boundary")
 
@@ -79,9 +89,12 @@ class PretrainingEncoder(Model):
         table_shape = (self.config.vocab_size, self.config.embedding_width)
         self.encoder.build()
         self.masked_language.build(vector_shape, table_shape)
-        if self.sentence_pair:
+        if self.pooler:
             self.pooler.build((None, None, self.config.hidden_dim))
+        if self.sentence_pair:
             self.sentence_pair.build(vector_shape)
+        if self.replaced_token:
+            self.replaced_token.build((None, None, self.config.hidden_dim))
         if self.span_boundary:
             self.span_boundary.build(vector_shape, vector_shape, (None,), table_shape)
 

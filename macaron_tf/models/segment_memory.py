@@ -6,6 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from macaron_tf.layers.heads import Pooler
 from macaron_tf.layers.mixer import Context
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.encoder import Encoder
@@ -137,6 +138,7 @@ class TwoStreamModel(KeepsMemory, TokenModel):
     Args:
         config: encoder configuration with `positions="transformer_xl"` and `causal=False`. The
             blocks must have position-wise channel mixers: `transformer` or `macaron`.
+        pooler: whether to keep a released model's pooler, which a call does not compute.
 
     A call takes a dict with these inputs:
 
@@ -160,12 +162,13 @@ class TwoStreamModel(KeepsMemory, TokenModel):
 
     input_names = None
 
-    def __init__(self, config: EncoderConfig, memory_length: int, **kwargs):
+    def __init__(self, config: EncoderConfig, memory_length: int, pooler: bool = False, **kwargs):
         if config.positions != "transformer_xl" or config.causal:
             raise ValueError("two streams need positions='transformer_xl' and causal=False")
         super().__init__(config, use_bias=True, **kwargs)
         if not all(block.takes_queries for block in self.encoder.stack.blocks):
             raise ValueError("two streams need block='transformer', which hides a query's token")
+        self.pooler = Pooler(config.initializer_range, name="pooler") if pooler else None
 
     def build(self, input_shape=None):
         super().build(input_shape)
@@ -173,6 +176,8 @@ class TwoStreamModel(KeepsMemory, TokenModel):
         initializer = keras.initializers.TruncatedNormal(stddev=config.initializer_range)
         shape = (config.hidden_dim,)
         self.query_vector = self.add_weight(shape, initializer, name="query_vector")
+        if self.pooler:
+            self.pooler.build((None, None, config.hidden_dim))
 
     def call(self, inputs, training=None):
         memory = inputs.get("memory")

@@ -28,7 +28,7 @@ from macaron_tf.runs.run import Inputs, Plan, Run
 from macaron_tf.runs.starts import Start, read_start
 from macaron_tf.settings import INT32, Positive
 from macaron_tf.tasks import labelled
-from macaron_tf.tasks.embedding import SentenceEmbedding, warn_cut
+from macaron_tf.tasks.embedding import SentenceEmbedding, SentenceSettings, warn_cut
 from macaron_tf.training import FitModel
 
 # Task of choosing the text that is closer in meaning to the anchor; only `embed` has this task.
@@ -93,8 +93,8 @@ class EmbeddingRecipe(EpochRecipe):
         """Number of classes of the softmax objective, or 0 for other objectives."""
         return self.task_definition.num_classes if self.objective == "softmax" else 0
 
-    def usage(self) -> dict:
-        return {**super().usage(), **self.options("max_length", "pooling", "normalize")}
+    def task_settings(self) -> SentenceSettings:
+        return SentenceSettings(self.pooling, self.normalize, self.max_length)
 
     def make_objective(self, static_shapes: bool = False) -> Objective:
         if self.objective == "softmax":
@@ -113,10 +113,14 @@ class EmbeddingRecipe(EpochRecipe):
         recipe, pretrained = super().started(start), start.source
         if not pretrained:
             return recipe
-        pooling = pretrained.pooling or recipe.pooling
-        max_length = pretrained.max_length or recipe.max_length
-        options = {"pooling": pooling, "max_length": max_length}
-        return recipe.changed(normalize=pretrained.normalize, **options)
+        settings = pretrained.settings
+        if not isinstance(settings, SentenceSettings):
+            return recipe.changed(normalize=False)
+        return recipe.changed(
+            pooling=settings.pooling,
+            normalize=settings.normalize,
+            max_length=settings.max_length or recipe.max_length,
+        )
 
     def plan(self, run: Run, start: Start, inputs: Inputs) -> Plan:
         task, vocabulary = self.task_definition, start.vocabulary

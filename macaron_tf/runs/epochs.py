@@ -68,8 +68,8 @@ class EpochRecipe(Recipe):
     validate_epochs: Annotated[float, Gt(0), Lt(1e6)] | None = 1.0
     max_length: Count = 128
 
-    def usage(self) -> dict:
-        return {**super().usage(), "trained_length": self.max_length}
+    def card(self) -> dict:
+        return {**super().card(), "trained_length": self.max_length}
 
     def follow(self, path: str) -> "EpochRecipe":
         """Returns the recipe without the setting that a new value of `path` overrides."""

@@ -26,7 +26,7 @@ from macaron_tf.runs.run import RESULT, Inputs, Plan, Run, metrics_line, write_j
 from macaron_tf.runs.starts import Start
 from macaron_tf.runs.trainer import warn_truncated
 from macaron_tf.settings import Dropout, Natural, NonNegative
-from macaron_tf.tasks import LabelledTask, Limits, SpanLimits, labelled
+from macaron_tf.tasks import LabelledSettings, LabelledTask, Limits, SpanLimits, labelled
 from macaron_tf.tasks.labelled import embeds_languages
 from macaron_tf.tasks.sets import SetOutputs
 from macaron_tf.text import MosesPairVocabulary, PieceVocabulary
@@ -147,10 +147,11 @@ class FinetuningRecipe(EpochRecipe):
         """Definition of the task, with the columns and classes of `table`."""
         return self.table.described(get_task(self.task, own=True))
 
-    def usage(self) -> dict:
-        task = self.task_definition
-        own = {"labels": task.labels, "labelled": labelled(task, self.limits).description()}
-        return {**super().usage(), **own, **self.options("languages", "language")}
+    def task_settings(self) -> LabelledSettings:
+        return LabelledSettings(task=self.task_definition, limits=self.limits)
+
+    def card(self) -> dict:
+        return {**super().card(), "languages": self.languages}
 
     @property
     def limits(self) -> Limits:

@@ -47,11 +47,11 @@ def fit_examples(
     pattern = "train"
     if validation is not None:
         pattern, sets["validation"] = "{split}", _records(task, *map(list, validation))
-    start = start_of(model.checkpoint or model.name or "the model", model, _KINDS)
+    start = start_of(model.card.checkpoint or model.card.title, model, _KINDS)
     longest = model.config.longest
     max_length = settings.pop("max_length", FinetuningRecipe.max_length)
     recipe = FinetuningRecipe(
-        model=model.model,
+        model=model.card.model,
         init=start.given,
         task=task,
         source=f"jsonl:{folder / _FILES / pattern}.jsonl",

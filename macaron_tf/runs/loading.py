@@ -1,7 +1,6 @@
 """Reader of trained networks: from a run, from another library's files, or from a hub."""
 
 import contextlib
-import dataclasses
 import os
 import pathlib
 import re
@@ -21,12 +20,13 @@ from macaron_tf.io import paths
 from macaron_tf.io.code_files import offer_code
 from macaron_tf.io.hub import HUB
 from macaron_tf.io.progress import Progress
-from macaron_tf.models.model_parts import HEADS, USAGE, ModelParts
+from macaron_tf.models.model_parts import Card, ModelParts
 from macaron_tf.special import Special
+from macaron_tf.tasks import SETTINGS
 from macaron_tf.text.base import Vocabulary
 from macaron_tf.training import locations
-from macaron_tf.training.checkpoints import MODEL, find_checkpoint, saved_file
-from macaron_tf.training.state import load_network, load_weights
+from macaron_tf.training.checkpoints import MODEL, find_checkpoint
+from macaron_tf.training.state import load_network
 
 _MEND = "restore the file, or train or save the model again"
 
@@ -51,19 +51,19 @@ def read_model(
         path = paths.as_path(location)
         with _refuse_network(location), SafeModeScope(not trust_code):
             network = keras.saving.load_model(path, compile=False)
-        return ModelParts(network, name=path.stem, checkpoint=location)
+        return ModelParts(network, card=Card(name=path.stem, checkpoint=location))
     with Progress(f"loading {location}"):
         if parsed.library:
             model = _read_library(parsed, lower_case, pooling, trust_code, tokenizer)
-            model = dataclasses.replace(model, checkpoint=location)
+            model = model.with_card(checkpoint=location)
         else:
             model = _read_native(parsed, trust_code)
-    if parsed.library and model.unread:
-        print(f"note: weights not read: {', '.join(model.unread)}", file=sys.stderr)
+    if parsed.library and model.card.unread:
+        print(f"note: weights not read: {', '.join(model.card.unread)}", file=sys.stderr)
     # A folder downloaded from the hub has the revision as its name.
     on_hub = location.startswith(f"{HUB}:")
     name = location.rpartition("/")[2] if on_hub else paths.absolute(parsed.folder).name
-    return dataclasses.replace(model, name=name)
+    return model.with_card(name=name)
 
 
 @contextlib.contextmanager
@@ -84,7 +84,7 @@ def _refuse_network(location: str) -> Iterator[None]:
 
 def saved_network(folder: epath.Path, trust_code: bool = False) -> keras.Model:
     """Builds the network that a folder's model.json describes, without reading the weights."""
-    return _build_layers(folder, _read_record(folder, str(folder)), trust_code)["network"]
+    return _build_network(folder, _read_record(folder, str(folder)), trust_code)
 
 
 def _read_record(path: epath.Path, location: str) -> dict[str, Any]:
@@ -98,54 +98,47 @@ def _read_record(path: epath.Path, location: str) -> dict[str, Any]:
         ) from error
 
 
-def _build_layers(
-    path: epath.Path, record: dict[str, Any], trust_code: bool
-) -> dict[str, keras.layers.Layer]:
-    """Builds the layers that a model.json describes: `"network"`, and heads by name in `HEADS`."""
-    with paths.refuse_damage(path / MODEL, _MEND):
-        heads = {n: head for n, head in record["heads"].items() if n in HEADS}
-        layers = {"network": record["network"], **heads}
+def _build_network(path: epath.Path, record: dict[str, Any], trust_code: bool) -> keras.Model:
+    """Builds the network that a model.json describes."""
     if trust_code:
         offer_code(path)
+    with paths.refuse_damage(path / MODEL, _MEND):
+        described = record["network"]
     # The scope holds in this thread, and takes precedence over an outer scope. The argument
     # `safe_mode` would not, if a trusted module loads another folder while it is imported.
-    scope = SafeModeScope(not trust_code)
-    with _refuse_network(str(path / MODEL)), scope:
-        deserialize = keras.saving.deserialize_keras_object
-        built = {name: deserialize(layer) for name, layer in layers.items()}
-        if not built["network"].built:
-            built["network"].build()
-    return built
+    with _refuse_network(str(path / MODEL)), SafeModeScope(not trust_code):
+        network = keras.saving.deserialize_keras_object(described)
+        if not network.built:
+            network.build()
+    return network
 
 
 def _read_native(parsed: locations.Location, trust_code: bool) -> ModelParts:
     path, location = parsed.folder, parsed.argument
     record = _read_record(path, location)
+    if "card" not in record:
+        mend = "use the version of macaron_tf that saved it, or save the model again"
+        raise UserError(f"{path / MODEL} is not of this version: {mend}")
     with paths.refuse_damage(path / MODEL, _MEND):
-        usage = {name: value for name, value in record["usage"].items() if name in USAGE}
-        for name in ("languages", "labels", "unread", "unlisted"):
-            usage[name] = tuple(usage[name])
+        settings, card = record["task"], record["card"]
+        if settings is not None:
+            settings = SETTINGS[settings.pop("kind")](**settings, trust_code=False)
         weights = find_checkpoint(path, parsed.checkpoint, record.get("save_every_steps"))
         folder = record["vocabulary"] and str(record["vocabulary"])
-        special = Special.of(record["special"])
-        scores = record["results"].get("scores") or _read_scores(path)
+        card["special"] = Special.of(card["special"])
+        scores = card["results"].get("scores") or _read_scores(path)
     vocabulary = Vocabulary.load(path / folder) if folder else None
-    layers = _build_layers(path, record, trust_code)
+    network = _build_network(path, record, trust_code)
     with _refuse_network(str(path / MODEL)):
-        manifest = load_network(weights, layers["network"], vocabulary.hash if vocabulary else "")
-        for name in HEADS:
-            if name in layers:
-                load_weights(layers[name], saved_file(path, name))
+        manifest = load_network(weights, network, vocabulary.hash if vocabulary else "")
     results = {name: manifest[name] for name in ("step", "metrics") if name in manifest}
-    return ModelParts(
-        **layers,
-        vocabulary=vocabulary,
-        special=special,
-        checkpoint=weights.name,
-        recipe=paths.read_optional(path / locations.RECIPE),
-        results={**results, "scores": scores},
-        **usage,
-    )
+    card |= {
+        "checkpoint": weights.name,
+        "recipe": paths.read_optional(path / locations.RECIPE),
+        "results": {**results, "scores": scores},
+    }
+    with paths.refuse_damage(path / MODEL, _MEND):
+        return ModelParts(network, vocabulary, settings, Card(**card, trust_code=False))
 
 
 def _read_scores(run: epath.Path) -> dict[str, dict[str, float]]:

@@ -219,9 +219,9 @@ class PretrainingRecipe(Recipe):
         skip_padding = self.objective.skip_padding and not static_shapes
         return dataclasses.replace(self.objective, skip_padding=skip_padding)
 
-    def usage(self) -> dict:
+    def card(self) -> dict:
         return {
-            **super().usage(),
+            **super().card(),
             "objective": type(self.objective).name,  # a user's class has that of its base
             "trained_length": self.corpus.sequence_length,
             "languages": self.corpus.languages,

@@ -24,6 +24,7 @@ from macaron_tf.training.config import ENDING_SCHEDULES, TrainingConfig
 
 if typing.TYPE_CHECKING:
     from macaron_tf.data.sources.tfds import Tfds
+    from macaron_tf.models.model_parts import TaskSettings
     from macaron_tf.runs.run import Inputs, Plan, Run
     from macaron_tf.training.updates import FirstStage
 
@@ -203,11 +204,16 @@ class Recipe(Settings):
         """
         raise NotImplementedError
 
-    def usage(self) -> dict[str, typing.Any]:
-        """Returns the arguments of `ModelParts` that the recipe sets."""
+    def task_settings(self) -> "TaskSettings | None":
+        """Returns the settings of the trained model's task; `None` means the defaults."""
+        return None
+
+    def card(self) -> dict[str, typing.Any]:
+        """Returns the fields of the trained model's `Card` that the recipe sets."""
         defaults = (leaf.path for leaf in _leaves(self) if leaf.value == leaf.field.default)
         unlisted = {*self.unread(), *self.may_change, *defaults} - {*CARD_SETTINGS}
         return {
+            "recipe": {"kind": self.kind},
             "model": self.model,
             "optimizer": self.training.optimizer,
             "unlisted": tuple(sorted(unlisted)),

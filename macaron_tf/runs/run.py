@@ -34,7 +34,7 @@ from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError, warn
 from macaron_tf.io import paths as storage
 from macaron_tf.io.code_files import offer_code
-from macaron_tf.models.model_parts import VOCABULARY, ModelParts
+from macaron_tf.models.model_parts import VOCABULARY, Card, ModelParts
 from macaron_tf.objectives import Objective
 from macaron_tf.runs.recipe import Recipe, recipe_from_json
 from macaron_tf.runs.versions import versions
@@ -189,9 +189,9 @@ class Run:
             counts[_HASH] = self.vocabulary.hash
         if fingerprint or self.data_dir is not None:
             write_json(self.path / "data.json", {"sha256": fingerprint, **counts})
-        usage = {"recipe": {"kind": self.recipe.kind}, **self.recipe.usage()}
+        settings, card = self.recipe.task_settings(), Card(**self.recipe.card())
         record = {
-            **ModelParts(network, vocabulary=self.vocabulary, **usage).record(),
+            **ModelParts(network, self.vocabulary, settings, card).record(),
             "save_every_steps": self.recipe.training.save_every_steps,
             "versions": saved_versions(self.path) or versions(),
         }

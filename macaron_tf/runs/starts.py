@@ -57,14 +57,18 @@ class Start:
     def config(self) -> catalog.Config:
         """Configuration of `source`, in which `vocab_size` is the size of `vocabulary`."""
         options = {**dict(self.source.model_options), "vocab_size": self.vocabulary.size}
-        return catalog.config(self.source.model, **options)
+        return catalog.config(self.source.card.model, **options)
 
     @property
     def settings(self) -> dict[str, Any]:
         """Recipe settings that describe this starting point, if it is a pre-trained model."""
         if not (source := self.source):
             return {}
-        return {"init": self.given, "model": source.model, "model_options": source.model_options}
+        return {
+            "init": self.given,
+            "model": source.card.model,
+            "model_options": source.model_options,
+        }
 
     @property
     def trained_length(self) -> int | None:
@@ -74,12 +78,12 @@ class Start:
         that the length is unknown.
         """
         # Sinusoidal positions, and the last bucket of T5's relative positions, fit any length.
-        return self.source.trained_length if self.source and self.config.longest else None
+        return self.source.card.trained_length if self.source and self.config.longest else None
 
     @property
     def languages(self) -> tuple[str, ...]:
         """Names of the model's languages, in the order of its language embeddings."""
-        languages = self.source.languages if self.source else ()
+        languages = self.source.card.languages if self.source else ()
         return languages or self.vocabulary.languages
 
     def check(self, target_config: EncoderConfig | EncoderDecoderConfig | ElmoConfig) -> None:
@@ -120,7 +124,7 @@ class Start:
         source_parts = _shared_weights(source_network)
         if is_task_model:
             target_parts = _shared_weights(network)
-            pooler = self.source.pooler or source_network.pooler
+            pooler = source_network.pooler
             is_shared = pooler and network.pooler and network.pooler.is_like(pooler)
             source_parts["pooler"] = pooler.weights if is_shared else []
         else:
@@ -137,7 +141,7 @@ class Start:
                 f"--init {self.given}, a {found}, cannot initialize a network of type {wanted}: "
                 "give another model"
             )
-        if is_task_model and network.language_head and not self.source.starts:
+        if is_task_model and network.language_head and not self.source.card.starts:
             # GPT was pre-trained without [SEP], so the output bias makes [SEP] impossible. But
             # fine-tuning inserts [SEP] between two texts.
             bias = ops.convert_to_numpy(network.language_head.weights[0]).copy()
@@ -178,16 +182,16 @@ def start_of(given: str, source: ModelParts, kinds: Collection[str]) -> Start:
     config = network.config if isinstance(network, Model) else None
     if isinstance(config, EncoderDecoderConfig):
         description, network_kinds = "an encoder-decoder", {"pair"}
-        if source.objective == "denoising" or isinstance(network, TokenLevelModel):
+        if source.card.objective == "denoising" or isinstance(network, TokenLevelModel):
             network_kinds.add("reader")
-        if objective_class(source.objective).encoder_decoder:
+        if objective_class(source.card.objective).encoder_decoder:
             network_kinds.add("writer")
     elif isinstance(network, Elmo):
         description, network_kinds = "an ELMo", {"words"}
         vocabulary = CharacterWords(config.max_characters)
     else:
         description, network_kinds = f"of type {type(network).__name__}", {"encoder"}
-    if not network_kinds & {*kinds} or not source.model:
+    if not network_kinds & {*kinds} or not source.card.model:
         wanted = " or ".join(KINDS[kind] for kind in kinds)
         raise UserError(f"{given} is {description}, but must be {wanted}")
     if vocabulary is None:

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import sys
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import numpy as np
@@ -38,7 +38,7 @@ from macaron_tf.runs.run import Inputs, Plan, Run
 from macaron_tf.runs.starts import Start, read_start
 from macaron_tf.runs.trainer import plan_of_pairs, warn_truncated
 from macaron_tf.settings import INT32, Count, Dropout, Natural
-from macaron_tf.tasks import labelled
+from macaron_tf.tasks import DecodingSettings, TextToTextSettings, labelled
 from macaron_tf.text import PieceVocabulary, TextVocabulary
 from macaron_tf.training import TrainingConfig
 
@@ -144,13 +144,11 @@ class TextRecipe(Recipe):
             self.label_smoothing, skip_padding=not static_shapes, starts=self.starts
         )
 
-    @property
-    def answers(self) -> dict[str, typing.Any]:
-        """Keyword arguments of `TaskGenerator`; see `ModelParts.answers`."""
-        return {**self.options("task", "max_target", "starts"), "longest": self.max_source}
+    def task_settings(self) -> TextToTextSettings:
+        return TextToTextSettings(self.task, self.max_target, self.max_source, self.starts)
 
-    def usage(self) -> dict:
-        return {**super().usage(), "trained_length": self.max_source, "answers": self.answers}
+    def card(self) -> dict:
+        return {**super().card(), "trained_length": self.max_source}
 
     def model_config(self, vocab_size: int | None = None) -> EncoderDecoderConfig:
         if vocab_size is not None:
@@ -173,7 +171,7 @@ class TextRecipe(Recipe):
         self, network: EncoderDecoder, vocabulary: PieceVocabulary, decoding: BeamSearchConfig
     ) -> LineTranslator:
         """Builds a `LineTranslator`, which generates the answer to each line of text."""
-        return line_translator(network, vocabulary, self.answers, decoding)
+        return line_translator(network, vocabulary, self.task_settings(), decoding)
 
     def plan(self, run: Run, start: Start, inputs: Inputs) -> Plan:
         self.model_config()
@@ -356,15 +354,16 @@ def recipe_of_model(recipe: TextRecipe, model: ModelParts) -> TextRecipe:
 
     T5's training settings become BART's if Adam trained the model.
     """
-    training, denoising = recipe.training, model.objective == "denoising"
-    optimizer = model.optimizer or ("adam" if denoising else "adafactor")
+    training, card = recipe.training, model.card
+    denoising = card.objective == "denoising"
+    optimizer = card.optimizer or ("adam" if denoising else "adafactor")
     if training == T5_TRAINING and optimizer != "adafactor":
         training = dataclasses.replace(training, **_BART_TRAINING)
     writes_text = {*recipe.tasks} <= {*PREFIXES}
     return recipe.changed(
-        model=model.model,
+        model=card.model,
         model_options=model.model_options,
-        starts=bool(model.ends.get("source_start")),
+        starts=_starts(model),
         max_source=min(recipe.max_source, model.config.longest or recipe.max_source),
         sentinel_rows=model.config.vocab_size - model.vocabulary.size,
         label_smoothing=0.1 if denoising and writes_text else recipe.label_smoothing,
@@ -388,17 +387,13 @@ def _metric_name(metric: str, task: str, recipe: TextRecipe) -> str:
 def line_translator(
     network: EncoderDecoder,
     vocabulary: PieceVocabulary,
-    answers: Mapping[str, typing.Any],
+    settings: TextToTextSettings,
     decoding: BeamSearchConfig,
 ) -> LineTranslator:
-    """Builds a `LineTranslator`, which generates the answer to each line of text.
-
-    Args:
-        answers: see `TextRecipe.answers`.
-    """
+    """Builds a `LineTranslator`, which generates the answer to each line of text."""
     # The maximum length of an answer is the maximum target length in training. It does not
     # depend on the source. The search starts at BOS, and `prefix` has the ids before BOS.
-    starts, max_target = answers["starts"], answers["max_target"]
+    starts, max_target = settings.starts, settings.max_target
     max_length = max_target - starts  # including EOS
     limits = dict(max_length_ratio=0.0, max_length_offset=max_length, max_length=max_length)
     # No limit for sources, because the translator truncates sources with a warning.
@@ -406,30 +401,37 @@ def line_translator(
         network,
         TextVocabulary(vocabulary, sys.maxsize, max_target, starts),
         dataclasses.replace(decoding, **limits),
-        max_source_length=answers["longest"] - 1,  # without EOS
+        max_source_length=settings.longest - 1,  # without EOS
         prefix=(vocabulary.special.end,) if starts else (),
     )
 
 
-def answers_of(model: ModelParts, location: str, task: str | None) -> dict[str, typing.Any]:
-    """Returns the settings of a model's answers to a task; see `TextRecipe.answers`.
+def answers_of(model: ModelParts, location: str, task: str | None) -> TextToTextSettings:
+    """Returns the settings of a model's answers to a task.
 
     Args:
         model: the model, which may have been saved without a recipe or come from another library.
         task: name of the task; `None` means the task that the model was trained for.
     """
-    answers = dict(model.answers)
     if not isinstance(model.network, EncoderDecoder) or model.vocabulary is None:
         raise UserError(f"{location} is not an encoder-decoder with a vocabulary: give another")
-    if not task and not answers:
+    settings = model.settings
+    if isinstance(settings, TextToTextSettings):
+        if task not in (None, settings.task, *settings.task.split("+")):
+            raise UserError(f"{location} was trained for {settings.task}: leave task={task} out")
+        return settings
+    if not task:
         raise UserError(
             f"{location} does not record the task that it was trained for: set task=NAME"
         )
-    if not answers:
-        recipe = TextRecipe(model=model.model, task=task, training=T5_TRAINING)
-        answers = recipe_of_model(recipe, model).answers
-        longest = model.config.longest or answers["longest"]
-        return answers | {name: min(answers[name], longest) for name in ("longest", "max_target")}
-    if task not in (None, answers["task"], *answers["task"].split("+")):
-        raise UserError(f"{location} was trained for {answers['task']}: leave task={task} out")
-    return answers
+    recipe = TextRecipe(model=model.card.model, task=task, training=T5_TRAINING)
+    settings = recipe_of_model(recipe, model).task_settings()
+    longest = model.config.longest or settings.longest
+    lengths = {n: min(v, longest) for n, v in settings.options("longest", "max_target").items()}
+    return dataclasses.replace(settings, **lengths)
+
+
+def _starts(model: ModelParts) -> bool:
+    """Returns whether a pre-trained encoder-decoder reads [CLS] before a source."""
+    settings = model.settings
+    return isinstance(settings, DecodingSettings) and settings.starts

@@ -33,7 +33,7 @@ from macaron_tf.runs.run import Inputs, Plan, Run
 from macaron_tf.runs.trainer import needs_static_shapes, plan_of_pairs
 from macaron_tf.runs.translation_start import TranslationStart, read_init
 from macaron_tf.settings import INT32, Count, Dropout, Natural, Settings
-from macaron_tf.tasks.translation import Translation
+from macaron_tf.tasks.translation import Translation, TranslationSettings
 from macaron_tf.text import (
     PairVocabulary,
     PieceVocabulary,
@@ -192,8 +192,8 @@ class TranslationRecipe(Recipe):
         if self.data.target_split and not self.unsupervised:
             raise UserError("data.target_split needs unsupervised=True: set it, or leave it out")
 
-    def usage(self) -> dict:
-        return {**super().usage(), "decoding": dataclasses.asdict(self.decoding)}
+    def task_settings(self) -> TranslationSettings:
+        return TranslationSettings(self.decoding)
 
     def unread(self) -> list[str]:
         return [*super().unread(), *([] if self.unsupervised else ["denoising."])]

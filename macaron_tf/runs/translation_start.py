@@ -182,7 +182,7 @@ class EncoderStart(TranslationStart):
         """
         if not self.init.config.num_languages:
             return [0, 0]
-        pretrained = self.init.source.languages
+        pretrained = self.init.source.card.languages
         for language in recipe.data.languages:
             if language not in pretrained:
                 raise UserError(
@@ -207,8 +207,9 @@ class SequenceStart(TranslationStart):
         # The new encoder in the paper has 6 layers, as many as the encoder of BART-base.
         depth = config.num_source_layers or pretrained.config.num_encoder_layers
         options = {**config.options(*WEIGHTLESS_FIELDS), "num_source_layers": depth}
-        rows = SENTINEL_ROWS if pretrained.objective == "span_corruption" else 0
-        recipe = recipe.changed(init=self.init.given, model=pretrained.model, sentinel_rows=rows)
+        rows = SENTINEL_ROWS if pretrained.card.objective == "span_corruption" else 0
+        model = pretrained.card.model
+        recipe = recipe.changed(init=self.init.given, model=model, sentinel_rows=rows)
         return _with_model(recipe, dataclasses.replace(pretrained.config, **options))
 
     def vocabulary(
@@ -248,7 +249,10 @@ def read_init(
             raise UserError("init_parts and init_decoder need a model to start from: give --init")
         return TranslationStart()
     model = read_model(location, trust_code=trust_code)
-    if objective_class(model.objective).encoder_decoder and not locate(location).without_recipe:
+    if (
+        objective_class(model.card.objective).encoder_decoder
+        and not locate(location).without_recipe
+    ):
         for name, value in (("init_parts", parts), ("init_decoder", decoder)):
             if value:
                 raise UserError(f"{name} cannot be combined with the encoder-decoder {location}")

@@ -4,18 +4,40 @@ from typing import Any
 
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.errors import UserError
-from macaron_tf.models import EncoderConfig
+from macaron_tf.models import (
+    CausalClassifier,
+    Elmo,
+    EncoderClassifier,
+    EncoderConfig,
+    EncoderDecoder,
+    EncoderTokenClassifier,
+    LanguageModel,
+    PretrainingEncoder,
+    SiameseEncoder,
+)
 from macaron_tf.models.base import Model
-from macaron_tf.models.model_parts import ModelParts
-from macaron_tf.tasks.base import Decoding, TaskKind
+from macaron_tf.models.model_parts import ModelParts, TaskSettings
+from macaron_tf.objectives import objective_class
+from macaron_tf.tasks.base import Decoding, DecodingSettings, TaskKind
 from macaron_tf.tasks.classification import Classification, MultiLabel, MultipleChoice
-from macaron_tf.tasks.embedding import SentenceEmbedding, WordVectors
+from macaron_tf.tasks.embedding import SentenceEmbedding, SentenceSettings, WordVectors
 from macaron_tf.tasks.filling import Filling
-from macaron_tf.tasks.generation import Continuation, TextToText
-from macaron_tf.tasks.labelled import LabelledTask, Limits, SpanLimits
+from macaron_tf.tasks.generation import (
+    Continuation,
+    ContinuationSettings,
+    TextToText,
+    TextToTextSettings,
+)
+from macaron_tf.tasks.labelled import (
+    LabelledSettings,
+    LabelledTask,
+    Limits,
+    SpanLimits,
+    of_classes,
+)
 from macaron_tf.tasks.question_answering import QuestionAnswering
 from macaron_tf.tasks.token_classification import TokenClassification
-from macaron_tf.tasks.translation import Translation
+from macaron_tf.tasks.translation import Translation, TranslationSettings
 
 TASK_CLASSES: tuple[type[TaskKind], ...] = (
     Classification,
@@ -32,6 +54,22 @@ TASK_CLASSES: tuple[type[TaskKind], ...] = (
 )
 DECODING = {cls.name: cls for cls in (TextToText, Continuation, Translation)}
 _LABELLED = {cls.kind: cls for cls in TASK_CLASSES if issubclass(cls, LabelledTask)}
+_OF_SETTINGS: dict[type[TaskSettings], Any] = {
+    SentenceSettings: SentenceEmbedding,
+    ContinuationSettings: Continuation,
+    TextToTextSettings: TextToText,
+    TranslationSettings: Translation,
+}
+# Dict mapping `kind` to each class of settings.
+SETTINGS = {LabelledSettings.kind: LabelledSettings} | {cls.kind: cls for cls in _OF_SETTINGS}
+# Tasks of networks whose settings are the defaults.
+_OF_NETWORKS: dict[type, Any] = {
+    SiameseEncoder: SentenceEmbedding,
+    Elmo: WordVectors,
+    LanguageModel: Continuation,
+    EncoderDecoder: Translation,
+}
+CLASSIFIERS = (EncoderClassifier, CausalClassifier, EncoderTokenClassifier)
 
 
 def labelled(task: Task, *arguments) -> LabelledTask:
@@ -46,19 +84,26 @@ def task_of(model: ModelParts) -> TaskKind:
     """Creates the task object by which a loaded model answers texts."""
     model.require_head()
     model.require_vocabulary()
-    if model.labelled:
-        with model.refuse_damage():
-            task, limits = Task(**model.labelled["task"]), Limits(**model.labelled["limits"])
-        metrics = model.results.get("metrics") or {}
-        return labelled(task, limits, model.network, model.vocabulary, metrics)
-    for task_class in TASK_CLASSES:
-        if (found := task_class.of(model)) is not None:
-            return found
-    config = model.config if isinstance(model.network, Model) else None
+    network, settings = model.network, model.settings
+    if settings is None and isinstance(network, CLASSIFIERS):
+        settings = of_classes(model)
+    if isinstance(settings, LabelledSettings):
+        metrics = model.card.results.get("metrics") or {}
+        return labelled(settings.task, settings.limits, network, model.vocabulary, metrics)
+    if settings is not None:
+        return _OF_SETTINGS[type(settings)].of(model)
+    learns = objective_class(model.card.objective)
+    if learns.encoder_decoder or learns.causal:
+        return Continuation.of(model)
+    if learns.fills_masks and isinstance(network, PretrainingEncoder):
+        return Filling.of(model)
+    for network_class, task_class in _OF_NETWORKS.items():
+        if isinstance(network, network_class):
+            return task_class.of(model)
+    config = model.config if isinstance(network, Model) else None
     if isinstance(config, EncoderConfig) and not config.causal and config.summary != "last":
-        return SentenceEmbedding.pooled(model)  # encoder without a task head
-    name = model.name or model.checkpoint or "the model"
+        return SentenceEmbedding.of(model)  # encoder without a task head
     raise UserError(
-        f"{name} is a {type(model.network).__name__} without a task: fine-tune it by `macaron "
-        f"train finetune:TASK RUN --init {model.checkpoint or name}`"
+        f"{model.card.title} is a {type(network).__name__} without a task: fine-tune it by "
+        f"`macaron train finetune:TASK RUN --init {model.card.checkpoint or model.card.title}`"
     )

@@ -2,6 +2,7 @@
 
 import abc
 import copy
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -12,7 +13,7 @@ import tensorflow as tf
 from macaron_tf.decoding.sampling import Prompts, State
 from macaron_tf.errors import LineError, UserError, plural
 from macaron_tf.io.serving import EXAMPLE, as_rows
-from macaron_tf.models.model_parts import ModelParts
+from macaron_tf.models.model_parts import TaskSettings
 
 # Example texts for the second input of a task.
 _SECOND_TEXTS = {"second": "A pet moves.", "question": "What is running?"}
@@ -51,11 +52,6 @@ class TaskKind(abc.ABC):
     def __init__(self, network: keras.Model | None = None, vocabulary: Any = None):
         self.network = network
         self.vocabulary = vocabulary
-
-    @classmethod
-    def of(cls, model: ModelParts) -> Self | None:
-        """Creates the task of a model, or returns `None` for an unsupported model."""
-        return None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {', '.join(self.texts)} -> answers>"
@@ -138,6 +134,26 @@ class TaskKind(abc.ABC):
         """Returns an example input: a list with one text for each name in `texts`."""
         text = self.typical_texts()[0]
         return [_SECOND_TEXTS.get(name, text) for name in self.texts]
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodingSettings(TaskSettings):
+    """Base class of the settings of models that write texts.
+
+    Attributes:
+        ends: keyword arguments of the `TextGenerator` or `SequenceGenerator`: the token ids that
+            precede a source and an answer, and that end a text. An empty dict means the defaults.
+        generation: generation settings of a model from transformers, with that library's ids. The
+            model is saved with these settings for transformers again.
+    """
+
+    ends: Any = dataclasses.field(default_factory=dict, kw_only=True)
+    generation: Any = dataclasses.field(default_factory=dict, kw_only=True)
+
+    @property
+    def starts(self) -> bool:
+        """Whether a source begins with [CLS]."""
+        return bool(self.ends.get("source_start"))
 
 
 class Decoding(TaskKind):

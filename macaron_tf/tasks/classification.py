@@ -22,14 +22,13 @@ from macaron_tf.models import (
     EncoderClassifier,
     EncoderMultipleChoice,
 )
-from macaron_tf.models.model_parts import ModelParts
 from macaron_tf.objectives import (
     AuxiliaryLanguageObjective,
     ClassificationObjective,
     MultiLabelObjective,
 )
 from macaron_tf.tasks.base import require
-from macaron_tf.tasks.labelled import LabelledTask, Limits, named_classes
+from macaron_tf.tasks.labelled import LabelledTask, Limits
 
 
 class Classification(LabelledTask):
@@ -48,16 +47,9 @@ class Classification(LabelledTask):
     name = "classifier"
     pipeline = "text-classification"
     kind = "classification"
-    networks: ClassVar[tuple[type, ...]] = (EncoderClassifier, CausalClassifier)
     takes: ClassVar[tuple[str, ...]] = ("language",)
     reader = staticmethod(read_examples)
     truncates = True
-
-    @classmethod
-    def of(cls, model: ModelParts) -> Self | None:
-        if not isinstance(model.network, cls.networks):
-            return None
-        return cls(*named_classes(model, "classify" if model.labels else "regress"))
 
     @property
     def answer(self) -> str:
@@ -153,7 +145,6 @@ class MultiLabel(Classification):
 
     name = "multi-label classifier"
     kind = "multilabel"
-    networks = ()
 
     @property
     def answer(self) -> str:
@@ -215,7 +206,6 @@ class MultipleChoice(Classification):
     name = "chooser"
     pipeline = "multiple-choice"
     kind = "choice"
-    networks = ()
     takes = ()
 
     @property

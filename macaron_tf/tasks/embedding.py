@@ -1,5 +1,6 @@
 """Sentence embeddings, and contextual word embeddings (ELMo)."""
 
+import dataclasses
 import functools
 import hashlib
 import json
@@ -14,9 +15,9 @@ from macaron_tf.data.buckets import bucket_shapes, choose_lengths, plan_batches
 from macaron_tf.data.tasks.encoding import encode_pairs, encode_sentences
 from macaron_tf.errors import check_encodable, warn
 from macaron_tf.io.progress import track
-from macaron_tf.models import Elmo
-from macaron_tf.models.model_parts import ModelParts
+from macaron_tf.models.model_parts import ModelParts, TaskSettings
 from macaron_tf.models.tasks import SiameseEncoder, unit_length
+from macaron_tf.settings import Count
 from macaron_tf.tasks.base import OnePass, trimmed
 from macaron_tf.tasks.sets import RowOutputs
 from macaron_tf.text import PieceVocabulary
@@ -29,6 +30,23 @@ _MAX_LENGTH = 128  # maximum row length of a model whose training length is unkn
 _NUM_LENGTHS = 16
 _PROGRESS_SENTENCES = 2_000  # minimum number of sentences for a progress bar
 _MAX_TOKENS = 8192  # maximum number of tokens per batch, including padding
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceSettings(TaskSettings):
+    """Settings of a sentence encoder.
+
+    Attributes:
+        pooling: `"cls"`, `"mean"`, `"max"` or `"last"`; see `Pooling`. Mean and maximum include
+            [CLS] and [SEP].
+        normalize: whether vectors are scaled to unit length.
+        max_length: maximum row length in tokens. Longer texts are truncated.
+    """
+
+    kind = "sentences"
+    pooling: str = "mean"
+    normalize: bool = False
+    max_length: Count | None = None
 
 
 class SentenceEmbedding(OnePass):
@@ -59,12 +77,7 @@ class SentenceEmbedding(OnePass):
         self.max_tokens = max(max_tokens, max_length)
 
     @classmethod
-    def of(cls, model: ModelParts) -> Self | None:
-        is_supported = isinstance(model.network, SiameseEncoder) or model.pooling
-        return cls.pooled(model) if is_supported else None
-
-    @classmethod
-    def pooled(
+    def of(
         cls, model: ModelParts, pooling: str | None = None, max_length: int | None = None
     ) -> Self:
         """Creates a sentence encoder that pools the hidden states of a loaded encoder.
@@ -80,18 +93,21 @@ class SentenceEmbedding(OnePass):
                 128 in all other cases.
         """
         source, config = model.network, model.config
+        settings = model.settings
+        if not isinstance(settings, SentenceSettings):
+            settings = SentenceSettings()
         if isinstance(source, SiameseEncoder):
             options = {"pooling": pooling or source.pooling, "dtype": source.dtype_policy}
             network = SiameseEncoder.from_config({**source.get_config(), **options})
             network.build()
             network.set_weights(source.get_weights())
         else:
-            network = SiameseEncoder(config, pooling or model.pooling or "mean", model.normalize)
+            network = SiameseEncoder(config, pooling or settings.pooling, settings.normalize)
             network.build()
             network.encoder.set_weights(model.encoder.get_weights())
-        trained = model.trained_length if config.longest else None
+        trained = model.card.trained_length if config.longest else None
         trained = trained or min(_MAX_LENGTH, config.max_length)
-        return cls(network, model.vocabulary, max_length or model.max_length or trained)
+        return cls(network, model.vocabulary, max_length or settings.max_length or trained)
 
     def prepare(self, text: tf.Tensor) -> tuple[dict, None]:
         rows = encode_pairs(self.vocabulary, text, None, self.max_length)
@@ -180,9 +196,8 @@ class WordVectors(OnePass):
     pipeline = "feature-extraction"
 
     @classmethod
-    def of(cls, model: ModelParts) -> Self | None:
-        network = model.network
-        return cls(network, model.vocabulary) if isinstance(network, Elmo) else None
+    def of(cls, model: ModelParts) -> Self:
+        return cls(model.network, model.vocabulary)
 
     def prepare(self, text: tf.Tensor) -> tuple[dict, tf.RaggedTensor]:
         words = split_words(text)

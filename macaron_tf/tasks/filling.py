@@ -10,7 +10,6 @@ import tensorflow as tf
 from macaron_tf.errors import UserError
 from macaron_tf.models import PretrainingEncoder
 from macaron_tf.models.model_parts import ModelParts
-from macaron_tf.objectives import objective_class
 from macaron_tf.tasks.base import OnePass, require, trimmed
 from macaron_tf.text import PieceVocabulary
 
@@ -48,11 +47,8 @@ class Filling(OnePass):
         self.longest, self.top = longest, top
 
     @classmethod
-    def of(cls, model: ModelParts) -> Self | None:
-        can_fill = model.has_masked_language or objective_class(model.objective).fills_masks
-        if not can_fill or not isinstance(model.network, PretrainingEncoder):
-            return None
-        longest = model.trained_length or model.config.longest or _LONGEST
+    def of(cls, model: ModelParts) -> Self:
+        longest = model.card.trained_length or model.config.longest or _LONGEST
         return cls(model.network, model.vocabulary, longest)
 
     def typical_texts(self) -> Sequence[str]:

@@ -19,12 +19,38 @@ from macaron_tf.decoding import (
 from macaron_tf.decoding.sampling import State, first_state
 from macaron_tf.decoding.text_generator import GAP
 from macaron_tf.io.serving import CONTROLS, EXAMPLE, MAX_TOKENS
-from macaron_tf.models.model_parts import ModelParts
-from macaron_tf.objectives import objective_class
-from macaron_tf.tasks.base import Decoding, require
+from macaron_tf.models import EncoderDecoder
+from macaron_tf.models.model_parts import ModelParts, TaskSettings
+from macaron_tf.settings import Count
+from macaron_tf.tasks.base import Decoding, DecodingSettings, require
 from macaron_tf.text.normalization import as_prompts
 
 _WINDOW = 512  # training length of T5 in tokens, although T5 accepts rows of any length
+
+
+@dataclasses.dataclass(frozen=True)
+class ContinuationSettings(DecodingSettings):
+    """Settings of a language model, or of a pre-trained encoder-decoder, that writes texts."""
+
+    kind = "continuation"
+
+
+@dataclasses.dataclass(frozen=True)
+class TextToTextSettings(TaskSettings):
+    """Settings of a fine-tuned encoder-decoder, which are arguments of its `TaskGenerator`.
+
+    Attributes:
+        task: task name, as in `frame_lines`.
+        max_target, longest: maximum number of tokens in an answer and in a source, including EOS
+            and an initial [CLS].
+        starts: whether texts and answers begin with [CLS], as in Hugging Face's BART.
+    """
+
+    kind = "text_to_text"
+    task: str
+    max_target: Count
+    longest: Count
+    starts: bool = False
 
 
 class Continuation(Decoding):
@@ -81,22 +107,22 @@ class Continuation(Decoding):
         return (f"A dog is {GAP}." if isinstance(self.generator, SequenceGenerator) else "A dog",)
 
     @classmethod
-    def of(cls, model: ModelParts) -> Self | None:
-        learns = objective_class(model.objective)
-        if model.answers or not (learns.causal or learns.encoder_decoder):
-            return None
-        longest = model.config.longest
-        window = model.trained_length or longest or _WINDOW
-        if model.trained_length and longest is not None:
+    def of(cls, model: ModelParts) -> Self:
+        card, longest = model.card, model.config.longest
+        reads_sources = isinstance(model.network, EncoderDecoder)
+        window = card.trained_length or longest or _WINDOW
+        if card.trained_length and longest is not None:
             # Position embeddings beyond the training length are untrained. Encoder-decoders were
             # trained without [CLS], so an encoder-decoder has one trained position less.
-            longest = model.trained_length - learns.encoder_decoder
+            longest = card.trained_length - reads_sources
         arguments = model.network, model.vocabulary, longest
         # The corpora of models that are trained here have no line ends.
-        ends = {**model.ends, "line_ends": model.trained_length is None}
-        if learns.encoder_decoder:
-            return cls(SequenceGenerator(*arguments, sentinels=model.sentinels, **ends), window)
-        return cls(TextGenerator(*arguments, model.starts, **ends), window)
+        settings = model.settings
+        ends = settings.ends if isinstance(settings, ContinuationSettings) else {}
+        ends = {**ends, "line_ends": card.trained_length is None}
+        if reads_sources:
+            return cls(SequenceGenerator(*arguments, sentinels=card.sentinels, **ends), window)
+        return cls(TextGenerator(*arguments, card.starts, **ends), window)
 
     @classmethod
     def from_exported(cls, decoder: Any, vocabulary: Any, facts: Mapping[str, Any]) -> Self:
@@ -206,11 +232,9 @@ class TextToText(Continuation):
         return ("A dog is running.\tA pet moves." if second else EXAMPLE,)
 
     @classmethod
-    def of(cls, model: ModelParts) -> Self | None:
-        if not model.answers:
-            return None
-        generator = TaskGenerator(model.network, model.vocabulary, **model.answers)
-        return cls(generator, model.trained_length or _WINDOW)
+    def of(cls, model: ModelParts) -> Self:
+        generator = TaskGenerator(model.network, model.vocabulary, **model.settings.get_config())
+        return cls(generator, model.card.trained_length or _WINDOW)
 
     @classmethod
     def from_exported(cls, decoder: Any, vocabulary: Any, facts: Mapping[str, Any]) -> Self:

@@ -17,8 +17,8 @@ from macaron_tf.data.tasks.definitions import Task, get_task
 from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.data.tasks.questions import SpanLimits
 from macaron_tf.errors import UserError, plural
-from macaron_tf.models import EncoderConfig
-from macaron_tf.models.model_parts import ModelParts
+from macaron_tf.models import EncoderConfig, EncoderTokenClassifier
+from macaron_tf.models.model_parts import ModelParts, TaskSettings
 from macaron_tf.objectives import Objective
 from macaron_tf.settings import Count, Settings
 from macaron_tf.tasks.base import OnePass
@@ -64,6 +64,15 @@ class Limits(Settings):
         return self.languages.index(self.language) if has_embedding else 0
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LabelledSettings(TaskSettings):
+    """Settings of a `LabelledTask`: its definition, and the rows that the model reads."""
+
+    kind = "labelled"
+    task: Task
+    limits: Limits
+
+
 class LabelledTask(OnePass):
     """Base class of task types that are trained on labelled examples.
 
@@ -102,10 +111,6 @@ class LabelledTask(OnePass):
         super().__init__(network, vocabulary)
         self.task, self.limits, self.tuned = task, limits, tuned
         self.longest = limits.max_length if limits else None
-
-    def description(self) -> dict[str, Any]:
-        """Returns the task and its limits as JSON values in `model.json`, for `task_of`."""
-        return {"task": dataclasses.asdict(self.task), "limits": dataclasses.asdict(self.limits)}
 
     def facts(self) -> dict[str, Any]:
         labels, max_length = list(self.task.labels), self.limits.max_length
@@ -272,34 +277,31 @@ class LabelledTask(OnePass):
         return {**metrics, "score": float(np.mean([metrics[name] for name in self.task.metrics]))}
 
 
-def named_classes(
-    model: ModelParts, task: str
-) -> tuple[Task, Limits, keras.Model, PieceVocabulary]:
-    """Returns the arguments of a `LabelledTask` for a classifier or tagger without a saved task.
-
-    An example is a classifier from another library.
+def of_classes(
+    model: ModelParts, labels: Sequence[str] = (), max_length: int | None = None
+) -> LabelledSettings:
+    """Returns the settings of a classifier or tagger from a `.keras` file, which names no classes.
 
     Args:
-        task: name of the task: "classify", "regress" or "tag".
+        labels: names of the classes, class 0 first.
+        max_length: maximum row length in tokens; `None` means the model's, but at most 128.
     """
-    num_outputs, labels = model.network.head.num_classes, tuple(model.labels)
+    num_outputs = model.network.head.num_classes
     if len(labels) != (num_outputs if num_outputs > 1 else 0):
-        where, count = model.checkpoint or model.name or "the model", len(labels)
-        command = "" if task == "tag" else ", or with --labels in `macaron export`"
         raise UserError(
-            f"{where} has {num_outputs} classes, but {count} class {plural('name', count)}: give "
-            f"{num_outputs} by dataclasses.replace(model, labels=[...]){command}"
+            f"{model.card.title} has {num_outputs} classes, but {len(labels)} class "
+            f"{plural('name', len(labels))}: give {num_outputs} by --labels in `macaron export`"
         )
-    definition = TableSettings(text=("text",), classes=labels).described(get_task(task, own=True))
-    max_length = min(model.config.longest or _MAX_LENGTH, _MAX_LENGTH)
+    task = "classify" if num_outputs > 1 else "regress"
+    task = "tag" if isinstance(model.network, EncoderTokenClassifier) else task
+    table = TableSettings(text=("text",), classes=tuple(labels))
+    longest = min(model.config.longest or _MAX_LENGTH, _MAX_LENGTH)
     limits = Limits(
-        model.max_length or model.trained_length or max_length,
+        max_length or longest,
         causal=model.config.causal,
-        language=model.language,
-        languages=tuple(model.languages),
         embeds_languages=embeds_languages(model.config),
     )
-    return definition, limits, model.network, model.vocabulary
+    return LabelledSettings(task=table.described(get_task(task, own=True)), limits=limits)
 
 
 def embeds_languages(config: Any) -> bool:

@@ -1,7 +1,6 @@
 """Sequence tagging, such as named entity recognition, with a tag for each word of a sentence."""
 
 from collections.abc import Iterator, Mapping
-from typing import Self
 
 import numpy as np
 import tensorflow as tf
@@ -17,10 +16,9 @@ from macaron_tf.data.tasks.tags import (
 )
 from macaron_tf.evaluation.answers import score_tags, score_words
 from macaron_tf.models import EncoderTokenClassifier
-from macaron_tf.models.model_parts import ModelParts
 from macaron_tf.objectives import TaggingObjective
 from macaron_tf.tasks.base import trimmed
-from macaron_tf.tasks.labelled import LabelledTask, Limits, named_classes
+from macaron_tf.tasks.labelled import LabelledTask, Limits
 
 
 class TokenClassification(LabelledTask):
@@ -41,12 +39,6 @@ class TokenClassification(LabelledTask):
 
     reader = staticmethod(read_tagged)
     answer = "a tag for each word: O, B- and I-"
-
-    @classmethod
-    def of(cls, model: ModelParts) -> Self | None:
-        if not isinstance(model.network, EncoderTokenClassifier):
-            return None
-        return cls(*named_classes(model, "tag"))
 
     def prepare(self, text: tf.Tensor) -> tuple[dict, tuple]:
         words = tf.strings.split(text)  # (B, None)

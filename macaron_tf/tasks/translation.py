@@ -21,10 +21,18 @@ from macaron_tf.kernels import implementation_scope
 from macaron_tf.models import EncoderDecoder
 from macaron_tf.models.encoder_decoder import Backward
 from macaron_tf.models.model_parts import ModelParts
-from macaron_tf.tasks.base import Decoding, require
+from macaron_tf.tasks.base import Decoding, DecodingSettings, require
 from macaron_tf.text import PairVocabulary, PieceVocabulary
 
 _MAX_SOURCE = 256  # maximum number of tokens in a source line, without EOS
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslationSettings(DecodingSettings):
+    """Settings of a translator."""
+
+    kind = "translation"
+    decoding: BeamSearchConfig = BeamSearchConfig()
 
 
 class Translation(Decoding):
@@ -67,11 +75,9 @@ class Translation(Decoding):
         self.max_tokens = _MAX_SOURCE if longest is None else min(_MAX_SOURCE, longest - 1)
 
     @classmethod
-    def of(cls, model: ModelParts) -> Self | None:
-        if not isinstance(model.network, EncoderDecoder) or model.objective or model.answers:
-            return None
-        with model.refuse_damage():
-            decoding = BeamSearchConfig(**model.decoding)
+    def of(cls, model: ModelParts) -> Self:
+        settings = model.settings
+        decoding = settings.decoding if isinstance(settings, TranslationSettings) else None
         return cls(model.network, model.vocabulary, decoding)
 
     @classmethod

@@ -291,10 +291,10 @@ def weights_file(checkpoint: str | os.PathLike) -> epath.Path:
     return average if average.exists() else saved_file(checkpoint)
 
 
-def saved_file(folder: str | os.PathLike, layer: str = "model") -> epath.Path:
-    """Returns the path `LAYER.safetensors` if this file exists, otherwise `LAYER.weights.h5`."""
-    file = storage.as_path(folder) / f"{layer}.safetensors"
-    return file if file.exists() else file.with_name(f"{layer}.weights.h5")
+def saved_file(folder: str | os.PathLike) -> epath.Path:
+    """Returns the path `model.safetensors` if this file exists, otherwise `model.weights.h5`."""
+    file = storage.as_path(folder) / "model.safetensors"
+    return file if file.exists() else file.with_name("model.weights.h5")
 
 
 def _fingerprint(path: epath.Path) -> dict:

@@ -16,15 +16,16 @@ from macaron_tf.engines.lite import LiteNetwork
 from macaron_tf.errors import needed
 from macaron_tf.model import Pretrained
 from macaron_tf.models import EncoderClassifier, LanguageModel, PretrainingEncoder, catalog
+from macaron_tf.models.model_parts import Card
 from tests.harness import refuses
 from tests.toys.marks import slow
-from tests.toys.pretrained import BYTES, WORDS, loaded
+from tests.toys.pretrained import BYTES, WORDS, loaded, with_classes
 
 MODELS = {
-    "classes": lambda: loaded(
-        EncoderClassifier, "bert_tiny", WORDS, 2, labels=("no", "yes"), max_length=16
+    "classes": lambda: with_classes(
+        loaded(EncoderClassifier, "bert_tiny", WORDS, 2), "no", "yes", max_length=16
     ),
-    "fills": lambda: loaded(PretrainingEncoder, "bert_tiny", WORDS, has_masked_language=True),
+    "fills": lambda: loaded(PretrainingEncoder, "bert_tiny", WORDS, objective="masked_language"),
     "writes": lambda: loaded(LanguageModel, "gpt2_tiny", BYTES),
 }
 
@@ -183,11 +184,11 @@ def test_the_command_shows_the_table(classifier, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_a_model_that_refuses_the_long_texts_is_compared_on_the_others(tmp_path):
-    short = dataclasses.replace(MODELS["fills"](), trained_length=8)
+    short = MODELS["fills"]().with_card(trained_length=8)
     config = catalog.config("gpt2_tiny", vocab_size=BYTES.size, max_length=16)
     network = LanguageModel(config)
     network.build()
-    for model in (short, Pretrained(network, vocabulary=BYTES, name="writer")):
+    for model in (short, Pretrained(network, vocabulary=BYTES, card=Card(name="writer"))):
         [row] = record_of(model.export(tmp_path))["certificate"]
         assert row["difference"] < 1e-4 and row["ms_32"] > 0
 

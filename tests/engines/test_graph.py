@@ -18,22 +18,23 @@ from macaron_tf.models import (
     LanguageModel,
     PretrainingEncoder,
 )
+from macaron_tf.tasks import LabelledSettings
 from tests.harness import refuses
 from tests.toys.marks import slow
-from tests.toys.pretrained import BYTES, PAIR, WORDS, loaded
+from tests.toys.pretrained import BYTES, PAIR, WORDS, loaded, with_classes
 
 pytestmark = pytest.mark.quick
 
 
 @pytest.fixture(scope="module")
 def classifier() -> Pretrained:
-    return loaded(EncoderClassifier, "bert_tiny", WORDS, 2, labels=("no", "yes"))
+    return with_classes(loaded(EncoderClassifier, "bert_tiny", WORDS, 2), "no", "yes")
 
 
 @pytest.fixture(scope="module")
 def pairs(classifier) -> Pretrained:
-    described = {"task": PAIR, "limits": {"max_length": 16}}
-    return dataclasses.replace(classifier, labelled=described)
+    settings = LabelledSettings(task=PAIR, limits={"max_length": 16})
+    return dataclasses.replace(classifier, settings=settings)
 
 
 @pytest.fixture(scope="module")
@@ -172,9 +173,11 @@ def test_a_long_text_is_cut_by_a_classifier(classifier, pairs):
 def test_a_long_text_is_refused_before_it_is_tokenized(kind, name, vocabulary, start):
     """Otherwise the message of a filler or a writer would name its limit in tokens."""
     max_bytes = 1 << 17
-    usage = {"labels": ("O", "B-X"), "has_masked_language": True}
-    arguments = (2,) if kind is EncoderTokenClassifier else ()
-    model = loaded(kind, name, vocabulary, *arguments, **usage)
+    is_tagger = kind is EncoderTokenClassifier
+    arguments = (2,) if is_tagger else ()
+    objective = "masked_language" if kind is PretrainingEncoder else None
+    model = loaded(kind, name, vocabulary, *arguments, objective=objective)
+    model = with_classes(model, "O", "B-X") if is_tagger else model
     sentence = rf"text 2: a text has more than {max_bytes} bytes: shorten the text"
     for rest in (" ", "a", "\n", "ü"):
         refuses(sentence, model.predict, [start, start + rest * 4_000_000, start])
@@ -190,7 +193,7 @@ def test_a_long_text_is_refused_before_it_is_tokenized(kind, name, vocabulary, s
 
 def test_the_graphs_of_an_export_refuse_a_long_text():
     """A SavedModel holds the signature, and an engine such as LiteRT runs between the steps."""
-    model = loaded(PretrainingEncoder, "bert_tiny", has_masked_language=True)
+    model = loaded(PretrainingEncoder, "bert_tiny", objective="masked_language")
     graph, texts = TaskGraph(model.task), tf.constant(["[MASK]", "[MASK]" + " a" * 70_000])
     steps = graph.steps((None, None, WORDS.size))
     for function in (graph.signatures["serving_default"], steps[STEPS[0]]):
@@ -202,7 +205,7 @@ def test_the_graphs_of_an_export_refuse_a_long_text():
 
 
 def test_gaps_are_filled_with_as_many_pieces_as_asked():
-    model = loaded(PretrainingEncoder, "bert_tiny", has_masked_language=True)
+    model = loaded(PretrainingEncoder, "bert_tiny", objective="masked_language")
     one, two = model.predict(["a [MASK]", "[MASK] b [MASK]"], top=3)
     assert [len(words) for words in one["words"]] == [3]
     assert np.shape(two["probabilities"]) == (2, 3)

@@ -16,11 +16,14 @@ from macaron_tf.engines.lite import NETWORK, RECORD, LiteModel, LiteNetwork
 from macaron_tf.engines.lite_writer import write_lite
 from macaron_tf.engines.networks import TaskNetwork
 from macaron_tf.model import Pretrained
+from macaron_tf.models.model_parts import Card
+from macaron_tf.tasks import LabelledSettings
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 from macaron_tf.text.words import WordVocabulary
 from tests.harness import int8_error, refuses
 from tests.toys.hard_texts import HARDEST
 from tests.toys.marks import slow
+from tests.toys.pretrained import with_classes
 
 pytest.importorskip("ai_edge_litert")
 
@@ -34,43 +37,45 @@ SYSTEMS += ("gmlp", "albert", "electra", "roberta", "span_bert", "gpt2", "xlm")
 SMALL = dict(hidden_dim=32, feed_forward_dim=48, num_heads=2, num_layers=2, initializer_range=0.5)
 
 
-def made(kind, name, *arguments, vocabulary=WORDS, changes=SMALL, **usage) -> Pretrained:
+def made(
+    kind, name, *arguments, vocabulary=WORDS, changes=SMALL, settings=None, labels=(), **facts
+):
     """Returns a small model whose predictions differ from text to text."""
-    config = models.catalog.config(name, vocab_size=vocabulary.size, max_length=LENGTH, **changes)
+    config = models.catalog.config(name, vocab_size=WORDS.size, max_length=LENGTH, **changes)
     network = kind(config, *arguments)
     network.build()
-    usage.setdefault("max_length", LENGTH)
-    return Pretrained(network, vocabulary=vocabulary, name="made", **usage)
+    model = Pretrained(network, WORDS, settings, Card(name="made", **facts))
+    return with_classes(model, *labels, max_length=LENGTH) if labels else model
 
 
-def described(kind: str, **task) -> dict:
+def described(kind: str, **task) -> LabelledSettings:
     limits = {"max_length": LENGTH, "spans": {"max_question": 3, "doc_stride": 2}}
-    return {"task": {"name": "own", "kind": kind, **task}, "limits": limits}
+    return LabelledSettings(task={"name": "own", "kind": kind, **task}, limits=limits)
 
 
 def with_head(kind: str) -> tuple[Pretrained, list]:
     """Returns a model for a task type, such as "spans" or "tags", and inputs for the model."""
     if kind == "choice":
         task = described(kind, first=["a"], second=["b", "c"], labels=["1", "2"])
-        return made(models.EncoderMultipleChoice, "bert_tiny", labelled=task), [
+        return made(models.EncoderMultipleChoice, "bert_tiny", settings=task), [
             ("a b", "c", "d e f a b c d e f")
         ]
     if kind == "spans":
         task = described(kind, first=["q"], second=["c"])
-        model = made(models.EncoderQuestionAnswering, "bert_tiny", labelled=task)
+        model = made(models.EncoderQuestionAnswering, "bert_tiny", settings=task)
         return model, [("a", "b c d e f a b c d e f a b"), ("c", "d"), ("", "e f")]
     if kind == "tags":
         task = described(kind, first=["w"], labels=["O", "B-X"])
-        return made(models.EncoderTokenClassifier, "bert_tiny", 2, labelled=task), TEXTS
+        return made(models.EncoderTokenClassifier, "bert_tiny", 2, settings=task), TEXTS
     if kind == "vectors":
         return made(models.SiameseEncoder, "bert_tiny"), TEXTS
     if kind == "filling":
         texts = ["[MASK]", "a [MASK] c [MASK]"]
-        return made(models.PretrainingEncoder, "bert_tiny", has_masked_language=True), texts
+        return made(models.PretrainingEncoder, "bert_tiny", objective="masked_language"), texts
     words = WordVocabulary(("<UNK>", "<S>", "</S>", "a", "b"))
     network = models.Elmo(models.catalog.config("elmo_tiny", vocab_size=words.size))
     network.build()
-    return Pretrained(network, vocabulary=words, name="elmo"), ["a b", "c d e f a b"]
+    return Pretrained(network, vocabulary=words, card=Card(name="elmo")), ["a b", "c d e f a b"]
 
 
 def by_lite(model: Pretrained, texts: list, kind: str = "fp32") -> list:

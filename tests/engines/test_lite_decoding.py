@@ -22,6 +22,8 @@ from macaron_tf.engines.lite_decoding import DECODER, RECORD, LiteDecoder, conve
 from macaron_tf.io.serving import CONTROLS, as_rows, failed_check
 from macaron_tf.model import Pretrained
 from macaron_tf.models import EncoderConfig, EncoderDecoder, LanguageModel, catalog
+from macaron_tf.models.model_parts import Card
+from macaron_tf.tasks import TranslationSettings
 from macaron_tf.text import PairVocabulary
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 from tests.harness import int8_error, refuses
@@ -196,7 +198,7 @@ def test_a_recurrence_reads_prompts_token_by_token():
 
 
 def test_models_answer_and_stream_as_without():
-    model = Pretrained(language_model(), vocabulary=VOCABULARY, name="made")
+    model = Pretrained(language_model(), vocabulary=VOCABULARY, card=Card(name="made"))
     lite = model.with_lite()
     texts, options = ["a b c", "", "h g f e d c b a"], {"temperature": 0.8, "max_tokens": 12}
     expected = model.predict(texts, **options)
@@ -241,7 +243,7 @@ def test_refusals(tmp_path):
         '{"kind": "fp32", "rows": 1, "caches": [], "sizes": [], "vocab_size": 9, "longest": 9}'
     )
     refuses("is damaged", LiteDecoder, tmp_path)
-    model = Pretrained(windowed, vocabulary=VOCABULARY, name="made")
+    model = Pretrained(windowed, vocabulary=VOCABULARY, card=Card(name="made"))
     refuses("LiteRT cannot decode with windows", model.export, tmp_path / "out", lite="fp32")
     assert not [*(tmp_path / "out").glob("*")]
 
@@ -251,15 +253,15 @@ def test_refusals(tmp_path):
     "model, options",
     [
         (
-            lambda: Pretrained(language_model(), vocabulary=VOCABULARY, name="made"),
+            lambda: Pretrained(language_model(), vocabulary=VOCABULARY, card=Card(name="made")),
             {"temperature": 0.8, "top_k": 5, "top_p": 0.9, "seed": 3, "max_tokens": 9},
         ),
         (
             lambda: Pretrained(
                 translator(vocab_size=VOCABULARY.size),
                 vocabulary=PairVocabulary(VOCABULARY, VOCABULARY),
-                name="made",
-                decoding={"beam_size": 2, "n_best": 2, "max_length_offset": 4},
+                settings=TranslationSettings({"beam_size": 2, "n_best": 2, "max_length_offset": 4}),
+                card=Card(name="made"),
             ),
             {},
         ),

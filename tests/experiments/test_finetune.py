@@ -177,7 +177,7 @@ def test_another_librarys_bert_is_a_recipe_of_ours(tmp_path):
     given = f"hugging-face:{tmp_path}"
     _, recipe, network = toys.not_yet_trained(given, "finetune:sst2", "max_length=12")
     assert recipe.model_config(theirs.vocabulary.size) == theirs.config
-    toys.assert_same_weights(network.pooler, theirs.pooler)
+    toys.assert_same_weights(network.pooler, theirs.network.pooler)
     toys.assert_same_weights(network.encoder, theirs.network.encoder)
 
 

@@ -17,6 +17,7 @@ from macaron_tf import models
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.examples import Examples
 from macaron_tf.model import Pretrained, load
+from macaron_tf.models.model_parts import Card
 from macaron_tf.runs.finetuning import TaskData, by_split, load_labelled_task
 from macaron_tf.runs.run import Run
 from macaron_tf.runs.starts import start_of
@@ -222,7 +223,7 @@ def test_an_adaptive_softmax_is_a_start(toy):
     options = {"num_layers": 1, "adaptive_cutoffs": (6, 8), "adaptive_divisor": 2}
     config = models.catalog.config("transformer_xl_tiny", vocab_size=vocabulary.size, **options)
     network = built(models.SegmentLanguageModel, config, 4, noise=0.2)
-    start = Pretrained(network, "transformer_xl_tiny", vocabulary=vocabulary)
+    start = Pretrained(network, vocabulary=vocabulary, card=Card(model="transformer_xl_tiny"))
     init, task = start_of("xl", start, ["encoder"]), models.CausalClassifier(config, 2)
     task.build()
     init.copy_to(task)

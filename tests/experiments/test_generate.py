@@ -83,7 +83,7 @@ def test_gaps_are_what_the_corruption_has_taught(kind, t5_run, tmp_path, ran, re
     recipe = registry.load("t5_tiny", PretrainingRecipe, [f"objective.kind={kind}"])
     shutil.copytree(t5_run, tmp_path, dirs_exist_ok=True)
     model = json.loads((tmp_path / "model.json").read_text())
-    model["usage"] |= recipe.usage()
+    model["card"]["sentinels"] = recipe.card()["sentinels"]
     (tmp_path / "model.json").write_text(json.dumps(model))
     generator = load(tmp_path).task.generator
     gaps = [number - generator.vocabulary.size for number in generator.row("a [MASK] b [MASK] c")]

@@ -57,9 +57,9 @@ def test_a_recipe_and_its_weights_are_the_imports(family, tmp_path):
         numpy_of(network.encoder(inputs, training=False)),
         numpy_of(read.network.hidden_states(inputs, training=False)),
     )
-    if read.pooler:
+    if read.network.pooler:
         np.testing.assert_array_equal(
-            numpy_of(network.pooler.dense.kernel), numpy_of(read.pooler.dense.kernel)
+            numpy_of(network.pooler.dense.kernel), numpy_of(read.network.pooler.dense.kernel)
         )
 
 
@@ -161,7 +161,7 @@ def models(tmp_path_factory):
 def their_ids(read, text):
     """Encodes a text as Hugging Face ids, which begin with an end-of-text token for GPT-2."""
     [row] = read.vocabulary.encode_lines([text])
-    row = [read.special.begin, *row] if read.starts else row
+    row = [read.special.begin, *row] if read.card.starts else row
     return torch.tensor([row])
 
 
@@ -170,7 +170,7 @@ def test_it_goes_on_as_theirs(system, models, ran):
     """The command and the library continue a text as Hugging Face does, greedily without [UNK]."""
     theirs, read, given = models[system]
     asked = their_ids(read, TEXT)
-    length, barred = asked.shape[1], [] if read.starts else [0]
+    length, barred = asked.shape[1], [] if read.card.starts else [0]
     options = {"max_new_tokens": TOKENS, "pad_token_id": 0, "suppress_tokens": barred}
     new = theirs.generate(asked, do_sample=False, **options)[0, length:].tolist()
     assert len(set(new)) > 3 and read.special.end not in new

@@ -10,6 +10,8 @@ import macaron_tf
 from experiments.commands import main
 from macaron_tf import models
 from macaron_tf.model import Pretrained
+from macaron_tf.models.model_parts import Card
+from macaron_tf.tasks import TextToTextSettings
 from macaron_tf.text import PairVocabulary, WordPieceVocabulary
 from macaron_tf.text.wordpiece import SPECIAL_PIECES
 from tests.harness import built
@@ -20,15 +22,15 @@ from tests.toys.pretraining import flags
 WORDS = WordPieceVocabulary((*SPECIAL_PIECES, "i", "paid", "$", "5", "##s"))
 SIZES = {"vocab_size": WORDS.size, "num_layers": 1, "max_length": 16}
 LINES = ["i paid $5s", "paid", "$ i 5"]
-ANSWERS = {"task": "sst2", "max_target": 6, "longest": 16, "source_start": (), "answer_start": (2,)}
+ANSWERS = TextToTextSettings("sst2", max_target=6, longest=16)
 
 
-def pairs(**usage) -> Pretrained:
-    """Returns a small Macaron translator with random weights; `usage` overrides its attributes."""
+def pairs(vocabulary=WORDS, **parts) -> Pretrained:
+    """Returns a small Macaron translator with random weights."""
     shapes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "max_length": 64}
     config = models.catalog.config("macaron_tiny", vocab_size=WORDS.size, **shapes)
     network = built(models.EncoderDecoder, config, noise=0.3)
-    return Pretrained(network, **{"vocabulary": WORDS, **usage})
+    return Pretrained(network, vocabulary, **parts)
 
 
 # A model, options of `predict`, and settings that are refused with `--json`.
@@ -38,7 +40,7 @@ MODELS = {
         {"n_best": 2, "beam_size": 3},
         ["temperature=0"],
     ),
-    "answers": (lambda: pairs(answers=ANSWERS, trained_length=16), {}, ["task=sst2"]),
+    "answers": (lambda: pairs(settings=ANSWERS, card=Card(trained_length=16)), {}, ["task=sst2"]),
     "continues": (
         lambda: Pretrained(
             built(models.LanguageModel, tiny(**SIZES, causal=True), noise=0.3), vocabulary=WORDS

@@ -1,7 +1,5 @@
 """Tests of multilingual classification: XNLI's records, and zero-shot transfer."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -102,7 +100,7 @@ def test_the_language_of_a_run_goes_with_its_folder_and_its_export(tmp_path, ran
     given = ["--init", start, *flags([f"source=tsv:{table}", "language=de"])]
     own = flags(["max_length=24", "training.max_steps=2", "model.dropout=0"])
     ran(main, "train", "finetune:classify", run, *given, *own)
-    dataclasses.replace(macaron_tf.load(run), recipe={}).save_pretrained(saved)
+    macaron_tf.load(run).with_card(recipe={}).save_pretrained(saved)
     task = load_labelled_task(Run.open(run))
     expected = tf.nn.softmax(outputs_of(task, texts)).numpy()
     english = SetOutputs(task, 8).compute(Examples((texts,), None), "en")

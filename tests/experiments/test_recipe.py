@@ -267,7 +267,7 @@ def test_an_objective_of_ones_own_adds_settings(tmp_path, monkeypatch, capsys):
     assert (own.objective.noise, own.objective.masking.mask) == (0.2, 1.0)
     near, wrong = "perhaps you meant 'objective.noise'", [settings[0], "objective.noize=0.2"]
     refuses(near, registry.load, "bert_tiny", settings=wrong)
-    assert own.names_code and own.usage()["objective"] == "masked_language"
+    assert own.names_code and own.card()["objective"] == "masked_language"
     assert recipe_from_json(own.to_json(), "here", trust_code=True) == own
     # An instance has its location as its name, so that a saved recipe names the class.
     assert type(own.objective)().name == own.objective.name == "my_masking:Noisy"

@@ -1,7 +1,5 @@
 """Tests of `save_pretrained`, of commands that read what it saved, and of model cards."""
 
-import dataclasses
-
 import pytest
 import yaml
 
@@ -33,7 +31,7 @@ def test_every_command_takes_what_load_opens(
 ):
     toy, numbers = macaron_tf.load(toy_run), macaron_tf.load(number_run)
     for name, found in (("toy", toy), ("numbers", numbers)):
-        dataclasses.replace(found, recipe={}, results={}).save_pretrained(tmp_path / name)
+        found.with_card(recipe={}, results={}).save_pretrained(tmp_path / name)
         found.network.save(tmp_path / f"{name}.keras")
         file, folder = tmp_path / f"{name}.keras", saved / name / "vocabulary"
         again = macaron_tf.load(file, vocabulary=folder)
@@ -77,7 +75,7 @@ def test_a_training_starts_from_it(saved, toy, tmp_path):
     words, run = ["--init", str(saved / "toy"), *flags(settings)], tmp_path / "run"
     assert main(["train", "finetune:sst2", str(run), *words]) == 0
     found = macaron_tf.load(run)
-    assert found.recipe["init"] == str(saved / "toy")
+    assert found.card.recipe["init"] == str(saved / "toy")
     assert found.vocabulary.hash == macaron_tf.load(saved / "toy").vocabulary.hash
 
 
@@ -116,4 +114,4 @@ def test_a_card_s_lines_run_and_its_header_is_the_hub_s(
     assert (header["pipeline_tag"], header["license"]) == (pipeline, "mit")
     assert "masking." not in card and "rows_per_shard" not in card
     names = run_card(tmp_path / "mine", monkeypatch)
-    assert "predict" in card and names["model"].name == "mine"
+    assert "predict" in card and names["model"].card.name == "mine"

@@ -7,6 +7,7 @@ import pytest
 
 from macaron_tf import models
 from macaron_tf.model import Pretrained
+from macaron_tf.models.model_parts import Card
 from macaron_tf.runs import starts
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from tests.harness import built, ids, normal, refuses
@@ -116,10 +117,10 @@ def test_what_does_not_fit_is_named(change, reason):
 VOCABULARY = WordPieceVocabulary((*SPECIAL_PIECES, *"abcdefghij"))
 
 
-def start(network, **usage) -> starts.Start:
+def start(network, **facts) -> starts.Start:
     """Returns the `Start` that initializes other models from a network and `VOCABULARY`."""
     kinds = [*starts.KINDS]
-    return starts.start_of("runs/x", Pretrained(network, vocabulary=VOCABULARY, **usage), kinds)
+    return starts.start_of("runs/x", Pretrained(network, VOCABULARY, card=Card(**facts)), kinds)
 
 
 def bert(**changes):

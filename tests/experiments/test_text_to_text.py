@@ -107,11 +107,11 @@ def test_a_model_without_a_recipe_answers_its_task(tuned, tmp_path, answered):
     """A model from a .keras file has no recipe."""
     run, _ = tuned
     answers = answered(main, "predict", run, text="a c\nb d\n")
-    found, saved = dataclasses.replace(load(run), recipe={}), tmp_path / "saved"
+    found, saved = load(run).with_card(recipe={}), tmp_path / "saved"
     found.save_pretrained(saved)
     loaded = load(saved)
-    assert answers_of(loaded, "a", None) == answers_of(loaded, "a", "sst2") == found.answers
-    dataclasses.replace(found, answers={}).save_pretrained(saved)
+    assert answers_of(loaded, "a", None) == answers_of(loaded, "a", "sst2") == found.settings
+    dataclasses.replace(found, settings=None).save_pretrained(saved)
     refuses("the task that it was trained for: set task=", answers_of, load(saved), "a", None)
     assert answered(main, "predict", saved, "--set", "task=sst2", text="a c\nb d\n") == answers
     refuses("for sst2, not for rte: leave task=rte out", answers_of, loaded, "a", "rte")

@@ -25,6 +25,7 @@ from tests.harness import refuses
 from tests.toys.hard_texts import SURROGATES
 from tests.toys.marks import slow
 from tests.toys.numbers import number_pairs
+from tests.toys.pretrained import with_classes
 
 LINES = TEXTS[:50]
 NUMBERS = [source for source, _ in number_pairs(200, seed=5)]
@@ -124,7 +125,8 @@ def test_at_temperature_0_it_is_predicts_greedy_answer(folder):
         run = dataclasses.replace(run, recipe=dataclasses.replace(run.recipe, max_target=most))
         sources = [line.decode() for line in frame_lines("mrpc", tf.constant(lines)).numpy()]
         expected = run.recipe.line_translator(network, run.vocabulary, greedy).translate(sources)
-        generator = TaskGenerator(network, run.vocabulary, **run.recipe.usage()["answers"])
+        options = run.recipe.task_settings().get_config()
+        generator = TaskGenerator(network, run.vocabulary, **options)
         found = generator.complete(lines, GenerationConfig(temperature=0.0))
         assert [one.text for [one] in found] == expected.best
         for [one], [other] in zip(found, expected.hypotheses, strict=True):
@@ -206,13 +208,12 @@ def test_the_row_of_a_line_that_is_too_long_is_named(folder):
 
 
 def test_a_classifier_without_a_run_is_one_where_its_classes_have_names(folder, tmp_path, refused):
-    found = dataclasses.replace(
-        macaron_tf.load(folder / "classes"), recipe={}, labels=(), labelled={}
-    )
+    found = macaron_tf.load(folder / "classes").with_card(recipe={})
+    found = dataclasses.replace(found, settings=None)
     found.save_pretrained(tmp_path / "plain")
     words = "has 2 classes, but 0 class names"
     refused(main, [tmp_path / "plain", tmp_path / "out"], words)
-    dataclasses.replace(found, labels=("no", "yes")).save_pretrained(tmp_path / "named")
+    with_classes(found, "no", "yes").save_pretrained(tmp_path / "named")
     answers = macaron_tf.load(tmp_path / "named").predict(LINES)
     assert {answer["label"] for answer in answers} == {"no", "yes"}
 

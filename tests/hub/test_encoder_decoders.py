@@ -199,9 +199,8 @@ def test_what_has_no_place_in_our_model_is_refused(changes, reason, tmp_path):
 def test_greedy_answers_are_theirs(system, tmp_path):
     theirs, tokenizer = {"t5": peers.t5_directory, "bart": peers.bart_directory}[system](tmp_path)
     read = read_hugging_face(tmp_path)
-    generator = SequenceGenerator(
-        read.network, read.vocabulary, read.config.longest, sentinels=read.sentinels, **read.ends
-    )
+    options = {"sentinels": read.card.sentinels, **read.settings.ends}
+    generator = SequenceGenerator(read.network, read.vocabulary, read.config.longest, **options)
     gaps = their_gaps = "the quick [MASK] fox jumped [MASK] dog."
     for name in ("<extra_id_0>", "<extra_id_1>") if system == "t5" else ("<mask>",) * 2:
         their_gaps = their_gaps.replace("[MASK]", name, 1)

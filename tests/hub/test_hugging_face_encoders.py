@@ -17,6 +17,7 @@ from macaron_tf.hub import read_hugging_face
 from macaron_tf.hub.config import ForeignConfig
 from macaron_tf.hub.families import FAMILIES
 from macaron_tf.models import EncoderConfig, catalog
+from macaron_tf.tasks import SentenceSettings
 from macaron_tf.tasks.embedding import SentenceEmbedding
 from macaron_tf.text import PieceVocabulary
 from tests.harness import numpy_of, refuses, softmax
@@ -32,7 +33,7 @@ def test_everything_is_read(tmp_path):
     state = toys.random_state()
     read = read_hugging_face(toys.write_bert(tmp_path, state))
     network, config = read.network, read.config
-    assert read.has_masked_language and read.unread == ()
+    assert read.card.objective == "masked_language" and read.card.unread == ()
     assert (config.vocab_size, config.activation, config.dropout) == (16, "gelu", 0.1)
     for part in (network.sentence_pair, network.masked_language, network.pooler):
         assert max(np.abs(weight).max() for weight in part.get_weights()) > 0.1
@@ -70,7 +71,7 @@ def test_other_layouts_are_read_to_the_same_weights(layout, tmp_path, capsys):
     assert not capsys.readouterr().err
     size = config.get("vocab_size", plain.config.vocab_size)
     assert found.config == dataclasses.replace(plain.config, vocab_size=size)
-    assert found.unread == ()
+    assert found.card.unread == ()
     for a, b in zip(found.network.get_weights(), plain.network.get_weights(), strict=True):
         rows = len(toys.WORDS) if len(a) == size else None  # the others have no token
         np.testing.assert_array_equal(a[:rows], b[:rows])
@@ -83,9 +84,9 @@ def test_a_body_alone_is_read_and_its_pooler_reaches_a_classifier(tmp_path):
         if name.startswith("bert.")
     }
     read = macaron_tf.load(f"hugging-face:{toys.write_bert(tmp_path, state)}")
-    assert not read.has_masked_language
+    assert read.card.objective is None
     # Its masked language head is random, so that the model embeds texts instead.
-    assert read.objective is None and read.task.name == "sentence encoder"
+    assert read.card.objective is None and read.task.name == "sentence encoder"
     assert len(read.predict("a [MASK]")) == 8
     assert read.network.sentence_pair is None
     bias = read.network.masked_language.bias
@@ -104,13 +105,13 @@ def test_a_model_class_of_the_user_s_own_is_read_without_its_head(tmp_path, caps
     own["tagger.weight"] = np.ones((2, 8), "float32")
     toys.write_bert(tmp_path, own, {"architectures": ["MyTagger"]})
     read = macaron_tf.load(f"hugging-face:{tmp_path}")
-    assert read.unread == ("tagger.weight",) and "tagger.weight" in capsys.readouterr().err
+    assert read.card.unread == ("tagger.weight",) and "tagger.weight" in capsys.readouterr().err
     refuses(r"the head of MyTagger \(tagger.weight\) was not read: fine-tune", read.predict, "a")
     whole = read_hugging_face(toys.write_bert(tmp_path / "whole", state))
     for one, other in zip(whole.encoder.get_weights(), read.encoder.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
-    vectors = SentenceEmbedding.pooled(read).encode(["a b"])
-    np.testing.assert_array_equal(vectors, SentenceEmbedding.pooled(whole).encode(["a b"]))
+    vectors = SentenceEmbedding.of(read).encode(["a b"])
+    np.testing.assert_array_equal(vectors, SentenceEmbedding.of(whole).encode(["a b"]))
 
 
 QUERY = "bert.encoder.layer.0.attention.self.query.weight"
@@ -301,23 +302,23 @@ def read_sentence(directory, **changes):
 
 def test_pooling_normalization_and_length_are_read(tmp_path):
     found = read_sentence(tmp_path, sentence={"max_seq_length": 9})
-    assert (found.pooling, found.normalize, found.max_length) == ("mean", True, 9)
+    assert found.settings == SentenceSettings("mean", True, 9)
     assert found.network.config.num_layers == 2
     found = read_sentence(tmp_path, kinds=toys.MODULES[:2], sentence={"max_seq_length": 99})
-    assert (found.normalize, found.max_length) == (False, 12)  # the table has 12 positions
-    assert read_sentence(tmp_path, sentence={}).max_length == 12
+    assert found.settings == SentenceSettings("mean", False, 12)  # the table has 12 positions
+    assert read_sentence(tmp_path, sentence={}).settings.max_length == 12
 
 
 def test_length_and_prompts_of_early_and_late_versions(tmp_path):
     toys.write_modules(toys.write_bert(tmp_path, tokenizer_config={"model_max_length": 8}))
-    assert read_hugging_face(tmp_path).max_length == 8  # as sentence-transformers does
+    assert read_hugging_face(tmp_path).settings.max_length == 8  # as sentence-transformers does
     (tmp_path / "sentence_roberta_config.json").write_text('{"max_seq_length": 6}')
-    assert read_hugging_face(tmp_path).max_length == 6
+    assert read_hugging_face(tmp_path).settings.max_length == 6
     file = tmp_path / "config_sentence_transformers.json"
     prompts = {"prompts": {"query": "query: ", "document": ""}}
     for name in (None, "document"):
         file.write_text(json.dumps({**prompts, "default_prompt_name": name}))
-        assert read_hugging_face(tmp_path).max_length == 6
+        assert read_hugging_face(tmp_path).settings.max_length == 6
     file.write_text(json.dumps({**prompts, "default_prompt_name": "query"}))
     refuses("default_prompt_name='query'", read_hugging_face, tmp_path)
 
@@ -331,7 +332,7 @@ def test_length_and_prompts_of_early_and_late_versions(tmp_path):
     ],
 )
 def test_each_pooling_has_our_name(config, expected, tmp_path):
-    assert read_sentence(tmp_path, pooling=config).pooling == expected
+    assert read_sentence(tmp_path, pooling=config).settings.pooling == expected
 
 
 TWO = {"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}

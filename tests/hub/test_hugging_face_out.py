@@ -8,12 +8,14 @@ import pytest
 import macaron_tf
 from macaron_tf import models
 from macaron_tf.models.segment_memory import TwoStreamModel
+from macaron_tf.tasks import SentenceSettings
 from tests.harness import numpy_of, refuses
 from tests.toys.decoders import language_model, sequence_model
 from tests.toys.hugging_face import BATCH, FORMAT, WORDS, read_back, write_bert, written
 from tests.toys.hugging_face import ROWS as IDS
 from tests.toys.hugging_face import encoder_config as config
 from tests.toys.hugging_face import with_vocabulary as model
+from tests.toys.pretrained import with_classes
 
 pytest.importorskip("safetensors")
 
@@ -30,11 +32,11 @@ XLNET = {"positions": "transformer_xl", "embedding_norm": False}
     ],
 )
 def test_a_family_is_found_by_the_configuration_and_read_back(options, model_type, tmp_path):
-    made = model(models.PretrainingEncoder(config(**options)), has_masked_language=True)
+    made = model(models.PretrainingEncoder(config(**options)), objective="masked_language")
     read = read_back(made, tmp_path / "out")
     fields = json.loads((tmp_path / "out/config.json").read_text())
     assert fields["model_type"] == model_type and fields["vocab_size"] == len(WORDS)
-    assert read.unread == () and read.has_masked_language
+    assert read.card.unread == () and read.card.objective == "masked_language"
     batch = BATCH if made.config.num_segments > 1 else {"token_ids": IDS}
     ours, back = (
         numpy_of(one.network(batch)["masked_language"])[IDS != 0, : len(WORDS)]
@@ -57,7 +59,8 @@ def test_a_family_is_found_by_the_configuration_and_read_back(options, model_typ
 def test_a_head_s_classes_and_weights_are_named(network, kind, ending, tmp_path):
     import safetensors.numpy
 
-    made = model(network(config(), **kind), labels=("x", "y", "z") if kind else ())
+    made = model(network(config(), **kind))
+    made = with_classes(made, "x", "y", "z") if kind else made
     fields = written(made, tmp_path / "out")
     assert fields["architectures"] == [f"Bert{ending}"]
     if kind:
@@ -91,7 +94,7 @@ def test_a_sentence_encoder_is_read_back(tmp_path, capsys):
     made = model(models.SiameseEncoder(config(), "mean", normalize=True), max_length=9)
     read = read_back(made, tmp_path / "out")
     assert "the pooler is untrained" in capsys.readouterr().err
-    assert (read.pooling, read.normalize, read.max_length) == ("mean", True, 9)
+    assert read.settings == SentenceSettings("mean", True, 9)
     ours, back = (numpy_of(one.encoder(BATCH))[IDS != 0] for one in (made, read))
     np.testing.assert_allclose(ours, back, atol=1e-6)
 

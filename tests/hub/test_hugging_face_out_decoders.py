@@ -1,18 +1,22 @@
 """Tests of GPT-2, GPT, XLNet, T5, BART, MarianMT and Pegasus saved as Hugging Face folders."""
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 
 import macaron_tf
+from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.decoding import BeamSearchConfig, GenerationConfig, translate_ids
 from macaron_tf.decoding.scoring import padded
 from macaron_tf.decoding.text_generator import SequenceGenerator, TextGenerator
 from macaron_tf.model import Pretrained
 from macaron_tf.models import CausalClassifier, EncoderConfig
+from macaron_tf.models.model_parts import Card
 from macaron_tf.models.segment_memory import TwoStreamModel
+from macaron_tf.tasks import LabelledSettings, Limits
 from macaron_tf.text import WordPieceVocabulary
 from macaron_tf.text.normalization import as_prompt
 from tests.harness import float32_sum_error, numpy_of, refuses
@@ -67,7 +71,7 @@ def test_a_language_model_is_read_back(norm, options, model_type, tmp_path):
     generation = json.loads((tmp_path / "out/generation_config.json").read_text())
     assert generation["suppress_tokens"] == [0, 1, 2, 4] and generation["eos_token_id"] == EOS
     read = macaron_tf.load(f"hugging-face:{tmp_path / 'out'}")
-    assert read.starts and read.unread == ()
+    assert read.card.starts and read.card.unread == ()
     assert read.vocabulary.encode_lines(HARD) == made.vocabulary.encode_lines(HARD)
     ids = np.array([[BOS, 9, 8, 70, 263]])
     ours, back = (numpy_of(one.network({"token_ids": ids})) for one in (made, read))
@@ -106,7 +110,7 @@ def test_an_encoder_decoder_is_read_back(kind, options, tmp_path):
         log_probabilities(back[..., :pieces]), log_probabilities(ours[..., :pieces]), atol=1e-5
     )
     if read.vocabulary:
-        assert read.ends == {} and read.sentinels == made.sentinels
+        assert read.settings.ends == {} and read.card.sentinels == made.card.sentinels
         assert read.vocabulary.encode_lines(HARD) == made.vocabulary.encode_lines(HARD)
 
 
@@ -190,9 +194,8 @@ def test_a_model_without_its_language_head_writes_nothing(
         refuses(f"{missing}.* not read: fine-tune it by .* --init hugging-face:", use, "a")
     refuses("not read", read.save_pretrained, tmp_path / "again", FORMAT)
     if "lm_head" not in missing:
-        assert (
-            read.unread and f"weights not read: {', '.join(read.unread)}" in capsys.readouterr()[1]
-        )
+        note = f"weights not read: {', '.join(read.card.unread)}"
+        assert read.card.unread and note in capsys.readouterr()[1]
     # The other weights are those of the model.
     read.save_pretrained(tmp_path / "saved")
     refuses("not read", macaron_tf.load(tmp_path / "saved").predict, "a")
@@ -213,7 +216,7 @@ def test_a_model_without_its_language_head_writes_nothing(
 def test_a_body_with_tied_embeddings_writes_the_same(kind, model_class, change, tmp_path):
     made = sequence_model(kind, **({"logits_bias": False} if kind == "denoiser" else {}))
     read = macaron_tf.load(rewritten(made, tmp_path / "out", model_class, change))
-    assert read.unread == () and read.missing_head == ""
+    assert read.card.unread == () and read.card.missing_head == ""
     source, target = np.array([[9, 8, 7, EOS]]), np.array([[BOS, 7, 20]])
     pieces = made.vocabulary.pieces
     ours, back = (numpy_of(m.network({"source": source, "target": target})) for m in (made, read))
@@ -283,9 +286,12 @@ def test_pytorch_s_language_model_writes_the_same(norm, options, tmp_path):
 def test_pytorch_s_classifier_gives_the_same_scores(norm, classes, tmp_path):
     torch = pytest.importorskip("torch")
     config = language_model(norm).config
-    task = {"task": {"mean": 2.0, "deviation": 3.0}} if classes == 1 else {}
     network = random(CausalClassifier(config, classes))
-    made = Pretrained(network, vocabulary=byte_pairs(), labelled=task)
+    made = Pretrained(network, byte_pairs())
+    if classes == 1:
+        task = dataclasses.replace(get_task("stsb"), mean=2.0, deviation=3.0)
+        settings = LabelledSettings(task=task, limits=Limits(16))
+        made = dataclasses.replace(made, settings=settings)
     written(made, tmp_path / "out")
     theirs, tokenizer = with_tokenizer("SequenceClassification", tmp_path / "out")
     rows = tokenizer(HARD, return_tensors="pt", padding=True)
@@ -323,12 +329,12 @@ def test_pytorch_s_encoder_decoder_writes_the_same(kind, tmp_path):
     width = made.config.hidden_dim
     atol = float32_sum_error(width) * np.abs(found).max() / width**0.5
     np.testing.assert_allclose(ours[..., :pieces], found[..., :pieces], atol=atol, rtol=0)
-    if made.objective:  # a generator strips the white space at the end of a text
+    if made.card.objective:  # a generator strips the white space at the end of a text
         given = tokenizer([as_prompt(text) for text in HARD], return_tensors="pt", padding=True)
     answer = theirs.generate(**given, max_new_tokens=8, do_sample=False)[:, 1:]
-    if made.objective:
+    if made.card.objective:
         generator = SequenceGenerator(
-            made.network, made.vocabulary, made.config.longest, sentinels=made.sentinels
+            made.network, made.vocabulary, made.config.longest, sentinels=made.card.sentinels
         )
         config = GenerationConfig(temperature=0.0, max_tokens=8)
         best = [[*ours.ids] for [ours] in generator.complete(HARD, config)]
@@ -339,7 +345,7 @@ def test_pytorch_s_encoder_decoder_writes_the_same(kind, tmp_path):
         ids = ids[: ids.index(EOS) + 1] if EOS in ids else ids
         # The sentinels follow the unused ids, which are left out.
         row = [n if n < pieces else n - made.vocabulary.size + pieces for n in row]
-        if not made.objective:
+        if not made.card.objective:
             # Our search must end with EOS within the limit, unlike Hugging Face's. An answer that
             # ends at once has one token.
             common = max(min(len(ids), len(row)) - 1, 1)
@@ -360,7 +366,9 @@ def two_streams(kind: str, **options) -> Pretrained:
     size = vocabulary.size if vocabulary else 24
     given = {"positions": "transformer_xl", "embedding_norm": False, **options}
     network = TwoStreamModel(EncoderConfig(size, 32, 48, 4, 2, **given), memory_length=6)
-    return Pretrained(toys.random(network), vocabulary=vocabulary, has_masked_language=True)
+    return Pretrained(
+        toys.random(network), vocabulary=vocabulary, card=Card(objective="permutation_language")
+    )
 
 
 @pytest.mark.parametrize("kind", VOCABULARIES)
@@ -368,7 +376,7 @@ def two_streams(kind: str, **options) -> Pretrained:
 def test_an_xlnet_is_read_back(kind, options, tmp_path):
     made = two_streams(kind, **options)
     read = read_back(made, tmp_path / "out")
-    assert read.unread == () and read.has_masked_language
+    assert read.card.unread == () and read.card.objective == "permutation_language"
     assert read.network.memory_length == 6
     assert read.config.summary == made.config.summary
     pieces = made.vocabulary.pieces if made.vocabulary else made.config.vocab_size

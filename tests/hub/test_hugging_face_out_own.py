@@ -9,12 +9,14 @@ import pytest
 import macaron_tf
 from macaron_tf import models
 from macaron_tf.model import Pretrained
+from macaron_tf.tasks import LabelledSettings
 from tests.harness import numpy_of, refuses
 from tests.toys.decoders import LLAMA, byte_pairs, language_model, random
 from tests.toys.hugging_face import BATCH, FORMAT, SEGMENTS, WORDS, opened, written
 from tests.toys.hugging_face import ROWS as IDS
 from tests.toys.hugging_face import encoder_config as config
 from tests.toys.hugging_face import with_vocabulary as model
+from tests.toys.pretrained import with_classes
 
 pytest.importorskip("safetensors")
 
@@ -121,8 +123,8 @@ REAL = IDS != 0
 
 def encoder(system, network=models.PretrainingEncoder, **kind) -> Pretrained:
     """Returns an encoder with random weights."""
-    masked = {"has_masked_language": network is models.PretrainingEncoder}
-    return model(network(config(**SYSTEMS[system]), **kind), **masked)
+    objective = "masked_language" if network is models.PretrainingEncoder else None
+    return model(network(config(**SYSTEMS[system]), **kind), objective=objective)
 
 
 def decoder(system) -> Pretrained:
@@ -130,12 +132,16 @@ def decoder(system) -> Pretrained:
     return language_model(**LANGUAGE[system])
 
 
-def classifier(system, labels=("x", "y", "z"), **fields) -> Pretrained:
+def labels_of(model: Pretrained) -> tuple[str, ...]:
+    return model.settings.task.labels if isinstance(model.settings, LabelledSettings) else ()
+
+
+def classifier(system, labels=("x", "y", "z")) -> Pretrained:
     """Returns the classifier of a language model, with random weights; no label is a regression."""
     network = models.CausalClassifier(
         language_model(**CLASSIFIERS[system]).config, len(labels) or 1
     )
-    return Pretrained(random(network), vocabulary=byte_pairs(), labels=labels, **fields)
+    return with_classes(Pretrained(random(network), byte_pairs()), *labels)
 
 
 def in_pytorch(made: Pretrained, ending: str, place):
@@ -170,10 +176,10 @@ def test_our_reader_takes_the_folder_without_its_code(make, system, tmp_path, ca
     made.save_pretrained(tmp_path / "out", format=FORMAT)
     (tmp_path / "out/modeling_macaron.py").write_text("raise SystemExit('this ran')")
     read = macaron_tf.load(f"hugging-face:{tmp_path / 'out'}")
-    assert read.unread == () and read.missing_head == ""
+    assert read.card.unread == () and read.card.missing_head == ""
     assert "not read" not in capsys.readouterr().err
     assert type(read.network) is type(made.network)
-    assert read.starts and read.labels == made.labels
+    assert read.card.starts and labels_of(read) == labels_of(made)
     assert read.config.splittings == made.config.splittings
     pieces = made.vocabulary.pieces
     back = {weight.path: numpy_of(weight) for weight in weights_of(read)}

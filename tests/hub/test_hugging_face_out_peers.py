@@ -10,6 +10,7 @@ import pytest
 import macaron_tf
 from macaron_tf import models
 from macaron_tf.model import Pretrained
+from macaron_tf.models.model_parts import Card
 from macaron_tf.models.pretraining import generator_config
 from macaron_tf.text import NormalizationConfig, WordPieceVocabulary
 from macaron_tf.text.byte_pairs import BytePairVocabulary, MosesPairVocabulary
@@ -88,8 +89,8 @@ def vocabulary_of(kind: str):
     return VOCABULARIES[kind](lines)
 
 
-def model(network, vocabulary, **fields) -> Pretrained:
-    return Pretrained(random(network), vocabulary=vocabulary, has_masked_language=True, **fields)
+def model(network, vocabulary, objective="masked_language", **facts) -> Pretrained:
+    return Pretrained(random(network), vocabulary, card=Card(objective=objective, **facts))
 
 
 def in_transformers(made: Pretrained, place):

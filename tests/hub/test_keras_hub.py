@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import macaron_tf
+from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.decoding.scoring import padded
 from macaron_tf.model import Pretrained
 from macaron_tf.models import (
@@ -19,6 +20,8 @@ from macaron_tf.models import (
     PretrainingEncoder,
 )
 from macaron_tf.models.elmo import WordEncoderConfig
+from macaron_tf.models.model_parts import Card
+from macaron_tf.tasks import LabelledSettings, Limits
 from macaron_tf.text import BytePairVocabulary, WordPieceVocabulary
 from macaron_tf.text.byte_pairs import BYTE_ALPHABET
 from tests.harness import built, ids, numpy_of, refuses
@@ -70,8 +73,9 @@ def language_model(**changes) -> LanguageModel:
 def test_a_classifier_s_pooler_and_scores_are_ours(tmp_path):
     """DistilBERT's pooler has a ReLU. A regression model's own scores are standardized."""
     network = built(EncoderClassifier, config(), 1, pooler_activation="relu", noise=0.2)
-    labelled = {"task": {"mean": 2.5, "deviation": 1.5}}
-    task = task_of(Pretrained(network, vocabulary=WORD_PIECES, labelled=labelled))
+    scores = dataclasses.replace(get_task("stsb"), mean=2.5, deviation=1.5)
+    settings = LabelledSettings(task=scores, limits=Limits(16))
+    task = task_of(Pretrained(network, WORD_PIECES, settings))
     expected = 1.5 * numpy_of(network(pairs())) + 2.5
     np.testing.assert_allclose(task(pairs()), expected, atol=1e-5)
     task.save_to_preset(str(tmp_path / "task"))
@@ -84,9 +88,12 @@ def test_a_classifier_s_pooler_and_scores_are_ours(tmp_path):
     assert macaron_tf.load(f"keras-hub:{tmp_path / 'backbone'}").pooler is None
     task_of(network, activation="sigmoid").save_to_preset(str(tmp_path / "sigmoid"))
     refuses("activation='sigmoid'", macaron_tf.load, f"keras-hub:{tmp_path / 'sigmoid'}")
-    other = Pretrained(network, languages=("en", "de"), language="de")
+    for language in ("en", "de"):
+        limits = Limits(16, language=language, languages=("en", "de"))
+        other = Pretrained(network, settings=LabelledSettings(task=scores, limits=limits))
+        if language == "en":
+            assert task_of(other)
     refuses("language is 'de', but", task_of, other)
-    assert task_of(dataclasses.replace(other, language="en"))
 
 
 @pytest.mark.parametrize("changes", [{"block": "macaron"}, {}, {"summary": "last"}])
@@ -250,7 +257,7 @@ def test_a_preset_is_loaded_as_the_network_that_it_was_made_of(kind, quantized, 
     else:
         network = language_model(output_bias=True)
         inputs = {name: pairs()[name] for name in ("token_ids", "padding_mask")}
-    task = task_of(Pretrained(network, vocabulary=WORD_PIECES, starts=False))
+    task = task_of(Pretrained(network, vocabulary=WORD_PIECES, card=Card(starts=False)))
     if quantized:
         task.backbone.quantize("int8")
     hidden = task.backbone(inputs)
@@ -271,7 +278,7 @@ def test_a_preset_is_loaded_as_the_network_that_it_was_made_of(kind, quantized, 
         )
     found = macaron_tf.load(f"keras-hub:{tmp_path / 'task'}")
     assert found.vocabulary.hash == WORD_PIECES.hash and found.config == network.config
-    assert found.model_options and found.starts == (kind != "language_model")
+    assert found.model_options and found.card.starts == (kind != "language_model")
     if not quantized:
         answers, expected = found.network(inputs), network(inputs)
         for one, other in zip(
@@ -318,7 +325,7 @@ def test_beams_find_a_row_no_less_probable_than_greedy_choice():
 
 @pytest.mark.slow  # as above
 def test_a_language_model_learns_from_text_and_lives_in_a_preset(tmp_path):
-    task = task_of(Pretrained(language_model(), vocabulary=WORD_PIECES, starts=False))
+    task = task_of(Pretrained(language_model(), vocabulary=WORD_PIECES, card=Card(starts=False)))
     task.compile(optimizer=keras.optimizers.Adam(0.01), sampler="greedy", jit_compile=False)
     losses = task.fit(np.array(["a b c d e f"] * 4), epochs=30, verbose=0).history["loss"]
     assert losses[-1] < 0.2 * losses[0]
@@ -387,7 +394,7 @@ def test_a_network_alone_becomes_a_task():
         np.testing.assert_allclose(task(inputs), network(inputs), atol=1e-5)
         assert task.preprocessor is None
     assert task_of(PretrainingEncoder(config())).built  # an unbuilt network is built
-    loaded = Pretrained(PretrainingEncoder(config()), checkpoint="hugging-face:body")
+    loaded = Pretrained(PretrainingEncoder(config()), card=Card(checkpoint="hugging-face:body"))
     refuses("hugging-face:body has no masked language head", task_of, loaded)
     words = WordEncoderConfig(lstm_dim=4, word_dim=4, filters=((2, 4),))
     refuses("no task for the network EncoderClassifier", task_of, EncoderClassifier(words, 2))

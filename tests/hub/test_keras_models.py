@@ -87,7 +87,7 @@ def check_bert(read, hidden, pooled, logits=None):
     found = numpy_of(read.network.encoder(inputs(), training=False))
     check_equal(found[real], np.asarray(hidden)[real])
     check_equal(Pretrained(**vars(read)).classifier(2).pooler(found), pooled)
-    assert read.has_masked_language == (logits is not None)
+    assert (read.card.objective == "masked_language") == (logits is not None)
     if logits is not None:
         scores = numpy_of(read.network.masked_logits(found))
         check_equal(scores[..., :VOCAB][real], np.asarray(logits)[real])
@@ -154,9 +154,9 @@ def test_a_preset_is_read_with_its_masked_language_head(task, backbone, tmp_path
     read = Pretrained(**vars(read_preset(tmp_path)))
     check_backbone(read, backbone, head)
     if head:
-        assert read.unread == () and read.predict("a [MASK]")["words"]
+        assert read.card.unread == () and read.predict("a [MASK]")["words"]
     else:
-        assert read.unread == ("task.weights.h5",)
+        assert read.card.unread == ("task.weights.h5",)
         refuses("the head of BertTextClassifier was not read: fine-tune", read.predict, "a")
     copy = PretrainingEncoder.from_config(read.network.get_config())
     assert copy.masked_language.get_config() == read.network.masked_language.get_config()

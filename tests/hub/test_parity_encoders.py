@@ -15,6 +15,8 @@ import macaron_tf
 from macaron_tf.hub import read_hugging_face
 from macaron_tf.model import Pretrained
 from macaron_tf.models import PretrainingEncoder, catalog
+from macaron_tf.models.model_parts import Card
+from macaron_tf.tasks import SentenceSettings
 from macaron_tf.text import WordPieceVocabulary
 from tests.harness import built, check_saved, numpy_of
 from tests.toys import peer_encoders as peers
@@ -44,7 +46,7 @@ def compare(read, inputs, expected):
     np.testing.assert_array_equal(ours["token_ids"] == read.special.pad, ~real)
     hidden = numpy_of(read.network.hidden_states(ours, training=False))
     check_equal(hidden[real], expected.hidden_states[-1].numpy()[real])
-    if read.has_masked_language:
+    if read.card.objective == "masked_language":
         theirs = expected.get("prediction_logits", expected.get("logits")).numpy()
         logits, count = numpy_of(read.network.masked_logits(hidden)), theirs.shape[-1]
         check_equal(logits[real][:, :count], theirs[real])
@@ -63,11 +65,13 @@ def test_every_part_agrees(family, kind, tmp_path):
     inputs = peers.batch(theirs, family)
     expected = peers.call(theirs, inputs)
     hidden, real = compare(read, inputs, expected)
-    assert read.unread == ()
+    assert read.card.unread == ()
     discriminates = (family, kind) == ("electra", "ForPreTraining")
-    assert read.has_masked_language == (kind != "Model" and not discriminates)
+    assert (read.card.objective == "masked_language") == (kind != "Model" and not discriminates)
     if discriminates:
-        check_equal(numpy_of(read.replaced_token(hidden))[real], expected.logits.numpy()[real])
+        check_equal(
+            numpy_of(read.network.replaced_token(hidden))[real], expected.logits.numpy()[real]
+        )
     elif kind == "ForPreTraining":
         pairs = {"albert": "sop_logits", "bert": "seq_relationship_logits"}[family]
         check_equal(read.network.pair_logits(hidden), expected[pairs])
@@ -75,8 +79,8 @@ def test_every_part_agrees(family, kind, tmp_path):
         network = read.classifier(3, head_dropout=0.0)
         again = network.encoder(peers.ours_of(inputs), training=False)
         np.testing.assert_array_equal(numpy_of(again), hidden)
-        assert (read.pooler is None) == (expected.get("pooler_output") is None)
-        if read.pooler:
+        assert (read.network.pooler is None) == (expected.get("pooler_output") is None)
+        if read.network.pooler:
             check_equal(network.pooler(hidden), expected.pooler_output)
     if family == "albert":
         config = read.config
@@ -89,8 +93,8 @@ def test_bfloat16_weights_are_read(tmp_path):
     theirs.float()
     read, inputs = read_hugging_face(tmp_path), peers.batch(theirs, "bert")
     compare(read, inputs, peers.call(theirs, inputs))
-    assert read.has_masked_language
-    assert read.network.sentence_pair is None and read.pooler is None
+    assert read.card.objective == "masked_language"
+    assert read.network.sentence_pair is None and read.network.pooler is None
 
 
 HEADS = {
@@ -114,10 +118,9 @@ def test_a_head_of_a_task_is_read_and_written(family, head, tmp_path):
     if head == "MultipleChoice":
         inputs = {name: rows.reshape(2, 2, 13) for name, rows in inputs.items()}
     expected = peers.call(theirs, inputs)
-    assert read.unread == ()
-    assert read.labels == {"S": ("x", "y", "z"), "T": ("LABEL_0", "LABEL_1", "LABEL_2")}.get(
-        head[0], ()
-    )
+    assert read.card.unread == ()
+    names = {"S": ("x", "y", "z"), "T": ("LABEL_0", "LABEL_1", "LABEL_2")}.get(head[0])
+    assert names in (None, read.settings.task.labels)
     ours = peers.ours_of(inputs)
     if head == "QuestionAnswering":
         # Our model hides positions where no answer can be.
@@ -147,7 +150,7 @@ def test_a_modern_bert_of_ours_is_theirs(windows, tmp_path, caplog):
     config = catalog.config("modern_bert_tiny", **sizes, attention_windows=windows)
     network = built(PretrainingEncoder, config, noise=0.1)
     made = Pretrained(
-        network, vocabulary=WordPieceVocabulary(peers.WORDS), has_masked_language=True
+        network, vocabulary=WordPieceVocabulary(peers.WORDS), card=Card(objective="masked_language")
     )
     made.save_pretrained(tmp_path / "out", format="hugging-face")
     theirs = opened(transformers.AutoModelForMaskedLM, tmp_path / "out")
@@ -170,7 +173,7 @@ def test_a_head_without_a_task_here_is_left_out(tmp_path, capsys):
     options = {"num_labels": 3, "problem_type": "regression"}
     peers.make("bert", "ForSequenceClassification", tmp_path, **options)
     read = read_hugging_face(tmp_path)
-    assert read.unread == ("classifier.bias", "classifier.weight") and read.pooler
+    assert read.card.unread == ("classifier.bias", "classifier.weight") and read.network.pooler
     assert "has problem_type='regression' with 3 outputs" in capsys.readouterr().err
 
 
@@ -212,7 +215,7 @@ def test_an_xlm_reads_text_as_theirs(tmp_path):
     theirs = peers.make("xlm with its tokenizer", "Model", tmp_path)
     read = read_hugging_face(tmp_path)
     tokenizer = transformers.XLMTokenizer.from_pretrained(tmp_path)
-    assert read.languages == read.vocabulary.languages == ("en", "fr")
+    assert read.card.languages == read.vocabulary.languages == ("en", "fr")
     text = "« Bâd », l'été"
     given = tokenizer.build_inputs_with_special_tokens(
         tokenizer.convert_tokens_to_ids(tokenizer._tokenize(text, lang="fr"))
@@ -260,7 +263,7 @@ def test_vectors_of_sentences_agree(kind, tmp_path):
             "Short",
         ]
     read = macaron_tf.load(f"hugging-face:{directory}")
-    assert (read.pooling, read.normalize, read.max_length) == ("mean", True, length)
+    assert read.settings == SentenceSettings("mean", True, length)
     theirs = sentence_transformers.SentenceTransformer(str(directory), device="cpu")
     expected = theirs.encode(sentences)
     np.testing.assert_allclose(read.predict(sentences), expected, atol=1e-5, rtol=0)

@@ -36,7 +36,7 @@ GPTS = [family for family in peers.FAMILIES if family != "xlnet"]
 def test_logits_agree(family, tmp_path):
     theirs = peers.make(family, tmp_path)
     read = read_hugging_face(tmp_path)
-    assert read.unread == ()
+    assert read.card.unread == ()
     rng = np.random.default_rng(0)
     size = theirs.config.vocab_size
     ours = rng.integers(size, size=(4, 13)).astype("int32")
@@ -176,7 +176,7 @@ def test_a_tokenizer_cuts_as_theirs(family, tmp_path):
     options = {"vocab_size": peers.write_gpt_vocabulary(tmp_path)} if family == "gpt" else {}
     peers.make(family, tmp_path, **options)
     read = read_hugging_face(tmp_path)
-    assert not read.starts
+    assert not read.card.starts
     name, texts = TOKENIZERS[family]
     tokenizer = getattr(transformers, name).from_pretrained(tmp_path)
     for text in texts:
@@ -241,7 +241,7 @@ def test_a_llama_classifier_has_no_output_matrix(tmp_path):
         "llama", tmp_path, "ForSequenceClassification", num_labels=3, pad_token_id=0
     )
     read = read_hugging_face(tmp_path)
-    assert read.unread == () and read.missing_head == ""
+    assert read.card.unread == () and read.card.missing_head == ""
     ours = np.random.default_rng(0).integers(6, 36, (4, 13)).astype("int32")
     with torch.no_grad():
         expected = theirs(torch.tensor(ours)).logits
@@ -251,8 +251,8 @@ def test_a_llama_classifier_has_no_output_matrix(tmp_path):
 def test_heads_that_ours_has_not_are_named(tmp_path):
     peers.make("gpt2", tmp_path, "DoubleHeadsModel")
     head, read = "multiple_choice_head.summary", read_hugging_face(tmp_path)
-    assert read.unread == (f"{head}.bias", f"{head}.weight")
-    assert read.missing_head == ""  # the language head is read
+    assert read.card.unread == (f"{head}.bias", f"{head}.weight")
+    assert read.card.missing_head == ""  # the language head is read
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_heads_that_ours_has_not_are_named(tmp_path):
 def test_a_model_with_another_head_predicts_no_tokens(family, head, tmp_path):
     theirs = peers.make(family, tmp_path, head)
     read = macaron_tf.load(f"hugging-face:{tmp_path}")
-    assert (head == "Model") == (read.unread == ())
+    assert (head == "Model") == (read.card.unread == ())
     lacking = r"lm_head\.weight" if head == "Model" else f"the head of {type(theirs).__name__}"
     refuses(f"{lacking}.* was not read: fine-tune it", read.predict, "hello")
     ours = np.random.default_rng(0).integers(6, 36, (2, 13)).astype("int32")

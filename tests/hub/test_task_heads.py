@@ -11,7 +11,8 @@ from macaron_tf import models
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.model import Pretrained
-from macaron_tf.tasks import Limits, SpanLimits, labelled
+from macaron_tf.models.model_parts import Card
+from macaron_tf.tasks import LabelledSettings, Limits, SpanLimits
 from macaron_tf.text import WordPieceVocabulary
 from macaron_tf.text.byte_pairs import BYTE_ALPHABET, BytePairVocabulary
 from tests.harness import refuses, run_card
@@ -108,14 +109,12 @@ def trained(family: str, task: str) -> Pretrained:
     config = models.EncoderConfig(vocabulary.size, 32, 128, 4, 2, max_length=40, **FAMILIES[family])
     network = random(make(config))
     limits = Limits(24, SpanLimits(max_question=8), causal=config.causal)
-    kind = labelled(described, limits, network, vocabulary)
     results = {"metrics": {"best_f1_thresh": 0.25, "score": float("nan")}}
     return Pretrained(
         network,
         vocabulary=vocabulary,
-        labels=described.labels if task in ("classes", "tags") else (),
-        labelled=kind.description(),
-        results=results,
+        settings=LabelledSettings(task=described, limits=limits),
+        card=Card(results=results),
     )
 
 
@@ -131,7 +130,7 @@ def check_near(ours, theirs) -> None:
 def test_a_model_answers_the_same_after_the_way_there_and_back(family, task, tmp_path):
     made, texts = trained(family, task), TASKS[task][2]
     read = read_back(made, tmp_path / "out")
-    assert type(read.network) is type(made.network) and read.unread in ((), ("mask_emb",))
+    assert type(read.network) is type(made.network) and read.card.unread in ((), ("mask_emb",))
     assert read.task.texts == made.task.texts
     keras.tree.map_structure(check_near, made.predict(texts), read.predict(texts))
     read.save_pretrained(tmp_path / "again", format=FORMAT)
@@ -159,13 +158,13 @@ def test_the_lines_of_a_card_of_our_own_run(task, tmp_path, monkeypatch):
     trained("bert", task).save_pretrained(tmp_path / "out")
     card = (tmp_path / "out/README.md").read_text()
     assert f"pipeline_tag: {TASKS[task][-1]}\n" in card and "model.predict(" in card
-    assert run_card(tmp_path / "out", monkeypatch)["model"].name == "out"
+    assert run_card(tmp_path / "out", monkeypatch)["model"].card.name == "out"
 
 
 def test_a_head_of_transformers_holds_no_task_of_another_kind(tmp_path):
     made = trained("bert", "classes")
-    task = {**made.labelled["task"], "kind": "ordering"}
-    other = dataclasses.replace(made, labelled={**made.labelled, "task": task})
+    task = dataclasses.replace(made.settings.task, kind="ordering")
+    other = dataclasses.replace(made, settings=dataclasses.replace(made.settings, task=task))
     message = "no head of transformers answers a task of kind 'ordering'"
     refuses(message, other.save_pretrained, tmp_path / "out", format=FORMAT)
     refuses("kind='ordering' of the task mnli must be one of classification", lambda: other.task)
@@ -193,7 +192,7 @@ def test_a_record_of_another_head_does_not_count(tmp_path):
     fields["id2label"]["2"] = "other"
     (tmp_path / "out/config.json").write_text(json.dumps(fields))
     read = macaron_tf.load(f"hugging-face:{tmp_path / 'out'}")
-    assert read.labels == ("x", "y", "other") and read.task.texts == ("text",)
+    assert read.settings.task.labels == ("x", "y", "other") and read.task.texts == ("text",)
     (tmp_path / "out/config.json").write_text(
         json.dumps({**fields, "macaron_tf": None, "finetuning_task": "mnli"})
     )

@@ -4,6 +4,7 @@ import functools
 
 from macaron_tf.model import Pretrained
 from macaron_tf.models import EncoderConfig, EncoderDecoder, EncoderDecoderConfig, LanguageModel
+from macaron_tf.models.model_parts import Card
 from macaron_tf.text.byte_pairs import BYTE_ALPHABET, BytePairVocabulary
 from macaron_tf.text.sentencepiece import SentencePieceVocabulary
 from tests.toys import hugging_face
@@ -75,4 +76,4 @@ def sequence_model(kind: str, **options) -> Pretrained:
     size = vocabulary.size + (16 if fields.get("sentinels") else 0)
     settings = {"block": "transformer", **given, **options}
     config = EncoderDecoderConfig(size, 32, 64, 4, 2, 2, **settings)
-    return Pretrained(random(EncoderDecoder(config)), vocabulary=vocabulary, **fields)
+    return Pretrained(random(EncoderDecoder(config)), vocabulary, card=Card(**fields))

@@ -11,6 +11,7 @@ import numpy as np
 import macaron_tf
 from macaron_tf.model import Pretrained
 from macaron_tf.models import EncoderConfig
+from macaron_tf.models.model_parts import Card
 from macaron_tf.text import WordPieceVocabulary
 from tests.harness import numpy_of
 
@@ -160,9 +161,9 @@ def random(network, scale: float = 1.0):
     return network
 
 
-def with_vocabulary(network, **fields) -> Pretrained:
+def with_vocabulary(network, **facts) -> Pretrained:
     """Returns a model with random weights and a vocabulary."""
-    return Pretrained(random(network), vocabulary=WordPieceVocabulary(WORDS), **fields)
+    return Pretrained(random(network), WordPieceVocabulary(WORDS), card=Card(**facts))
 
 
 def written(made: Pretrained, place) -> dict:

@@ -1,7 +1,11 @@
 """`Pretrained` models with random weights and vocabularies of a few letters."""
 
+import dataclasses
+
 from macaron_tf.model import Pretrained
 from macaron_tf.models import catalog
+from macaron_tf.models.model_parts import Card
+from macaron_tf.tasks import of_classes
 from macaron_tf.text.byte_pairs import BytePairVocabulary
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 
@@ -10,7 +14,11 @@ BYTES = BytePairVocabulary.train(["a b c d"] * 50, 262)
 PAIR = {"name": "pair", "first": ["a"], "second": ["b"], "labels": ["no", "yes"]}
 
 
-def loaded(kind, name: str, vocabulary=WORDS, *arguments, **usage) -> Pretrained:
+def loaded(kind, name: str, vocabulary=WORDS, *arguments, **facts) -> Pretrained:
     network = kind(catalog.config(name, vocab_size=vocabulary.size), *arguments)
     network.build()
-    return Pretrained(network, vocabulary=vocabulary, name="made", **usage)
+    return Pretrained(network, vocabulary, card=Card(name="made", **facts))
+
+
+def with_classes(model: Pretrained, *labels: str, max_length: int | None = None) -> Pretrained:
+    return dataclasses.replace(model, settings=of_classes(model, labels, max_length))

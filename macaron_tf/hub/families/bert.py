@@ -157,7 +157,7 @@ class DistilBertFamily(EncoderFamily):
     def is_tried(self, model: ModelParts) -> bool:
         if not super().is_tried(model) or not isinstance(model.vocabulary, WordPieceVocabulary):
             return False
-        return type(model.network) in self.tasks or not (model.network.pooler or model.pooler)
+        return type(model.network) in self.tasks or not model.network.pooler
 
 
 DISTILBERT = DistilBertFamily(

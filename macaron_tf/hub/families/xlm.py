@@ -50,7 +50,7 @@ class XlmFamily(EncoderFamily):
 
     def _written_config(self, model: ModelParts, head: TaskHead, rows: int) -> dict[str, Any]:
         fields = {**super()._written_config(model, head, rows), "pad_index": model.special.pad}
-        if language_ids := {name: n for n, name in enumerate(model.languages)}:
+        if language_ids := {name: n for n, name in enumerate(model.card.languages)}:
             fields["lang2id"] = language_ids
             fields["id2lang"] = {n: name for name, n in language_ids.items()}
         return fields

@@ -78,14 +78,14 @@ class XlnetFamily(EncoderFamily):
 
     def pretraining_network(
         self, arrays: Arrays, settings: Mapping[str, Any], table: Table
-    ) -> tuple[keras.Model, dict[str, Any]]:
-        network = build_model(TwoStreamModel, settings, self.memory_length)
+    ) -> tuple[keras.Model, str | None]:
+        has_pooler = arrays.has_layer(table.get("pooler/dense"))
+        network = build_model(TwoStreamModel, settings, self.memory_length, pooler=has_pooler)
         has_head = arrays.has(*self.bias)
         pad = padded_rows(settings["vocab_size"], is_bias=True)
         table = {**table, "language_head/bias": Raw(*self.bias, transform=pad)}
         assign_weights(network, arrays, table, random_layers=() if has_head else ("language_head",))
-        objective = "permutation_language" if has_head else None
-        return network, {"objective": objective, "has_masked_language": has_head}
+        return network, "permutation_language" if has_head else None
 
     def is_tried(self, model: ModelParts) -> bool:
         return super(EncoderFamily, self).is_tried(model) and (
@@ -95,7 +95,7 @@ class XlnetFamily(EncoderFamily):
     def write(self, model: ModelParts) -> HuggingFaceFolder:
         """Converts an XLNet, with its language-model head or task head, to Hugging Face's files.
 
-        A randomly initialized language-model head is left out, and so is `ModelParts.pooler`.
+        A randomly initialized language-model head is left out, and so is a pooler.
         """
         network, config = model.network, model.config
         table = {**self.table, **xlnet_attention(config.num_heads)}
@@ -112,13 +112,16 @@ class XlnetFamily(EncoderFamily):
             bias = Raw(*self.bias, inverse=lambda bias: bias[rows])
             state |= layer_state(network.language_head, {"language_head/bias": bias})
         note = "the pooler is left out, because only XLNet's classifiers have a pooler"
-        notes, fields = (note,) if model.pooler else (), {**folder.config, "mem_len": memory_length}
+        notes, fields = (
+            (note,) if isinstance(network, TwoStreamModel) and network.pooler else (),
+            {**folder.config, "mem_len": memory_length},
+        )
         return dataclasses.replace(folder, config=fields, state=state, notes=notes)
 
     def _written_head(self, model: ModelParts) -> TaskHead:
         if isinstance(model.network, HEADED):
             return self.tasks[type(model.network)]
-        return _LANGUAGE if model.has_masked_language or model.recipe else _BARE
+        return _LANGUAGE if model.card.objective else _BARE
 
     def written_tokenizer(self, model: ModelParts) -> dict[str, bytes]:
         refuse_moses(model.vocabulary)
