@@ -1,7 +1,6 @@
 """Few-shot evaluation of language models, and the report with a table and figures."""
 
 import argparse
-import dataclasses
 import math
 import statistics
 from collections.abc import Sequence
@@ -52,7 +51,7 @@ def run(options: argparse.Namespace) -> None:
         storage.make_folders(out)
     for path, pretrained in zip(options.runs, models, strict=True):
         if pretrained.card.name in {run["model"] for run in runs}:  # another checkpoint or folder
-            pretrained = dataclasses.replace(pretrained, name=str(path))
+            pretrained = pretrained.with_card(name=str(path))
         runs += evaluate(pretrained, tasks, options.shots, options.seeds)
     panels = _panels(levels, runs, "shots", "model")
     studies.mean_curves(panels, out / "few_shot.png", "number of examples, K", "score")

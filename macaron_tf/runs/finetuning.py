@@ -202,21 +202,16 @@ class FinetuningRecipe(EpochRecipe):
             with as_user_errors("lora_rank"):
                 add_low_rank_updates(network.encoder or network.encoder_decoder, self.lora_rank)
 
-    def _check(self, start: Start) -> None:
-        """Raises a `UserError` if a setting does not fit the start, or the best metric."""
-        task = self.task_definition
-        start.check(self.model_config(start.vocabulary.size))
-        self.check_metric(("score", *task.metrics, *task.more_metrics, "loss"))
-
     def plan(self, run: Run, start: Start, inputs: Inputs) -> Plan:
         task = get_task(self.task, own=True)
-        self._check(start)  # before the data are read, which may take minutes
+        start.check(self.model_config(start.vocabulary.size))
+        self.check_metric(("score", *task.metrics, *task.more_metrics, "loss"))
         data = TaskData(task, self.source, inputs.tfds, self.table)
         if task.own:
             print(f"{self.source}: {data.task.summary()}", file=sys.stderr)
         # The recipe that the run saves has the columns, the classes and the update counts.
         recipe = self.changed(table=data.table).resolved(len(data.splits[TRAIN]))
-        recipe._check(start)
+        recipe.check_metric(("score", *data.task.metrics, *data.task.more_metrics, "loss"))
         mend = "; to classify texts in {} give --set language=CODE"
         warn_start(start, recipe, recipe.language, mend)
         vocabulary = start.vocabulary

@@ -15,7 +15,6 @@ called in this process, by one client and by several clients.
 """
 
 import argparse
-import dataclasses
 import functools
 import itertools
 import os
@@ -151,8 +150,7 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
         self.model.save_pretrained(directory)
         # Hugging Face reads the vocabulary from a file with this name.
         (directory / "vocab.txt").write_bytes(self._vocabulary.contents())
-        model = load(f"hugging-face:{directory}", self._vocabulary.lower_case)
-        return dataclasses.replace(model, max_length=MAX_LENGTH)
+        return load(f"hugging-face:{directory}", self._vocabulary.lower_case)
 
 
 def exported(model: Pretrained, folder: pathlib.Path, bfloat16: bool = False) -> Answer:

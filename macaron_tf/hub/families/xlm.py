@@ -1,6 +1,5 @@
 """XLM: an encoder with language embeddings, whose tokenizer splits words by Moses' rules."""
 
-import dataclasses
 from typing import Any
 
 from macaron_tf.errors import UserError
@@ -46,7 +45,7 @@ class XlmFamily(EncoderFamily):
 
     def read(self, folder: ModelFolder) -> ModelParts:
         languages, model = _languages(folder.config), super().read(folder)
-        return dataclasses.replace(model, languages=languages if model.config.num_languages else ())
+        return model.with_card(languages=languages if model.config.num_languages else ())
 
     def _written_config(self, model: ModelParts, head: TaskHead, rows: int) -> dict[str, Any]:
         fields = {**super()._written_config(model, head, rows), "pad_index": model.special.pad}
