@@ -254,7 +254,7 @@ def mean_curves(
 
     `panels` maps titles to results of `curves`. `bar` gives half an error bar of the values over
     seeds, by default the standard deviation. `levels` maps titles to the height and name of a
-    dotted line.
+    dotted line. Logarithmic curves have no error bars, which could end at zero or below.
     """
 
     def deviation(values: Sequence[float]) -> float:
@@ -270,8 +270,9 @@ def mean_curves(
         for name, points in lines.items():
             xs = sorted(points)
             means = [statistics.mean(points[x]) for x in xs]
-            bars = [(bar or deviation)(points[x]) for x in xs]
-            style = dict(capsize=2, label=name, color=f"C{names.index(name)}")
+            bars = None if log_y else [(bar or deviation)(points[x]) for x in xs]
+            index = names.index(name)
+            style = dict(capsize=2, label=name, color=f"C{index}", ls="-" if index < 10 else "--")
             # Without a marker, a single point would be invisible.
             axis.errorbar(xs, means, bars, marker="o" if len(xs) == 1 else None, **style)
         if level := (levels or {}).get(title):
@@ -286,7 +287,9 @@ def mean_curves(
         axis.grid(alpha=0.3)
     for axis in axes[::columns]:
         axis.set_ylabel(y_label)
-    max(axes, key=lambda axis: len(axis.containers)).legend()
+    labelled = [zip(*axis.get_legend_handles_labels(), strict=True) for axis in axes]
+    handles = {label: handle for pairs in labelled for handle, label in pairs}
+    figure.legend(handles.values(), handles, loc="outside right upper")
     write_figure(figure, path)
 
 
