@@ -67,10 +67,16 @@ def program(name: str):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_to_files(page):
-    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", PAGES[page]):
+    targets = re.findall(r"\]\(([^)#]+)[^)]*\)", PAGES[page])
+    for target in targets + re.findall(r"^\[[a-z-]+\]: ([^#\n]+)", PAGES[page], re.M):
         # `make docs` writes the reference.
         made = target.startswith(("https://", "reference/")) or "/reference/" in target
         assert made or (ROOT / page).parent.joinpath(target).exists(), target
+
+
+def test_the_pages_are_short():
+    assert PAGES["README.md"].count("\n") <= 110 and PAGES["README.md"].count("](") <= 25
+    assert sum(len(text.encode()) for page, text in PAGES.items() if page[:5] == "docs/") <= 210_000
 
 
 def test_the_architecture_names_files_that_exist():

