@@ -62,7 +62,7 @@ def test_the_first_screen_runs_as_pasted(tmp_path):
     script = script.replace("make ", f"ln -s {sys.prefix} .venv && make -o .venv/installed ")
     env = os.environ | {"PYTHONPATH": str(tmp_path / "macaron_tf")}
     subprocess.run(["bash", "-ec", script], cwd=tmp_path, env=env, check=True)
-    report = (tmp_path / "macaron_tf/runs/own/results.md").read_text()
+    report = (tmp_path / "macaron_tf/runs/own/compare.md").read_text()
     verdict = re.search(r"[Tt]he verdict on `own` is \*(.+?)\*", README)[1]
     assert re.search(rf"^\| own .*\*\*{verdict}\*\* \|$", report, re.M)
 
