@@ -1,5 +1,6 @@
 """Encoders are saved as Hugging Face folders without PyTorch, atomically, and read again."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -15,7 +16,7 @@ from tests.toys.hugging_face import BATCH, FORMAT, WORDS, read_back, write_bert,
 from tests.toys.hugging_face import ROWS as IDS
 from tests.toys.hugging_face import encoder_config as config
 from tests.toys.hugging_face import with_vocabulary as model
-from tests.toys.pretrained import with_classes
+from tests.toys.pretrained import with_classes, with_scores
 
 pytest.importorskip("safetensors")
 
@@ -81,8 +82,7 @@ def test_scores_of_a_regression_are_theirs(tmp_path):
     """
     import safetensors.numpy
 
-    task = {"mean": 2.5, "deviation": 1.5}
-    made = model(models.EncoderClassifier(config(), 1), labelled={"task": task})
+    made = with_scores(model(models.EncoderClassifier(config(), 1)), 2.5, 1.5)
     assert written(made, tmp_path / "out")["problem_type"] == "regression"
     state = safetensors.numpy.load_file(tmp_path / "out/model.safetensors")
     kernel, bias = made.network.head.get_weights()
@@ -91,7 +91,8 @@ def test_scores_of_a_regression_are_theirs(tmp_path):
 
 
 def test_a_sentence_encoder_is_read_back(tmp_path, capsys):
-    made = model(models.SiameseEncoder(config(), "mean", normalize=True), max_length=9)
+    made = model(models.SiameseEncoder(config(), "mean", normalize=True))
+    made = dataclasses.replace(made, settings=SentenceSettings("mean", True, 9))
     read = read_back(made, tmp_path / "out")
     assert "the pooler is untrained" in capsys.readouterr().err
     assert read.settings == SentenceSettings("mean", True, 9)
@@ -119,7 +120,7 @@ def test_a_card_names_license_data_metrics_and_settings_that_matter(tmp_path):
     made.save_pretrained(tmp_path / "own", license="mit")
     assert "\nlicense: mit\n" in (tmp_path / "own/README.md").read_text()
     own = macaron_tf.load(tmp_path / "own")
-    assert own.license == "mit"
+    assert own.card.license == "mit"
     own.save_pretrained(tmp_path / "again", FORMAT, "cc-by-4.0")
     assert "\nlicense: cc-by-4.0\n" in (tmp_path / "again/README.md").read_text()
     message = "license='Apache 2.0' is not a license identifier"

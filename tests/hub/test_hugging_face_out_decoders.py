@@ -1,13 +1,11 @@
 """Tests of GPT-2, GPT, XLNet, T5, BART, MarianMT and Pegasus saved as Hugging Face folders."""
 
-import dataclasses
 import json
 
 import numpy as np
 import pytest
 
 import macaron_tf
-from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.decoding import BeamSearchConfig, GenerationConfig, translate_ids
 from macaron_tf.decoding.scoring import padded
@@ -16,7 +14,6 @@ from macaron_tf.model import Pretrained
 from macaron_tf.models import CausalClassifier, EncoderConfig
 from macaron_tf.models.model_parts import Card
 from macaron_tf.models.segment_memory import TwoStreamModel
-from macaron_tf.tasks import LabelledSettings, Limits
 from macaron_tf.text import WordPieceVocabulary
 from macaron_tf.text.normalization import as_prompt
 from tests.harness import float32_sum_error, numpy_of, refuses
@@ -39,6 +36,7 @@ from tests.toys.hugging_face import (
     two_stream_batch,
     written,
 )
+from tests.toys.pretrained import with_scores
 
 pytest.importorskip("safetensors")
 
@@ -289,9 +287,7 @@ def test_pytorch_s_classifier_gives_the_same_scores(norm, classes, tmp_path):
     network = random(CausalClassifier(config, classes))
     made = Pretrained(network, byte_pairs())
     if classes == 1:
-        task = dataclasses.replace(get_task("stsb"), mean=2.0, deviation=3.0)
-        settings = LabelledSettings(task=task, limits=Limits(16))
-        made = dataclasses.replace(made, settings=settings)
+        made = with_scores(made, 2.0, 3.0)
     written(made, tmp_path / "out")
     theirs, tokenizer = with_tokenizer("SequenceClassification", tmp_path / "out")
     rows = tokenizer(HARD, return_tensors="pt", padding=True)

@@ -16,7 +16,7 @@ from tests.toys.hugging_face import BATCH, FORMAT, SEGMENTS, WORDS, opened, writ
 from tests.toys.hugging_face import ROWS as IDS
 from tests.toys.hugging_face import encoder_config as config
 from tests.toys.hugging_face import with_vocabulary as model
-from tests.toys.pretrained import with_classes
+from tests.toys.pretrained import with_classes, with_scores
 
 pytest.importorskip("safetensors")
 
@@ -290,8 +290,7 @@ def test_pytorch_writes_the_same_with_and_without_its_cache(system, tmp_path):
 def test_pytorch_s_classifier_reads_the_last_token(system, classes, tmp_path):
     """Rows may be padded on either side, and on the right also without an attention mask."""
     torch = pytest.importorskip("torch")
-    scores = {"labels": (), "labelled": {"task": {"mean": 2.0, "deviation": 3.0}}}
-    made = classifier(system, **(scores if classes == 1 else {}))
+    made = with_scores(classifier(system, ()), 2.0, 3.0) if classes == 1 else classifier(system)
     theirs = in_pytorch(made, "SequenceClassification", tmp_path / "out")
     ids, padding = np.random.default_rng(0).integers(5, made.vocabulary.pieces, (2, 11)), 5
     ids[1, -padding:] = made.special.pad

@@ -2,10 +2,11 @@
 
 import dataclasses
 
+from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.model import Pretrained
 from macaron_tf.models import catalog
 from macaron_tf.models.model_parts import Card
-from macaron_tf.tasks import of_classes
+from macaron_tf.tasks import LabelledSettings, Limits, of_classes
 from macaron_tf.text.byte_pairs import BytePairVocabulary
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 
@@ -18,6 +19,12 @@ def loaded(kind, name: str, vocabulary=WORDS, *arguments, **facts) -> Pretrained
     network = kind(catalog.config(name, vocab_size=vocabulary.size), *arguments)
     network.build()
     return Pretrained(network, vocabulary, card=Card(name="made", **facts))
+
+
+def with_scores(model: Pretrained, mean: float, deviation: float) -> Pretrained:
+    """Returns a regression model whose scores have the given mean and deviation."""
+    task = dataclasses.replace(get_task("stsb"), mean=mean, deviation=deviation)
+    return dataclasses.replace(model, settings=LabelledSettings(task=task, limits=Limits(16)))
 
 
 def with_classes(model: Pretrained, *labels: str, max_length: int | None = None) -> Pretrained:
