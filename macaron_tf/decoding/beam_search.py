@@ -162,9 +162,9 @@ def beam_search(
     `max_length` is not a Python int, sentences whose search has ended are removed from the batch.
 
     Args:
-        step_fn: function `(tokens (B, K) int32, index scalar int32, context, cache) -> (logits (B,
-            K, V), cache)`, where `tokens` are at position `index` of the decoder's input. The input
-            begins with BOS.
+        step_fn: function `(tokens (B, K) int32, index scalar int32, context, cache) ->
+            (logits (B, K, V), cache)`, where `tokens` are at position `index` of the decoder's
+            input. The input begins with BOS.
         context: dict passed to `step_fn`, with tensors `(B, ...)` in `"rows"`. All sentences share
             the other entries.
         cache: nested structure of tensors `(B, K, ...)`, with constant shapes, except that axes of

@@ -28,8 +28,9 @@ def translate_ids(
 
     Args:
         model: encoder-decoder with `init_decode(source, beams, max_length) -> (context, cache)`
-            (`None`: a growing cache), `decode_step(tokens, index, context, cache) -> (logits,
-            cache)` (see `beam_search`), and the ids `config.special` of PAD, BOS and EOS.
+            (`None`: a growing cache),
+            `decode_step(tokens, index, context, cache) -> (logits, cache)` (see `beam_search`), and
+            the ids `config.special` of PAD, BOS and EOS.
         source: `(B, S)` int32, source ids with EOS and then PAD at the end.
         vocabulary_size: number of ids that can be produced; `None` means all ids of the model.
         prefix: ids that the decoder reads before BOS. The length limits do not count the prefix.

@@ -178,7 +178,7 @@ class Workers:
         return [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
 
     def concatenate(self, array: np.ndarray) -> np.ndarray:
-        """Concatenates the arrays `(N, ...)` of all workers, which must call it."""
+        """Concatenates all workers' arrays `(N, ...)` to `(count * N, ...)`; all must call it."""
         if not self.several:
             return array
         table = np.zeros((self.count, array.size))

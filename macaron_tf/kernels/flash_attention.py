@@ -98,7 +98,7 @@ class Parameters:
         return half, half
 
     def apply_dropout(self, weights, key, queries, keys):
-        """Applies dropout to attention weights `(Q, K)` with a PRNG key of two uint32."""
+        """Applies dropout to weights `(Q, K)` at positions `(Q,)`, `(K,)`; a key is two uint32."""
         row_starts = queries.astype(jnp.uint32)[:, None] * jnp.uint32(self.length)
         bits = random_bits(row_starts + keys.astype(jnp.uint32)[None], key)
         return jnp.where(keep_mask(bits, self.rate), weights * (1.0 / (1.0 - self.rate)), 0.0)

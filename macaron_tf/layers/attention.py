@@ -204,8 +204,8 @@ class MultiHeadAttention(Mixer):
         """Rotates queries and keys by their positions before the keys are cached, by default not.
 
         `query` is `(B, H, T, d)`, or `(B, beams, H, T, d)` with a cache, and `key` has K heads
-        instead of H. The int32 `positions` of the T tokens within the text broadcast to `query[...,
-        0]`.
+        instead of H. The int32 positions of the T tokens within the text broadcast to
+        `query[..., 0]`.
         """
         return query, key
 
@@ -364,8 +364,7 @@ class MultiHeadAttention(Mixer):
     def init_cache(self, batch_size, beams: int, capacity: int | None):
         """Returns an empty cache: a pair of keys and values, each `(B, beams, K, T, d)`.
 
-        T is `capacity` (0 if it is `None`) or, with a window, the smaller of `capacity` and
-        `window`.
+        T is `capacity` or 0, at most `window` if there is one.
         """
         capacity = min(capacity, self.window or capacity) if capacity else 0
         shape = (batch_size, beams, self.num_kv_heads, capacity, self._head_dim)

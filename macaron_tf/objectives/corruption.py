@@ -109,9 +109,9 @@ def with_sentinels(
 ) -> tf.Tensor:
     """Replaces each span of hidden tokens by a sentinel and adds EOS, to rows `(B, new_length)`.
 
-    `text (B, R)` int has padding at the end, and `hidden (B, R)` bool is False there. `sentinels
-    (N,)` are the ids of the first span's sentinel, of the second's, and so on. A row without hidden
-    tokens becomes padding.
+    `text (B, R)` int has padding at the end, and `hidden (B, R)` bool is False there.
+    `sentinels (N,)` are the ids of the first span's sentinel, of the second's, and so on. A row
+    without hidden tokens becomes padding.
     """
     before = tf.pad(hidden[:, :-1], [[0, 0], [1, 0]])
     starts = hidden & ~before

@@ -71,9 +71,9 @@ class ReplacedTokenObjective(MaskedObjective):
     def preparation(self, spec, vocabulary):
         """Returns a function that masks tokens and adds two entries to the batch.
 
-        `sampling_draws (B, P)` float32 in [0, 1) draw the replacements. All rows of `token_weights
-        (B,)` float32 have the number of masked tokens in the batch divided by that of real tokens,
-        so that replicas use equal weights.
+        `sampling_draws (B, P)` float32 in [0, 1) draw the replacements. All rows of
+        `token_weights (B,)` float32 have the number of masked tokens in the batch divided by that
+        of real tokens, so that replicas use equal weights.
         """
         masked = super().preparation(spec, vocabulary)
 

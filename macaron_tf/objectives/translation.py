@@ -67,10 +67,10 @@ def label_smoothed_cross_entropy(
 ) -> tuple[Tensor, Tensor]:
     """Computes the cross-entropy with the target distribution `(1 - e) * one_hot(label) + e / V`.
 
-    The loss is `nll + e * (logit[label] - mean(logits))`, and its gradient `softmax(logits) -
-    target`. On TensorFlow without the native kernel, the gradient reuses the buffer
-    `softmax(logits) - one_hot(label)` of TensorFlow's kernel. This saves five passes over the
-    largest tensor of a training step, 164 MB for 4,096 tokens and a vocabulary of 10,000.
+    The loss is `nll + e * (logit[label] - mean(logits))`, and its gradient
+    `softmax(logits) - target`. On TensorFlow without the native kernel, the gradient reuses the
+    buffer `softmax(logits) - one_hot(label)` of TensorFlow's kernel. This saves five passes over
+    the largest tensor of a training step, 164 MB for 4,096 tokens and a vocabulary of 10,000.
 
     For logits `(N, V)`, the result is the smoothed loss, through which alone gradients flow, and
     the negative log-likelihood, both float32 `(N,)` in nats.

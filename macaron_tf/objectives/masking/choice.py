@@ -42,7 +42,7 @@ def uniform(
 ) -> tf.Tensor:
     """Draws uniform random `(rows, columns)`: float32 in [0, 1), or int32 from 0 to `below` - 1.
 
-    With one seed per row, `(B, 2)`, the draws of a row do not depend on the other rows.
+    With one seed per row, `(B, 2)` instead of `(2,)`, a row does not depend on the other rows.
     """
     seed = tf.convert_to_tensor(seed)
     dtype = tf.float32 if below is None else tf.int32
@@ -101,8 +101,8 @@ def choose_words(
     """Chooses whole words in random order, as BERT's released code does.
 
     Words with more tokens than the remaining count are skipped, so fewer than `counts (B,)` tokens
-    may be chosen. The bool `starts (B, L)` is True where a token begins a word. The result is `(B,
-    L)` int32, the word index plus 1 at chosen tokens, and 0 elsewhere.
+    may be chosen. The bool `starts (B, L)` is True where a token begins a word. The result is
+    `(B, L)` int32, the word index plus 1 at chosen tokens, and 0 elsewhere.
     """
     words, sizes = words_of(maskable, starts)  # (B, L) each
     scores = tf.where(sizes > 0, uniform(seed, tf.shape(sizes)[0], maskable.shape[1]), -1.0)
