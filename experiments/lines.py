@@ -17,7 +17,7 @@ _READ = 1 << 20  # maximum number of bytes that are read together
 _LONGEST = 1 << 27  # length of a line that `decoded` refuses, as of /dev/zero
 
 
-def arriving(file: BinaryIO, max_lines: int = CHUNK) -> Iterator[list[str]]:
+def arriving(file: BinaryIO) -> Iterator[list[str]]:
     """Yields the lines of a file in chunks, as soon as they arrive, for a person who types."""
     read = file.read1 if isinstance(file, io.BufferedIOBase) else file.read
     waiting: collections.deque[bytes] = collections.deque()  # lines that have arrived
@@ -34,19 +34,19 @@ def arriving(file: BinaryIO, max_lines: int = CHUNK) -> Iterator[list[str]]:
     chunk = []
     for line in decoded(lines()):
         chunk.append(line)
-        if len(chunk) == max_lines or not waiting:
+        if len(chunk) == CHUNK or not waiting:
             yield chunk
             chunk = []
 
 
 @contextlib.contextmanager
-def opened_input(path: str | None, flag: str = "--input") -> Iterator[BinaryIO]:
-    """Opens the file `path`, or stdin if `path` is `None`. `flag` is for the error message."""
+def opened_input(path: str | None) -> Iterator[BinaryIO]:
+    """Opens the file `path`, or stdin if `path` is `None`."""
     if path is None:
         yield sys.stdin.buffer
         return
     with contextlib.ExitStack() as stack:
-        with storage.clear_errors(f"{flag} {path} cannot be read", "check the path"):
+        with storage.clear_errors(f"--input {path} cannot be read", "check the path"):
             file = stack.enter_context(storage.as_path(path).open("rb"))
             file.read(0)  # a bucket reports a missing file at the first read
         yield file

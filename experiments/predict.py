@@ -256,8 +256,6 @@ def _write_arrays(options: argparse.Namespace, given: dict[str, Any], suffix: st
             texts = list(decoded(lines))
     if not texts:
         raise UserError(f"{options.input or 'stdin'} is empty: give one text per line")
-    if options.json:
-        raise UserError(f"--json cannot write {options.output}: leave --json out")
     if suffix == "npz":
         model = load(options.location, trust_code=options.trust_code)
         if not isinstance(model.task, WordVectors) or given.keys() - {"tokenized"}:
