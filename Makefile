@@ -28,8 +28,12 @@ $(STAMP): requirements.txt pyproject.toml
 	$(BIN)/python $(PIP) install --quiet --no-deps --no-build-isolation --config-settings editable_mode=compat -e .
 	@touch $@
 
-demo: $(STAMP)  ## train, score, export and serve a small translation model (3 to 6 minutes)
-	@$(RUN) $(BIN)/python -m macaron_tf demo
+demo: $(STAMP)  ## train, score and export a small translation model (3 to 6 minutes)
+	$(RUN) $(BIN)/macaron train demo runs/demo
+	-$(RUN) $(BIN)/macaron average runs/demo
+	$(RUN) $(BIN)/macaron evaluate runs/demo --split test
+	echo "The light was not found." | $(RUN) $(BIN)/macaron predict runs/demo
+	$(RUN) $(BIN)/macaron export runs/demo runs/demo/served
 
 lint: $(STAMP)  ## check style, types and contracts of imports
 	@$(BIN)/ruff check .

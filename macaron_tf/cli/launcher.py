@@ -24,7 +24,6 @@ COMMANDS = {
     "look": ("experiments.look", "plot attention weights and the memory of SwishRNN layers"),
     "export": ("export.saved_model", "export a trained model as a SavedModel"),
     "serve": ("export.serve", "serve a SavedModel on this machine over HTTP"),
-    "demo": ("experiments.demo", "train, score, export and serve a translator in 3 to 6 minutes"),
 }
 _TEXT = """\
 Train, evaluate, export and serve Macaron Net, SwishRNN and related models.

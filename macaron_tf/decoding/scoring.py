@@ -141,14 +141,17 @@ class TextScorer:
             raise UserError("the text to score has no words: give a text with at least one word")
         return self.vocabulary.encode_lines([self.read(text)])[0]
 
-    def score_text(self, ids: Sequence[int]) -> Scores:
-        """Computes the log-probability of a long text in windows that overlap by half.
+    def score_text(self, ids: Sequence[int], stride: int | None = None) -> Scores:
+        """Computes the log-probability of a long text in windows that start `stride` tokens apart.
 
         Every token is scored once, except the first token of the text if `starts` is False. The
-        first half of a later window serves only as context. The scores have one entry per window,
-        the sum over the tokens scored in it.
+        first `window - 1 - stride` tokens of a later window, by default half of it, serve only as
+        context. The scores have one entry per window, the sum over the tokens scored in it.
         """
-        stride, tokens_per_window = max((self.window - 1) // 2, 1), self.window - len(self.prefix)
+        max_stride, tokens_per_window = self.window - 1, self.window - len(self.prefix)
+        stride = max(max_stride // 2, 1) if stride is None else stride
+        if not 1 <= stride <= max_stride:
+            raise UserError(f"stride={stride} skips tokens or is below 1: give 1 to {max_stride}")
         rows, first_scored, next_index, window_start = [], [], 1 - len(self.prefix), 0
         if next_index >= len(ids):
             raise UserError(f"the text has {len(ids)} tokens: give at least {next_index + 1}")

@@ -12,6 +12,7 @@ from macaron_tf.text import WordPieceVocabulary
 from macaron_tf.text.byte_pairs import BytePairVocabulary, CharacterPairVocabulary
 from macaron_tf.text.sentencepiece import SentencePieceVocabulary
 from tests.toys.decoding import SPACED, TEXT, language_model, llama_2
+from tests.toys.marks import thorough
 
 
 @pytest.fixture(scope="module")
@@ -48,18 +49,21 @@ def test_continuations_are_scored_as_the_model_alone_does(network, vocabulary):
     assert TextScorer(network, vocabulary, 12).score([(ids[:4], [best])]).greedy.all()
 
 
-def test_every_token_of_a_text_is_scored_once_behind_what_its_window_shows(network, vocabulary):
+@pytest.mark.parametrize("stride", [3, *thorough(None, 11)])
+def test_every_token_of_a_text_is_scored_once_behind_what_its_window_shows(
+    network, vocabulary, stride
+):
     ids = vocabulary.encode_lines([TEXT.replace("\n", " ")])[0]
     scorer = TextScorer(network, vocabulary, window=12)
-    found = scorer.score_text(scorer.text_ids(TEXT))
+    found = scorer.score_text(scorer.text_ids(TEXT), stride)
     assert found.lengths.sum() == len(ids)
-    expected, done, begin = 0.0, 0, 0
+    step, expected, done, begin = stride or 5, 0.0, 0, 0
     while done < len(ids):
         shown = ids[begin : begin + 11]
         table = log_softmax(network, [vocabulary.special.begin, *shown])
         for place in range(done - begin, len(shown)):
             expected += table[place, shown[place]]
-        done, begin = begin + len(shown), begin + 5
+        done, begin = begin + len(shown), begin + step
     np.testing.assert_allclose(found.log_probs.sum(), expected, rtol=1e-4)
 
 

@@ -13,7 +13,6 @@ import pytest
 
 from experiments.commands import main
 from experiments.evaluation import translation as evaluation
-from macaron_tf.cli.launcher import main as launched
 from macaron_tf.data.sources.names import HeldOut
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.errors import UserError
@@ -244,15 +243,3 @@ def test_languages_may_be_called_otherwise(number_run, tmp_path, monkeypatch, re
     assert record["languages"] == ["en_US", "de_DE"]
     # The metric's rules depend on the language, whatever the records call it.
     assert record["metric"]["language"] == "de"
-
-
-@pytest.mark.slow
-def test_all_stages_of_the_demo_follow_each_other(number_text, tmp_path, capfd):
-    settings = [*number_settings(number_text, 50), "data.test_split=validation"]
-    assert launched(["demo", "--run", str(tmp_path / "run"), *flags(settings)]) == 0
-    out = capfd.readouterr().out
-    stages = [line for line in out.splitlines() if line.startswith("[") and "/4] " in line]
-    assert [stage[:6] for stage in stages] == ["[1/4] ", "[2/4] ", "[3/4] ", "[4/4] "]
-    assert "sacreBLEU" in out and (tmp_path / "run/served/1/saved_model.pb").is_file()
-    _, answer = out.split("response of the server:\n")
-    assert answer.partition("\n\n")[2].startswith("Done in ")
