@@ -9,7 +9,7 @@ RUN := env TF_CPP_MIN_LOG_LEVEL=3
 # A test is thorough or it is not, so that each is run once: tests/conftest.py marks them.
 PYTEST := $(RUN) $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo test test-all test-lab fuzz test-slow test-peers test-newest test-tpu test-notebooks notebooks tpu-check lint bench walk wheel docs clean
+.PHONY: help setup demo test test-all test-lab fuzz test-slow test-peers test-newest test-tpu test-notebooks notebooks tpu-check lint bench walk release wheel docs clean
 
 help:  ## print this list
 	@echo "A target installs what it needs into .venv or into the environment in parentheses."
@@ -115,17 +115,23 @@ NEWEST_PYTHON = $(shell for version in 3.13 3.12 3.11; do \
     $$python -c "" 2>/dev/null && echo $$python && exit; done; done)
 NEWEST_TESTS := tests/kernels $(addprefix tests/,layers/test_contracts.py layers/test_attention.py \
   hub/test_vocabularies.py training/test_fit_model.py training/test_jax_engine.py)
-test-newest: wheel  ## test the wheel with the newest Python and the newest packages (.venv-newest)
-	@python="$(NEWEST_PYTHON)"; wheel=$$(ls -t dist/*.whl | head -1); \
-	if [ -z "$$python" ]; then echo "test-newest: skipped, there is no Python 3.11 to 3.13"; exit; fi; \
-	if ! $$python $(PIP) download --quiet --no-deps --dest $(NEWEST) annotated-types 2>/dev/null; then \
+test-newest: $(STAMP)  ## test the wheel with the newest Python and the newest packages (.venv-newest)
+	@if [ -z "$(NEWEST_PYTHON)" ]; then echo "test-newest: skipped, there is no Python 3.11 to 3.13"; exit; fi; \
+	if ! $(NEWEST_PYTHON) $(PIP) download --quiet --no-deps --dest $(NEWEST) annotated-types 2>/dev/null; then \
 	  echo "test-newest: skipped, pip reaches no package registry"; exit; fi; \
 	set -ex; \
-	$$python -m venv --clear $(NEWEST); \
-	$(NEWEST)/bin/python $(PIP) install --quiet "$$wheel[serving]"; \
-	$(RUN) $(NEWEST)/bin/python tests/wheel_journey.py $(NEWEST)/journey; \
-	$(NEWEST)/bin/python $(PIP) install --quiet "$$wheel[train,jax,interop,vocabularies]" pytest pytest-xdist; \
+	$(MAKE) release; \
+	$(NEWEST)/bin/python $(PIP) install --quiet "$$(ls dist/*.whl)[train,jax,interop,vocabularies]" pytest pytest-xdist; \
 	$(RUN) $(NEWEST)/bin/python -m pytest -n 2 --dist loadfile -m "not slow" $(NEWEST_TESTS)
+
+release: $(STAMP)  ## build sources and wheel in dist/, and try the wheel in an empty environment (.venv-newest)
+	@rm -rf build dist
+	@$(BIN)/python -c 'from setuptools import build_meta; build_meta.build_sdist("dist")' >/dev/null
+	@$(BIN)/python $(PIP) wheel --quiet --no-deps --no-build-isolation --wheel-dir dist dist/*.tar.gz
+	@set -ex; \
+	$(NEWEST_PYTHON) -m venv --clear $(NEWEST); \
+	$(NEWEST)/bin/python $(PIP) install --quiet "$$(ls dist/*.whl)[serving]"; \
+	$(RUN) $(NEWEST)/bin/python tests/wheel_journey.py $(NEWEST)/journey
 
 # Builds with the setuptools of $(PYTHON) or .venv if it is 77 or newer; elsewhere pip fetches one for the build (1 MB).
 HAS_BUILDER := import sys, setuptools; sys.exit(int(setuptools.__version__.split(".")[0]) < 77)

@@ -189,8 +189,8 @@ TFDS = together(
 )
 CORPUS = path_argument(
     "--corpus DIR",
-    "for pre-training: folder of a corpus written by `macaron prepare` (default of `train` and "
-    "`compare`: prepare it)",
+    "for pre-training: folder of a corpus written by `macaron prepare` (default: that of the run; "
+    "`train` and `compare` prepare it)",
 )
 VOCABULARY = path_argument(
     "--vocabulary DIR",

@@ -70,7 +70,7 @@ tokenized (ELMo: split only at white space).
 _EVALUATE = """score a run on the validation data of its task, or an encoder on a task
 
     macaron evaluate runs/m30k --data-dir DIR --set decoding.beam_size=8
-    macaron evaluate runs/bert --corpus corpora/mini
+    macaron evaluate runs/bert
     macaron evaluate runs/sst2 --source tsv:test.tsv
     macaron evaluate hugging-face:DIR --task stsb --data-dir DIR
 

@@ -68,8 +68,6 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr
     )
-    # Hides TensorFlow's deprecation warning about sessions, which TensorFlow Serving also uses.
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)
     stop = threading.Event()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signal_number, lambda *_: stop.set())

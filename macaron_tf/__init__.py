@@ -36,7 +36,8 @@ def __getattr__(name: str):
         return importlib.import_module("macaron_tf.models.catalog").build
     if name in ("layers", "models", "tasks"):
         return importlib.import_module(f"macaron_tf.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    near = importlib.import_module("macaron_tf.errors").nearest(name, __all__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{near}")
 
 
 def __dir__() -> list[str]:

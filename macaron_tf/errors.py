@@ -108,27 +108,47 @@ def check_path(text: str, local: bool = False, name: str = "a path") -> str:
             continue  # a prefix such as tsv:, or a local path that contains a colon
         if local or scheme not in REMOTE_SCHEMES or slashes != "//" or not bucket:
             accepted = "a local path" if local else "a local path or gs://BUCKET/NAME"
+            accepted += ", or for a model hub:OWNER/NAME" if scheme == "hf" else ""
             raise UserError(f"{text} is not a supported path: give {accepted}")
     return os.path.expanduser(text)
 
 
-# Names of settings in Keras, KerasHub and transformers, with the names here.
+# Names in Keras, KerasHub, transformers and OpenNMT-tf, behind the name here.
+_ALIASES = """
+activation: hidden_act activation_function
+accumulation_steps: gradient_accumulation_steps
+attention_dropout: attention_probs_dropout_prob attn_pdrop
+batch_size: per_device_train_batch_size train_batch_size
+beam_size: num_beams beam_width
+clip_norm: max_grad_norm clipnorm global_clipnorm
+dropout: hidden_dropout_prob resid_pdrop
+dtype_policy: mixed_precision bf16 fp16
+epochs: num_train_epochs
+epsilon: layer_norm_epsilon layer_norm_eps rms_norm_eps
+feed_forward_dim: intermediate_dim intermediate_size ffn_dim d_ff n_inner
+head_dim: key_dim d_kv
+hidden_dim: hidden_size d_model n_embd
+learning_rate: lr initial_learning_rate
+load: from_pretrained from_preset AutoModel AutoTokenizer pipeline
+max_length: max_sequence_length max_position_embeddings n_positions max_seq_length
+max_steps: num_train_steps num_training_steps train_steps max_step
+max_tokens: max_new_tokens
+norm: normalize_first norm_first
+num_heads: num_attention_heads n_head n_heads
+num_kv_heads: num_key_value_heads num_kv_head
+num_layers: num_hidden_layers n_layer n_layers
+num_segments: type_vocab_size
+rotary_base: rope_theta rope_max_wavelength
+schedule: lr_scheduler_type decay_type
+source: train_features_file train_labels_file train_file
+tied: tie_word_embeddings tie_weights
+vocab_size: vocabulary_size
+warmup_fraction: warmup_ratio
+"""
 ALIASES = {
-    **dict.fromkeys(("intermediate_dim", "intermediate_size", "ffn_dim"), "feed_forward_dim"),
-    **dict.fromkeys(("num_key_value_heads", "num_kv_head"), "num_kv_heads"),
-    **dict.fromkeys(("layer_norm_epsilon", "layer_norm_eps", "rms_norm_eps"), "epsilon"),
-    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads"), "num_heads"),
-    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers"), "num_layers"),
-    **dict.fromkeys(("max_sequence_length", "max_position_embeddings"), "max_length"),
-    **dict.fromkeys(("tie_word_embeddings", "tie_weights"), "tied"),
-    **dict.fromkeys(("rope_theta", "rope_max_wavelength"), "rotary_base"),
-    **dict.fromkeys(("lr", "initial_learning_rate"), "learning_rate"),
-    **dict.fromkeys(("num_train_steps", "num_training_steps", "train_steps"), "max_steps"),
-    "hidden_size": "hidden_dim",
-    "hidden_act": "activation",
-    "normalize_first": "norm",
-    "type_vocab_size": "num_segments",
-    "vocabulary_size": "vocab_size",
+    theirs: ours
+    for ours, names in (line.split(": ") for line in _ALIASES.strip().splitlines())
+    for theirs in names.split()
 }
 
 

@@ -21,7 +21,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import docstring_parser
 from annotated_types import Ge, Gt, Le, Lt
 
-from macaron_tf.errors import UserError, nearest
+from macaron_tf.errors import ALIASES, UserError, nearest
 from macaron_tf.io.plug_ins import find, is_import_path, parse_call
 
 INT32 = Lt(2**31)  # limit of shapes, counters and seeds in TensorFlow
@@ -115,6 +115,12 @@ class Settings:
 
             package = cls.__module__.partition(".")[0]
             keras.saving.register_keras_serializable(package=package)(cls)
+
+    def __new__(cls, *args, **kwargs):
+        for name in sorted(kwargs.keys() - hints_of(cls).keys() - {"trust_code"}):
+            near = nearest(name, (*hints_of(cls), ALIASES.get(name, "")))
+            raise SettingError(f"{cls.__name__} has no setting {name!r}{near}")
+        return super().__new__(cls)
 
     def __post_init__(self, trust_code: bool):
         for name, value in self.converted(vars(self), trust_code).items():

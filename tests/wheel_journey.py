@@ -2,7 +2,7 @@
 
     python tests/wheel_journey.py FOLDER
 
-`make test-newest` runs this script outside the checkout, with a fresh environment's Python.
+`make release` runs this script outside the checkout, with a fresh environment's Python.
 """
 
 import importlib.util

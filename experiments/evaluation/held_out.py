@@ -30,9 +30,7 @@ def pretraining(opened: Run, options: argparse.Namespace) -> None:
     recipe, has_memory = opened.recipe, opened.recipe.objective.has_memory
     if options.set and not has_memory:
         raise UserError(f"{opened.path} has no memory, so --set has no effect: leave --set out")
-    if not options.corpus:
-        raise UserError("--corpus is missing: give the folder that `macaron prepare` wrote")
-    corpus = PretrainingCorpus.open(options.corpus)
+    corpus = PretrainingCorpus.open(options.corpus or opened.data_record()["corpus"])
     check_vocabulary(opened.vocabulary.hash, corpus.vocabulary.hash, opened.path)
     rows = corpus.rows("validation")
     if has_memory:
@@ -64,7 +62,7 @@ def pretraining(opened: Run, options: argparse.Namespace) -> None:
     for name, value in metrics.items():
         print(f"{name:24} {value:.4f}")
     name = f"{corpus.fingerprint[:8]}-{checkpoint}{suffix}"
-    record = {"corpus": str(options.corpus), "fingerprint": corpus.fingerprint, "rows": rows}
+    record = {"corpus": str(corpus.folder), "fingerprint": corpus.fingerprint, "rows": rows}
     save_scores(options.output, opened.path, name, checkpoint, **record, **memory, **metrics)
 
 

@@ -11,6 +11,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import io
+import logging
 import os
 import signal
 import sys
@@ -100,6 +101,8 @@ def begin_command() -> None:
     exceptions.
     """
     os.environ.setdefault(LOG_LEVEL, "3")
+    # Hides TensorFlow's deprecation warning about sessions, which TensorFlow Serving also uses.
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     sys.meta_path.insert(0, _LeanImports())
     # The next opened file would take the place of a closed standard stream.

@@ -10,6 +10,7 @@ converts the network's outputs to answers.
 import json
 import os
 import pathlib
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -60,8 +61,8 @@ class LiteFile:
         self.precision: str = self._record["kind"]
         self.max_rows: int = self._record["rows"]
         is_small = self._path.is_file() and self._path.stat().st_size < split_bytes
-        available = min(len(os.sched_getaffinity(0)), _MAX_THREADS)
-        self._threads = threads or (1 if is_small else available)
+        cpus = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+        self._threads = threads or (1 if is_small else min(cpus, _MAX_THREADS))
         with refuse_damage(self._path, mend):
             self._interpreter = Interpreter(str(self._path), num_threads=self._threads)
             self._interpreter.allocate_tensors()

@@ -1,10 +1,13 @@
 """Paths on disk or in a Google Cloud Storage bucket (`gs://`), and atomic file writing."""
 
 import contextlib
+import errno
 import functools
 import hashlib
 import os
 import pathlib
+import shutil
+import sys
 import tempfile
 import zipfile
 import zlib
@@ -224,7 +227,10 @@ def file_digest(path: str | os.PathLike) -> str:
 def require_disk_space(folder: str | os.PathLike, size: int) -> None:
     """Raises an OSError if a local disk lacks `size` bytes, at which a library may crash."""
     with tempfile.TemporaryFile(dir=folder) as file:
-        os.posix_fallocate(file.fileno(), 0, size)
+        if sys.platform == "linux":  # it also minds quotas
+            os.posix_fallocate(file.fileno(), 0, size)
+        elif shutil.disk_usage(folder).free < size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(folder))
 
 
 @contextlib.contextmanager

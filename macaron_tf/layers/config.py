@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Gt, Lt
 
-from macaron_tf.errors import ALIASES, check_divisible
+from macaron_tf.errors import check_divisible
 from macaron_tf.kernels import GATES
 from macaron_tf.layers.dense import activation
 from macaron_tf.layers.rotary import check_scaling
@@ -127,7 +127,4 @@ class BlockConfig(FeedForwardConfig):
 def take_fields(settings_class: type[Settings], arguments: dict[str, Any]) -> dict[str, Any]:
     """Removes the fields of a settings class from `arguments` in place, and returns them."""
     hints = hints_of(settings_class)  # type: ignore[arg-type]
-    for name in arguments:
-        if ALIASES.get(name) in hints:
-            raise ValueError(f"there is no argument {name}: it is called {ALIASES[name]} here")
     return {name: arguments.pop(name) for name in hints if name in arguments}

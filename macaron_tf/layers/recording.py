@@ -9,6 +9,7 @@ from typing import Any
 import keras
 from keras.dtype_policies import DTypePolicyMap
 
+from macaron_tf.errors import ALIASES, nearest
 from macaron_tf.layers.dense import Dense, policy_of
 from macaron_tf.variables import declare
 
@@ -155,6 +156,9 @@ def _record_arguments(init):
 
     @functools.wraps(init)
     def recorded(self, *args, **kwargs):
+        for name in ALIASES.keys() & kwargs.keys() - signature.parameters.keys():
+            near = nearest(name, (ALIASES[name],))
+            raise ValueError(f"{type(self).__name__} has no argument {name!r}{near}")
         bound = signature.bind(self, *args, **kwargs)
         bound.apply_defaults()
         arguments = {

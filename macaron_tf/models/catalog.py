@@ -13,7 +13,6 @@ from macaron_tf.models.elmo import Elmo, ElmoConfig
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.tcn import TemporalConfig, TemporalModel
-from macaron_tf.settings import hints_of
 
 Config = EncoderDecoderConfig | EncoderConfig | ElmoConfig | TemporalConfig
 _MODELS: dict[type, type[keras.Model]] = {
@@ -299,9 +298,6 @@ def config(name: str, /, **overrides) -> Config:
     if name not in CONFIGS:
         hint, choices = nearest(name, CONFIGS), ", ".join(names())
         raise ValueError(f"no model has the name {name!r}: give one of {choices}{hint}")
-    fields = hints_of(CONFIGS[name].func)
-    for option in sorted(overrides.keys() - fields):
-        raise ValueError(f"model {name!r} has no option {option!r}{nearest(option, fields)}")
     return CONFIGS[name](**overrides)
 
 

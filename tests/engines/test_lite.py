@@ -3,18 +3,22 @@
 import concurrent.futures
 import itertools
 import json
+import os
 import shutil
+import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from experiments import studies
 from export.server.servable import Servable
 from macaron_tf import models
 from macaron_tf.engines import certificate, lite_writer
 from macaron_tf.engines.lite import NETWORK, RECORD, LiteModel, LiteNetwork
 from macaron_tf.engines.lite_writer import write_lite
 from macaron_tf.engines.networks import TaskNetwork
+from macaron_tf.io import paths
 from macaron_tf.model import Pretrained
 from macaron_tf.models.model_parts import Card
 from macaron_tf.tasks import LabelledSettings
@@ -218,6 +222,17 @@ def test_without_its_files_a_version_is_served_by_its_graph(classifier, version,
         found = servable.run("serving_default", texts_of(["a b"]))
         np.testing.assert_allclose(found["probabilities"][0], exact, atol=1e-5)
     assert "is damaged" in caplog.text
+
+
+def test_without_the_calls_that_only_linux_has(version, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    for name in ("memfd_create", "posix_fallocate", "sched_getaffinity", "sched_setaffinity"):
+        monkeypatch.delattr(os, name)
+    assert LiteNetwork(version / "assets.extra").lengths
+    assert studies.run_tasks(2, {"one": lambda: 1, "two": lambda: 2}) == [1, 2]
+    paths.require_disk_space(tmp_path, 1)
+    with pytest.raises(OSError, match="No space left on device"):
+        paths.require_disk_space(tmp_path, 1 << 60)
 
 
 def test_damaged_files_and_other_networks_are_refused(version, tmp_path):

@@ -7,7 +7,9 @@ import keras
 import numpy as np
 import pytest
 
+import macaron_tf
 from macaron_tf.layers import MacaronBlock
+from macaron_tf.layers.config import BlockConfig
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.models import Encoder, LanguageModel, TemporalConfig, catalog
 from macaron_tf.training.config import TrainingConfig
@@ -258,10 +260,13 @@ def test_names_and_overrides():
     assert catalog.config("macaron_small", feed_forward_dim=2048).feed_forward_dim == 2048
     known = "the name 'macaron_huge': give one of .*meant 'macaron"
     rejects(known, catalog.build, "macaron_huge")
-    rejects("model 'macaron_tiny' has no option 'width'", catalog.config, "macaron_tiny", width=3)
+    rejects("EncoderDecoderConfig has no setting 'width'", catalog.config, "macaron_tiny", width=3)
     options = {"intermediate_size": 3}
     rejects("perhaps you meant 'feed_forward_dim'", catalog.config, "macaron_tiny", **options)
-    rejects("it is called num_kv_heads here", MacaronBlock, num_key_value_heads=3)
+    for block in (MacaronBlock, BlockConfig):
+        rejects("perhaps you meant 'num_kv_heads'", block, num_key_value_heads=3)
+    with pytest.raises(AttributeError, match="perhaps you meant 'load'"):
+        macaron_tf.AutoModel  # noqa: B018
 
 
 TCN = TemporalConfig(5, (6, 7), kernel_size=3, input_dim=4)

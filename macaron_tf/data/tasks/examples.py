@@ -217,8 +217,8 @@ def _table_rows(task: Task, table: Records, needs_labels: bool) -> _Rows:
             index = [paragraph, questions.setdefault((*texts[:2],), len(questions)), number]
         yield where, texts[: len(fields)], texts[-1].strip() if labels else None, index
     if quoted:
-        why = f"quotes surround {quoted:,} of the texts, as a part, because the file is no .csv"
-        warn(f"{first_quoted}: {why}")
+        mend = "name the file .csv if they are not part of the texts"
+        warn(f"{first_quoted}: the quotes around {quoted:,} of the texts are kept: {mend}")
 
 
 def _check_choices(task: Task, choices: Sequence[str], answer: float, where: str) -> None:

@@ -173,7 +173,7 @@ class TableSettings(Settings):
             others = [name for name in header if name not in (label, *choices)]
             if len(default_names or others) != 1:
                 columns = f"which of the columns {quoted(header)} contains the text"
-                mend = "give --set table.text=COLUMN, and for a second text table.text_b"
+                mend = "give --set table.text=COLUMN, and if needed table.text_b and table.label"
                 raise UserError(f"{table.place} does not show {columns}: {mend}")
             text = tuple(default_names or others)
             if not text_b and pairs.get(text[0]) in header:

@@ -245,7 +245,7 @@ def test_a_table_that_pandas_wrote(table, capsys):
     assert not capsys.readouterr().err
     source = table("label \ttext", 'good\t"so ""good"""', 'bad\t"x"', "", "\t")
     examples = read_examples(SENTIMENT, "train", source=source)
-    assert "table.tsv, line 3: quotes surround 1 of the texts" in capsys.readouterr().err
+    assert "table.tsv, line 3: the quotes around 1 of the texts are kept" in capsys.readouterr().err
     assert examples.first == ['so "good"', '"x"'] and examples.labels.tolist() == [1, 0]
 
 

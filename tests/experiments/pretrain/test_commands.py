@@ -62,8 +62,7 @@ def test_it_learns_which_letter_a_document_says(trained, corpus):
 
 
 def test_evaluate_repeats_the_validation_and_predict_fills_masks(trained, corpus, ran):
-    evaluate = ["evaluate", trained, "--corpus", corpus, "--checkpoint", "last"]
-    assert "accuracy" in ran(main, *evaluate).out
+    assert "accuracy" in ran(main, "evaluate", trained, "--checkpoint", "last").out
     record = scores_in(trained / "scores")
     assert record["loss"] == pytest.approx(validations(trained)[-1]["loss"], abs=1e-6)
     assert record["rows"] == PretrainingCorpus.open(corpus).rows("validation")
