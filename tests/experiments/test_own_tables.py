@@ -43,7 +43,7 @@ def test_the_classes_of_a_table_go_with_the_run(own, tmp_path, ran, answered):
     assert "24 examples of validation" in found.out and "24 of 240 examples" in found.err
     assert toys.scores_in(tmp_path / "scores")["metrics"]["score"] == best
     macaron_tf.load(folder / "run").save_pretrained(tmp_path / "saved")
-    assert macaron_tf.load(tmp_path / "saved").labels == ("1 star", "5 stars")
+    assert macaron_tf.load(tmp_path / "saved").settings.task.labels == ("1 star", "5 stars")
     for place in (folder / "run", tmp_path / "saved"):
         lines = answered(main, "predict", place, text="the plot was great\nvery dull\n")
         assert [line.split("\t")[0] for line in lines.splitlines()] == ["5 stars", "1 star"]

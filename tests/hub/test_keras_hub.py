@@ -85,7 +85,7 @@ def test_a_classifier_s_pooler_and_scores_are_ours(tmp_path):
     assert found.pooler_activation == "relu"
     np.testing.assert_allclose(found(pairs()), expected, atol=1e-5)
     task.backbone.save_to_preset(str(tmp_path / "backbone"))
-    assert macaron_tf.load(f"keras-hub:{tmp_path / 'backbone'}").pooler is None
+    assert macaron_tf.load(f"keras-hub:{tmp_path / 'backbone'}").network.pooler is None
     task_of(network, activation="sigmoid").save_to_preset(str(tmp_path / "sigmoid"))
     refuses("activation='sigmoid'", macaron_tf.load, f"keras-hub:{tmp_path / 'sigmoid'}")
     for language in ("en", "de"):

@@ -387,7 +387,7 @@ def test_the_name_of_a_model_garden_folder_says_whether_text_is_lower_cased(tmp_
         ("bert", True, True),
     ):
         found = macaron_tf.load(f"model-garden:{tmp_path / name}", lower_case=given)
-        assert found.vocabulary.lower_case == expected and found.name == name
+        assert found.vocabulary.lower_case == expected and found.card.name == name
     refuses("neither the files nor the name", macaron_tf.load, f"model-garden:{tmp_path / 'bert'}")
 
 
