@@ -203,7 +203,7 @@ class BidirectionalLanguageObjective(Objective):
 
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
         forward, backward = network.hidden_states(batch["characters"], training=training)
-        words = batch["words"]
+        words = tf.cast(batch["words"], tf.int32)  # NumPy's default is int64
         sums: Sums = {}
         indices = tf.range(1, tf.size(words) + 1)
         seed = [tf.reduce_sum(words), tf.reduce_sum(tf.reshape(words, (-1,)) * indices)]

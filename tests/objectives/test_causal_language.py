@@ -240,6 +240,8 @@ def test_each_direction_answers_for_its_neighbour():
         **dict.fromkeys(("forward_weight", "backward_weight"), 5 + 5 + 3),
     }
     assert {name: sums[name] for name in expected} == pytest.approx(expected, rel=1e-5)
+    wide = {**given, "words": tf.cast(given["words"], tf.int64)}  # NumPy's default
+    assert floats(BidirectionalLanguageObjective()(model, wide, training=False)) == sums
 
 
 @pytest.mark.slow
