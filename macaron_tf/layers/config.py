@@ -54,10 +54,11 @@ class BlockConfig(FeedForwardConfig):
         scaled: whether attention scores are divided by sqrt(d).
         attention_dropout: dropout rate of the attention weights.
         dropout: dropout rate of the sub-layer outputs.
-        norm: `"pre"`, `"post"` or `"output"`. Pre-norm puts a norm before each sub-layer and a
+        norm: `"pre"`, `"post"`, `"output"` or `"none"`. Pre-norm puts a norm before each sub-layer and a
             final norm after the stack. Post-norm puts a norm after each residual connection.
             `"output"` puts a norm after each sub-layer, before its output is added, and a final
-            norm after the stack (OLMo 2).
+            norm after the stack (OLMo 2). `"none"` leaves all of these norms out (Lu et al. 2019,
+            footnote 2).
         epsilon: number added to the variance in norms.
         affine: whether LayerNorms have a scale and an offset.
         norm_type: `"layer"`, `"unbiased"` (LayerNorm without offset, as in ModernBERT) or `"rms"`
@@ -90,7 +91,7 @@ class BlockConfig(FeedForwardConfig):
     scaled: bool = True
     attention_dropout: Dropout = 0.0
     dropout: Dropout = 0.0
-    norm: Literal["pre", "post", "output"] = "pre"
+    norm: Literal["pre", "post", "output", "none"] = "pre"
     epsilon: Annotated[float, Gt(0), Lt(1)] = 1e-5
     affine: bool = True
     norm_type: Literal["layer", "unbiased", "rms"] = "layer"

@@ -223,7 +223,7 @@ class EncoderConfig(StackConfig):
     dropout: Dropout = 0.1
     attention_dropout: Dropout = 0.1
     activation: str = "gelu"
-    norm: Literal["pre", "post", "output"] = "post"
+    norm: Literal["pre", "post", "output", "none"] = "post"
     epsilon: Epsilon = 1e-12
     positions: Literal["learned", "sinusoidal", "rotary", "alibi", "none", "transformer_xl"] = (
         "learned"

@@ -97,7 +97,7 @@ class Stack(Mixer):
         mixers = [mixer for block in self.blocks for mixer in block.mixers() if mixer.keeps_state]
         self.takes_cache_mask = not self.biases and all(m.takes_cache_mask for m in mixers)
         self.final_norm = None
-        if config.norm != "post":
+        if config.norm in ("pre", "output"):
             options = config.options("norm_type", "epsilon", "affine")
             self.final_norm = normalization(**options, name="final_norm")
 

@@ -148,6 +148,7 @@ def causal_classifier():
         (classifier, {"block": "macaron", "activation": "elu"}, "activation='elu'", ""),
         (two_streams, {**XLNET, "block": "macaron"}, "block='macaron'", "XLNet"),
         (language_model, {"block": "gmlp"}, "block='gmlp'", ""),
+        (classifier, {"norm": "none"}, "norm='none'", "BERT"),
         (language_model, {"block": "macaron", "adaptive_cutoffs": (20,)}, r"cutoffs=\(20,\)", ""),
         (causal_classifier, {}, "symmetric=True", ""),
         (sequence_model, {"kind": "pre-norm", "tied": False}, "tied=False", ""),

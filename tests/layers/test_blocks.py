@@ -47,6 +47,7 @@ DECODER = {**OPTIONS, "causal": True, "cross_attention": True}
 
 
 POST = {**OPTIONS, "norm": "post", "rnn_step_size": 2}
+BARE = {**OPTIONS, "norm": "none"}
 TOKENS, HALF = ("tokens", 1.0), ("channels", 0.5)
 
 
@@ -58,6 +59,7 @@ TOKENS, HALF = ("tokens", 1.0), ("channels", 0.5)
         (layers.MacaronBlock, DECODER, [HALF, TOKENS, ("memory", 1.0), HALF]),
         (layers.TransformerBlock, OPTIONS, [TOKENS, ("channels", 1.0)]),
         (layers.SwishRNNBlock, POST, [TOKENS, ("channels", 1.0)]),
+        (layers.MacaronBlock, BARE, [HALF, TOKENS, HALF]),
     ],
 )
 def test_a_block_is_its_euler_steps(kind, options, steps):
@@ -66,7 +68,9 @@ def test_a_block_is_its_euler_steps(kind, options, steps):
     assert [(operator, residual.step_size) for operator, residual in block.sublayers] == steps
     h = x
     for operator, residual in block.sublayers:
-        given, norm = [memory] if operator == "memory" else [], residual.layer_norm
+        given = [memory] if operator == "memory" else []
+        assert (residual.layer_norm is None) == (options is BARE)
+        norm = residual.layer_norm or np.asarray
         if options is POST:
             h = norm(h + residual.step_size * np.asarray(residual.sublayer(h, *given)))
         else:

@@ -90,6 +90,7 @@ def _fields(config: models.EncoderConfig) -> dict[str, Any]:
     activations = [mix.activation for scheme in config.splittings for mix in scheme]
     unsupported = {
         "positions": config.positions == "transformer_xl",
+        "norm": config.norm == "none",
         # A causal gMLP cannot decode token by token.
         "block": any(map(is_import_path, config.blocks))
         or (config.causal and bool(config.without_attention)),
