@@ -54,8 +54,8 @@ class BlockConfig(FeedForwardConfig):
         scaled: whether attention scores are divided by sqrt(d).
         attention_dropout: dropout rate of the attention weights.
         dropout: dropout rate of the sub-layer outputs.
-        norm: `"pre"`, `"post"`, `"output"` or `"none"`. Pre-norm puts a norm before each sub-layer and a
-            final norm after the stack. Post-norm puts a norm after each residual connection.
+        norm: `"pre"`, `"post"`, `"output"` or `"none"`. Pre-norm puts a norm before each sub-layer
+            and a final norm after the stack. Post-norm puts a norm after each residual connection.
             `"output"` puts a norm after each sub-layer, before its output is added, and a final
             norm after the stack (OLMo 2). `"none"` leaves all of these norms out (Lu et al. 2019,
             footnote 2).
