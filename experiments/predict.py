@@ -190,7 +190,7 @@ def _text_to_text(model: Pretrained, given: dict, location: str) -> Answer:
         without_tab = [n for n, line in enumerate(lines, first) if is_pair and "\t" not in line]
         if without_tab:
             raise LineError(f"line {without_tab[0]} has no tab between the two texts of {task}")
-        sources = frame_lines(task, tf.constant(lines)).numpy()
+        sources = frame_lines(task, tf.constant(lines), settings.prefix).numpy()
         return _translated(translator, 1, [source.decode() for source in sources], first)
 
     return answer

@@ -63,6 +63,8 @@ class TextRecipe(Recipe):
             default source reads its default source instead.
         fields: names of the source field and the target field of text pairs, such as languages;
             `None` means the fields of the task's default source.
+        prefix: beginning of each source in summarization or translation, such as "translate English
+            to German: "; `None` means "summarize: " or "translate: ".
         mixing: sampling rates of several tasks.
         init: location of the pre-trained model, such as the folder of a pre-training run.
         starts: whether sources and targets begin with [CLS], as in the BART models of Hugging
@@ -95,6 +97,7 @@ class TextRecipe(Recipe):
     task: str
     source: str | None = None
     fields: tuple[str, str] | None = None
+    prefix: str | None = None
     init: str | None = None
     starts: bool = False
     sentinel_rows: Natural = 0
@@ -115,6 +118,8 @@ class TextRecipe(Recipe):
                 )
             if self.tasks.count(task) > 1:
                 raise self.error(f"task={self.task!r} names {task!r} twice: name each task once")
+        if self.prefix is not None and self.task not in PREFIXES:
+            raise self.error(f"prefix={self.prefix!r} is only for {' or '.join(PREFIXES)}")
         for name in self.lengths:
             if self.starts and getattr(self, name) < 3:
                 raise UserError(f"{name} must be at least 3, for [CLS], one token and EOS")
@@ -145,7 +150,8 @@ class TextRecipe(Recipe):
         )
 
     def task_settings(self) -> TextToTextSettings:
-        return TextToTextSettings(self.task, self.max_target, self.max_source, self.starts)
+        lengths = self.max_target, self.max_source
+        return TextToTextSettings(self.task, *lengths, self.starts, self.prefix)
 
     def card(self) -> dict:
         return {**super().card(), "trained_length": self.max_source}
@@ -267,7 +273,8 @@ class TextPairs:
     ) -> "TextPairs":
         """Reads one split of the task `name`. "validation" means its first validation split."""
         source, fields = recipe.examples_of(name)
-        if prefix := PREFIXES.get(name):
+        if name in PREFIXES:
+            prefix = PREFIXES[name] if recipe.prefix is None else recipe.prefix
             pairs = read_pairs(source, split, *fields, tfds)
             # Joins the lines of each text, because an e-mail has several lines.
             lines = ([" ".join(text.split()) for text in pair] for pair in pairs)

@@ -44,6 +44,8 @@ class TextToTextSettings(TaskSettings):
         max_target, longest: maximum number of tokens in an answer and in a source, including EOS
             and an initial [CLS].
         starts: whether texts and answers begin with [CLS], as in Hugging Face's BART.
+        prefix: beginning of each source in summarization and translation; `None` means that of
+            `PREFIXES`.
     """
 
     kind = "text_to_text"
@@ -51,6 +53,7 @@ class TextToTextSettings(TaskSettings):
     max_target: Count
     longest: Count
     starts: bool = False
+    prefix: str | None = None
 
 
 class Continuation(Decoding):
@@ -249,23 +252,32 @@ class TaskGenerator(SequenceGenerator):
         max_target: maximum number of tokens in an answer, including EOS and an initial [CLS].
         starts: whether texts and answers begin with [CLS], as in Hugging Face's BART. The decoder
             then reads [SEP] and [CLS] before an answer.
+        prefix: see `TextToTextSettings`.
         options: further arguments of `SequenceGenerator`.
     """
 
     def __init__(
-        self, network, vocabulary, task: str, max_target: int, starts: bool = False, **options
+        self,
+        network,
+        vocabulary,
+        task: str,
+        max_target: int,
+        starts: bool = False,
+        prefix: str | None = None,
+        **options,
     ):
         if starts:
             begin, end = vocabulary.special.begin, vocabulary.special.end
             options |= {"source_start": (begin,), "answer_start": (end, begin)}
         super().__init__(network, vocabulary, **options)
-        self.task, self.max_target = task, max_target
+        self.task, self.max_target, self.prefix = task, max_target, prefix
 
     def options(self) -> dict[str, Any]:
-        return {"task": self.task, "max_target": self.max_target, **super().options()}
+        own = {"task": self.task, "max_target": self.max_target, "prefix": self.prefix}
+        return {**own, **super().options()}
 
     def rows(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        sources = frame_lines(self.task, texts)
+        sources = frame_lines(self.task, texts, self.prefix)
         ids = tf.cast(self.vocabulary.encode(sources), tf.int32)  # (B, None)
         start = tf.repeat(tf.constant([self.source_start], tf.int32), ids.nrows(), axis=0)
         end = tf.fill([tf.shape(texts)[0], 1], self.vocabulary.special.end)
@@ -276,7 +288,7 @@ class TaskGenerator(SequenceGenerator):
         return self.max_target - len(self.answer_start)
 
 
-def frame_lines(task: str, lines: tf.Tensor) -> tf.Tensor:
+def frame_lines(task: str, lines: tf.Tensor, prefix: str | None = None) -> tf.Tensor:
     """Adds the task prefix and the field names that were used in training to input lines.
 
     Args:
@@ -284,8 +296,10 @@ def frame_lines(task: str, lines: tf.Tensor) -> tf.Tensor:
             tasks, their names are joined by "+". Lines for such a model must already name their
             task, as in "sst2 sentence: ...".
         lines: strings `(B,)` with one text each, or two texts separated by a tab.
+        prefix: see `TextToTextSettings`.
     """
     lines = as_prompts(lines)
     if task in PREFIXES or "+" in task:
-        return tf.strings.join([PREFIXES.get(task, ""), in_one_line(lines)])
+        prefix = PREFIXES.get(task, "") if prefix is None else prefix
+        return tf.strings.join([prefix, in_one_line(lines)])
     return source_texts(get_task(task), lines)

@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from experiments import registry
 from experiments.commands import main
 from macaron_tf.data.tasks.definitions import TASKS, Task
 from macaron_tf.model import load
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
 from macaron_tf.runs.run import Run
 from macaron_tf.runs.starts import read_start
-from macaron_tf.runs.text_to_text import answers_of, check_answers
+from macaron_tf.runs.text_to_text import TextPairs, answers_of, check_answers
+from macaron_tf.tasks.generation import frame_lines
 from macaron_tf.training.progress import read_lines
 from tests.harness import refuses
 from tests.toys.marks import slow
@@ -175,6 +177,18 @@ def test_a_mixture_goes_on_as_one_that_never_stopped(mixture, tmp_path):
     check_resumed(mixture("RUN"), tmp_path)
 
 
+def test_training_and_answers_have_the_same_prefix(tmp_path):
+    (tmp_path / "pairs.tsv").write_text("A dog.\tEin Hund.\n")
+    for prefix in ("translate English to German: ", "", None):
+        recipe = registry.load("text_to_text:translation").changed(
+            source=f"tsv:{tmp_path}/pairs.tsv", prefix=prefix
+        )
+        [(source, _)] = TextPairs.read(recipe, "translation", "all").pairs
+        kept = recipe.task_settings().prefix
+        asked = frame_lines("translation", tf.constant(["A dog."]), kept).numpy()[0].decode()
+        assert source == asked == f"{'translate: ' if prefix is None else prefix}A dog."
+
+
 def test_wrong_input_is_one_sentence(t5_run, tmp_path, refused):
     run = str(tmp_path / "run")
     for task, settings, words in (
@@ -183,6 +197,7 @@ def test_wrong_input_is_one_sentence(t5_run, tmp_path, refused):
         ("sst2+translation", [], "'translation' has no default source"),
         ("sst2+cola", ["source=tsv:x"], "source=tsv:x has no effect"),
         ("sst2", ["decoding.max_length=9"], "max_target instead"),
+        ("sst2", ["prefix=sentiment: "], "is only for summarization or translation"),
     ):
         arguments = [f"text_to_text:{task}", run, "--init", t5_run, *flags(settings)]
         refused(main, ["train", *arguments], words, tmp_path)
