@@ -139,6 +139,7 @@ _MNLI = ("entailment", "neutral", "contradiction")
 _NLI = {"first": ("premise",), "second": ("hypothesis",), "labels": _MNLI}
 _TWO_GENRES = ("validation_matched", "validation_mismatched")
 _BOOLEAN = {"suite": "super_glue", "labels": ("False", "True")}
+_CB = ("entailment", "contradiction", "neutral")
 _ALIKE = {"metrics": ("f1", "accuracy"), "symmetric": True}
 _TAGS = [f"{prefix}-{entity}" for entity in ("PER", "ORG", "LOC", "MISC") for prefix in "BI"]
 _SPANS = {"first": ("question",), "second": ("context",), "kind": "spans"}
@@ -196,6 +197,35 @@ _TASKS = (
         **_BOOLEAN,
         metrics=("f1a", "em"),
         more_metrics=("accuracy",),
+    ),
+    _glue(
+        "cb",
+        "CB.jsonl",
+        "premise",
+        "hypothesis",
+        suite="super_glue",
+        labels=_CB,
+        server_labels=_CB,
+        metrics=("accuracy", "macro_f1"),
+    ),
+    # The word, then its two sentences; a text, and then a pronoun with a noun.
+    Task(
+        "wic",
+        ("word", "sentence1"),
+        ("sentence2",),
+        labels=("False", "True"),
+        source="tfds:super_glue/wic",
+        submissions=(SubmissionFile("WiC.jsonl", "tfds:super_glue/wic"),),
+        server_labels=("false", "true"),
+    ),
+    Task(
+        "wsc",
+        ("text",),
+        ("span1_text", "span2_text"),
+        labels=("False", "True"),
+        source="tfds:super_glue/wsc.fixed",
+        submissions=(SubmissionFile("WSC.jsonl", "tfds:super_glue/wsc.fixed"),),
+        server_labels=("False", "True"),
     ),
     # Rajpurkar et al. 2016 and 2018.
     Task("squad", **_SPANS, metrics=("f1",), more_metrics=("exact",), source="tfds:squad/v1.1"),
