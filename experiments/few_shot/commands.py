@@ -16,7 +16,7 @@ RUN is a run of pre-training with the objective causal_language. RUN@CHECKPOINT 
 hugging-face:DIR is a folder with a GPT, GPT-2 or Llama of transformers.
 
 tasks:
-  cola sst2 mrpc qqp mnli snli xnli qnli rte wnli boolq multirc
+  cola sst2 mrpc qqp mnli snli xnli qnli rte wnli cb wic wsc boolq multirc
                  classification; each class has an answer word, and the model predicts the class
                  with the most probable answer word
   lambada:FILE   last-word prediction; each line of the file is a passage. The file may be

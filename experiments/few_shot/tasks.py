@@ -82,6 +82,9 @@ TEMPLATES = {
     "qnli": Template("{second}\nDoes this answer the question: {first}\nAnswer:", _YES),
     "rte": Template("{first}\nQuestion: {second} True or false?\nAnswer:", ("true", "false")),
     "wnli": Template("{first}\nQuestion: {second} True or false?\nAnswer:", ("false", "true")),
+    "cb": _THREE._replace(words=("true", "false", "neither")),
+    "wic": Template("{first}\n{second}\nDoes the first word mean the same in both?", _YES[::-1]),
+    "wsc": Template("{first}\nDo these mean the same: {second}?", _YES[::-1]),
     "boolq": Template("{first}\nQuestion: {second}?\nAnswer:", _YES[::-1]),
     "multirc": Template("{first}\nQuestion and answer: {second}\nIs it right?", _YES[::-1]),
 }
