@@ -222,7 +222,7 @@ EXTRAS = {
     "openvino": "openvino",
     **dict.fromkeys(("prometheus_client", "starlette", "uvicorn", "uvloop"), "serving"),
     "pyarrow": "tables",
-    **dict.fromkeys(("sacrebleu", "scipy", "sklearn"), "evaluate"),
+    **dict.fromkeys(("nltk", "rouge_score", "sacrebleu", "scipy", "sklearn"), "evaluate"),
     "tensorboard": "train",
     "tokenizers": "vocabularies",
 }

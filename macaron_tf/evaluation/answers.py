@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from macaron_tf.evaluation.language import ngram_f1, overlap_f1
+from macaron_tf.evaluation.language import overlap_f1, word_f1
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)  # only ASCII punctuation
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -79,7 +79,7 @@ def _words(text: str) -> list[str]:
 
 def _f1(words: list[str], truth: list[str]) -> float:
     # Two empty answers are equal, although they have no word in common.
-    return ngram_f1(words, truth) or float(words == truth)
+    return word_f1(words, truth) or float(words == truth)
 
 
 def score_words(

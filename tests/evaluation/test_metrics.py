@@ -33,8 +33,8 @@ def test_scores_are_those_of_lins_examples():
     ROUGE-2 does not distinguish the two examples.
     """
     reference = "police killed the gunman"
-    one = language.rouge(["Police kill the gunman."], [reference])
-    other = language.rouge(["the gunman kill police"], [reference])
+    one = language.rouge(["Police end the gunman."], [reference])
+    other = language.rouge(["the gunman end police"], [reference])
     assert one["rougeL"] == pytest.approx(0.75) and other["rougeL"] == pytest.approx(0.5)
     assert one["rouge1"] == other["rouge1"] == pytest.approx(0.75)
     assert one["rouge2"] == other["rouge2"] == pytest.approx(1 / 3)
@@ -58,18 +58,22 @@ def test_counts_are_clipped_lengths_weigh_and_texts_are_averaged():
     ],
 )
 def test_words_of_every_script_count(text, half):
-    assert language.rouge([text], [text]) == {"rouge1": 1.0, "rouge2": 1.0, "rougeL": 1.0}
+    assert {*language.rouge([text], [text]).values()} == {1.0}
     assert language.rouge([half], [text])["rouge1"] == pytest.approx(0.5)
     assert language.rouge(["我爱猫。"], ["我爱猫!"])["rouge1"] == 1.0
 
 
-def test_english_words_are_runs_of_ascii_letters_and_digits():
-    long = "It's a_b C3PO—no, 3.5% of U.S. (x)\t\u2018quoted\u2019 \u2764\ufe0f e-mail"
-    for text in (long, "", "..."):
-        words = re.findall("[a-z0-9]+", text.lower())
-        for other in ("it s a b of no quoted mail", "3 5"):
-            found = language.rouge([text], [other])
-            assert found == language.rouge([" ".join(words)], [other])
+def test_english_is_scored_as_by_rouge_score():
+    """Its own tokenizer stems too. Sentences are lines in its summary-level ROUGE-L."""
+    rouge_scorer = pytest.importorskip("rouge_score.rouge_scorer")
+    scorer = rouge_scorer.RougeScorer(["rouge1", "rouge2", "rougeL", "rougeLsum"], use_stemmer=True)
+    draw = np.random.default_rng(0)
+    pieces = "It's a_b C3PO—no, 3.5%. of U.S.! (x)\t\u2018quoted\u2019 e-mails running ran? runs"
+    for _ in range(100):
+        first, second = (" ".join(draw.permutation(pieces.split())) for _ in range(2))
+        lines = (re.sub(r"(?<=[.!?]) ", "\n", text) for text in (second, first))
+        expected = {name: found.fmeasure for name, found in scorer.score(*lines).items()}
+        assert language.rouge([first], [second]) == pytest.approx(expected, abs=1e-12)
 
 
 def test_guesses_and_the_majority():
