@@ -33,7 +33,6 @@ from macaron_tf.engines.graph import TaskGraph
 from macaron_tf.errors import LineError, TextError, UserError, warn
 from macaron_tf.evaluation.similarity import unit_vectors
 from macaron_tf.model import Pretrained, load
-from macaron_tf.runs.elmo import embed
 from macaron_tf.runs.recipe import named_settings
 from macaron_tf.runs.text_to_text import answers_of, line_translator
 from macaron_tf.settings import Count, Natural, NonNegative
@@ -45,6 +44,7 @@ from macaron_tf.tasks.translation import Translation
 
 _SAMPLING = ("temperature", "top_k", "top_p", "seed")
 _WRITING = (*_SAMPLING, "max_tokens", "min_tokens", "num_samples")  # of language models
+_ROWS = 16  # lines whose word vectors are computed together
 
 
 @dataclasses.dataclass(frozen=True)
@@ -258,13 +258,17 @@ def _write_arrays(options: argparse.Namespace, given: dict[str, Any], suffix: st
         raise UserError(f"{options.input or 'stdin'} is empty: give one text per line")
     if suffix == "npz":
         model = load(options.location, trust_code=options.trust_code)
-        if not isinstance(model.task, WordVectors) or given.keys() - {"tokenized"}:
-            raise UserError(f"{options.output} needs an ELMo, and no setting but tokenized")
+        if not isinstance(model.task, WordVectors):
+            raise UserError(f"{options.output} needs an ELMo")
+        serve = TaskGraph(model.task.with_options(**given)).signatures["serving_default"]
         arrays = {}
-        rows = embed(model.network, texts, given.get("tokenized", False))
-        for index, (words, vectors) in enumerate(rows):
-            arrays[f"words_{index}"] = np.array(words, dtype=np.str_)
-            arrays[f"line_{index}"] = vectors
+        for start in range(0, len(texts), _ROWS):
+            found = serve(text=tf.constant(texts[start : start + _ROWS]))
+            columns = (found[name].numpy() for name in ("words", "vectors", "lengths"))
+            for index, (words, vectors, length) in enumerate(zip(*columns, strict=True), start):
+                names = [word.decode("utf-8", "replace") for word in words[:length]]
+                arrays[f"words_{index}"] = np.array(names, dtype=np.str_)
+                arrays[f"line_{index}"] = vectors[:length]
         content = io.BytesIO()
         np.savez(content, **arrays)
         with opened_output(options.output) as file:

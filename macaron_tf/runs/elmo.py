@@ -1,9 +1,9 @@
-"""ELMo: recipe, data, evaluation and word vectors."""
+"""ELMo: recipe, data and evaluation."""
 
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Annotated
 
 import numpy as np
@@ -13,25 +13,15 @@ from annotated_types import Ge
 from macaron_tf.data.batches import ArrayBatches
 from macaron_tf.data.sources.readers import documents
 from macaron_tf.data.sources.tfds import Tfds
-from macaron_tf.errors import UserError, check_encodable
-from macaron_tf.models import Elmo, ElmoConfig
+from macaron_tf.errors import UserError
+from macaron_tf.models import ElmoConfig
 from macaron_tf.objectives import BidirectionalLanguageObjective
 from macaron_tf.runs.recipe import Recipe
 from macaron_tf.runs.run import Inputs, Plan, Run
 from macaron_tf.runs.trainer import evaluate_model
 from macaron_tf.settings import INT32, Count, Natural
-from macaron_tf.text.normalization import in_chunks
 from macaron_tf.text.token_rows import fingerprint
-from macaron_tf.text.words import (
-    WordVocabulary,
-    character_ids,
-    count_words,
-    read_words,
-    split_words,
-    with_ends,
-)
-
-_MAX_BATCH_WORDS = 2048  # maximum number of words in a batch of `embed`, including padding
+from macaron_tf.text.words import WordVocabulary, character_ids, count_words, read_words
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -162,43 +152,3 @@ def read_rows(
         )
     train, validation = (Rows(words, vocabulary, recipe) for words in word_splits)
     return train, validation, vocabulary
-
-
-def _batched(rows: Iterable[list[bytes]]) -> Iterator[list[list[bytes]]]:
-    """Groups lines into batches of at most `_MAX_BATCH_WORDS` words, including padding.
-
-    A longer line forms a batch alone.
-    """
-    batch, max_length = [], 0
-    for row in rows:
-        max_length = max(max_length, len(row))
-        if batch and (len(batch) + 1) * max_length > _MAX_BATCH_WORDS:
-            yield batch
-            batch, max_length = [], len(row)
-        batch.append(row)
-    if batch:
-        yield batch
-
-
-def embed(
-    network: Elmo, lines: list[str], tokenized: bool = False
-) -> Iterator[tuple[list[str], np.ndarray]]:
-    """Yields the words of each line, and the vectors of these words from all layers.
-
-    For N words, the vectors have the shape `(N, 1 + num_layers, 2 P)` float32, where P is ELMo's
-    projection width. `tokenized` lines are split at white space only, not by `split_words`.
-    """
-    check_encodable(lines)
-    # Batches have many lengths, so the function is traced for any.
-    forward = functools.partial(network, training=False)
-    layers = tf.function(forward, autograph=False, reduce_retracing=True)
-    split = tf.strings.split if tokenized else split_words
-    word_rows = (row for chunk in in_chunks(lines) for row in split(tf.constant(chunk)).to_list())
-    for rows in _batched(word_rows):
-        words = tf.ragged.constant(rows, tf.string, ragged_rank=1)
-        padded = with_ends(words).to_tensor("")  # (B, L)
-        layer_vectors = layers(character_ids(padded, network.config.max_characters))
-        for row, line_words in enumerate(rows):
-            # Drops the start token and the end token.
-            vectors = tf.cast(layer_vectors[row, 1 : 1 + len(line_words)], tf.float32).numpy()
-            yield [word.decode("utf-8", "replace") for word in line_words], vectors

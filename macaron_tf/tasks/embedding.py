@@ -189,18 +189,21 @@ class WordVectors(OnePass):
     padded with 0, and `lengths (B,)` int32, the number of words. J is one more than the number of
     LSTM layers. Layer 0 contains the P channels of the word vector from the character CNN, twice.
     In each other layer, the first P channels of a word are from the forward language model, and the
-    other P channels are from the backward language model.
+    other P channels are from the backward language model. With the option `tokenized`, only white
+    space separates words.
     """
 
     name = "word encoder"
     pipeline = "feature-extraction"
+    takes = ("tokenized",)
+    tokenized = False
 
     @classmethod
     def of(cls, model: ModelParts) -> Self:
         return cls(model.network, model.vocabulary)
 
     def prepare(self, text: tf.Tensor) -> tuple[dict, tf.RaggedTensor]:
-        words = split_words(text)
+        words = tf.strings.split(text) if self.tokenized else split_words(text)
         padded = with_ends(words).to_tensor("")  # (B, L + 2)
         return {"token_ids": character_ids(padded, self.network.config.max_characters)}, words
 

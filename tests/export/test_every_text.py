@@ -25,7 +25,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.evaluation.glue import decide
 from macaron_tf.evaluation.similarity import unit_vectors
 from macaron_tf.io.paths import as_path
-from macaron_tf.runs.elmo import ElmoRecipe, embed
+from macaron_tf.runs.elmo import ElmoRecipe
 from macaron_tf.runs.finetuning import load_labelled_task
 from macaron_tf.runs.pretraining import PretrainingRecipe
 from macaron_tf.runs.recipe import override
@@ -40,7 +40,7 @@ from macaron_tf.text import (
 )
 from macaron_tf.text.byte_pairs import BytePairVocabulary
 from macaron_tf.text.wordpiece import WordPieceVocabulary
-from macaron_tf.text.words import WordVocabulary
+from macaron_tf.text.words import WordVocabulary, character_ids, split_words, with_ends
 from tests.export.serving_toys import ask_elsewhere, call
 from tests.toys.hard_texts import hard_texts
 from tests.toys.marks import slow
@@ -156,7 +156,10 @@ def vectors(path, columns):
 
 
 def layers(path, columns):
-    words, found = zip(*embed(Run.open(path).load_network(), *columns), strict=True)
+    network, words = Run.open(path).load_network(), split_words(tf.constant(columns[0]))
+    padded = [with_ends(words[n : n + 1]).to_tensor("") for n in range(len(columns[0]))]
+    found = [network(character_ids(row, 9))[0, 1:-1].numpy() for row in padded]
+    words = [[word.decode() for word in row] for row in words.to_list()]
     return rows_of(words=words, vectors=found, lengths=map(len, words))
 
 

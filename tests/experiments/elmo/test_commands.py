@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from experiments.commands import main
-from macaron_tf.runs.elmo import embed
-from macaron_tf.runs.run import Run
+from macaron_tf import load
 from macaron_tf.training.progress import read_lines
 from tests.toys.pretraining import flags
 from tests.toys.runs import elmo
@@ -76,30 +75,21 @@ def test_another_text_is_not_scored_as_the_held_out_one(text, run, capsys):
     file.write_text(before)
 
 
-@pytest.mark.slow
-def test_lines_of_any_length_are_embedded_alike(run):
-    opened = Run.open(run)
-    network = opened.load_network(opened.checkpoint("last"))
-    lines = ["0 red and 1 blue", "2", "0 red " * 1500, "", "1"]
-    together = list(embed(network, lines))
-    assert [len(words) for words, _ in together] == [5, 1, 3000, 0, 1]
-    for line, (words, vectors) in zip(lines, together, strict=True):
-        [(alone, expected)] = embed(network, [line])
-        assert alone == words
-        np.testing.assert_allclose(vectors, expected, atol=1e-5)
-
-
 @pytest.mark.slow  # tests/export/test_every_text.py compares exports
 def test_words_are_embedded_by_command(run, tmp_path, ran):
-    lines, out = ["0 red and 1 blue.", "2"], tmp_path / "v.npz"
-    (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
-    ran(main, "predict", run, "--input", tmp_path / "lines.txt", "--output", out)
+    lines, out = ["0 red and 1 blue.", "2", "0 red " * 1500, ""], tmp_path / "v.npz"
+    (tmp_path / "lines.txt").write_text("\n".join([*lines, "1"]) + "\n")
+    words = ["predict", run, "--input", tmp_path / "lines.txt", "--output", out]
+    ran(main, *words)
     found = np.load(out)
-    for number, (words, vectors) in enumerate(embed(Run.open(run).load_network(), lines)):
-        assert found[f"words_{number}"].tolist() == words
-        np.testing.assert_allclose(found[f"line_{number}"], vectors, atol=1e-5)
+    for number, answer in enumerate(load(run).predict([*lines, "1"])):
+        assert found[f"words_{number}"].tolist() == answer["words"]
+        if answer["words"]:
+            np.testing.assert_allclose(found[f"line_{number}"], answer["vectors"], atol=1e-5)
     assert [*found["words_0"]] == ["0", "red", "and", "1", "blue", "."]
-    assert words == ["2"] and vectors.shape == (1, 3, 16)
+    assert [found[f"line_{n}"].shape for n in (2, 3, 4)] == [(n, 3, 16) for n in (3000, 0, 1)]
+    ran(main, *words, "--set", "tokenized=True")
+    assert np.load(out)["words_0"][-1] == "blue."
 
 
 def colour_tables(folder) -> dict[str, list[str]]:
