@@ -193,7 +193,7 @@ def layout_of(recipe) -> Layout:
         length = recipe.corpus.sequence_length
         return Layout(WordPieceVocabulary(words), recipe.batch_size, length, None)
     if recipe.kind == "translation":
-        from macaron_tf.data.buckets import bucket_shapes
+        from macaron_tf.data.sampler import bucket_shapes
 
         batching = recipe.data.batching
         vocabulary = types.SimpleNamespace(size=_rounded(recipe.data.vocabulary_size, 8))

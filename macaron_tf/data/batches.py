@@ -4,19 +4,22 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from annotated_types import Ge
 
-from macaron_tf.data.buckets import Batch, Shapes, choose_lengths, in_parts, plan_batches
-from macaron_tf.settings import Count, Settings
+from macaron_tf.data.sampler import (
+    Batch,
+    Draw,
+    Shapes,
+    choose_lengths,
+    in_parts,
+    plan_batches,
+    plan_pools,
+)
 from macaron_tf.special import CLS_SEGMENT, Special
 from macaron_tf.text.token_rows import TokenRows, fingerprint
-
-_POOL_BATCHES = 16  # number of batches whose examples are sorted by length together
-Draw = Callable[[np.random.Generator], np.ndarray]
 
 
 class Batches(abc.ABC):
@@ -129,61 +132,10 @@ class ArrayBatches(Batches):
         if rng is None or not self.shuffle:
             indices = np.arange(self.count)
             return [Batch(indices[part]) for part in in_parts(self.count, self.size)]
-        order = rng.permutation(self.count)
-        if self.lengths is not None:
-            pools = (order[part] for part in in_parts(self.count, _POOL_BATCHES * self.size))
-            order = np.concatenate([pool[np.argsort(self.lengths[pool])] for pool in pools])
-        # (N,) -> (N / B, B)
-        batches = order[: self.steps_per_epoch * self.size].reshape(-1, self.size)
-        return [Batch(rows) for rows in rng.permutation(batches)]
+        return plan_pools(self.count, self.size, rng, self.lengths)
 
     def gather(self, batch: Batch) -> dict[str, np.ndarray]:
         return self._gather(batch.rows)
-
-
-@dataclasses.dataclass(frozen=True)
-class MixingConfig(Settings):
-    """Mixing rates for training one model on several tasks.
-
-    The rate of a task with e examples is proportional to min(e, K)^(1/T).
-
-    Attributes:
-        limit: upper limit K on the example count e in the formula; 1 gives all tasks the same rate.
-        temperature: temperature T; 1 makes the rate proportional to min(e, K), and higher
-            temperatures make the rates more equal.
-
-    References: Raffel et al. 2020 (T5), section 3.5.2.
-    """
-
-    section: ClassVar[str] = "mixing"
-
-    limit: Count = 524_288
-    temperature: Annotated[float, Ge(1)] = 1.0
-
-    def rates(self, counts: np.ndarray) -> np.ndarray:
-        """Computes the mixing rates of N tasks."""
-        rates = np.minimum(counts, self.limit) ** (1.0 / self.temperature)
-        return rates / rates.sum()
-
-    def make_draw(self, tasks: np.ndarray) -> Draw:
-        """Returns a function that draws the N examples of an epoch at the mixing rates.
-
-        The function takes a NumPy generator and returns example indices `(N,)`, grouped by task.
-        Within an epoch, an example occurs twice only if every other example of its task occurs at
-        least once.
-        """
-        members = [np.flatnonzero(tasks == task) for task in range(tasks.max() + 1)]
-        rates = self.rates(np.array([len(indices) for indices in members]))
-
-        def draw(rng: np.random.Generator) -> np.ndarray:
-            drawn, counts = [], rng.multinomial(len(tasks), rates)
-            for indices, n in zip(members, counts, strict=True):
-                if n:
-                    passes = range(-(-n // len(indices)))
-                    drawn.append(np.concatenate([rng.permutation(indices) for _ in passes])[:n])
-            return np.concatenate(drawn)
-
-        return draw
 
 
 def longest_rows(rows: Sequence[TokenRows], count: int) -> np.ndarray:

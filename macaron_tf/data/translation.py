@@ -11,9 +11,9 @@ from typing import Annotated, ClassVar
 import numpy as np
 from annotated_types import Ge
 
-from macaron_tf.data.batches import BucketBatches, Draw, longest_rows
-from macaron_tf.data.buckets import Batch, bucket_shapes, choose_lengths
+from macaron_tf.data.batches import BucketBatches, longest_rows
 from macaron_tf.data.rows import CHUNK_PAIRS, FORMAT, Chunk, Pairs, TokenizedPairs, prepare
+from macaron_tf.data.sampler import Batch, Draw, bucket_shapes, choose_lengths
 from macaron_tf.data.sources.names import HeldOut
 from macaron_tf.data.sources.readers import count_texts, source_fingerprint, stream_pairs
 from macaron_tf.data.sources.tfds import Tfds

@@ -12,10 +12,10 @@ from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.reading import (
     PretrainingCorpus,
     language_batches,
-    process_seed,
     stream_dataset,
     with_documents,
 )
+from macaron_tf.data.sampler import process_seed
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.distribution import Workers
 from macaron_tf.errors import UserError

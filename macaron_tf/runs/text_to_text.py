@@ -10,7 +10,7 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge
 
-from macaron_tf.data.batches import Draw, MixingConfig
+from macaron_tf.data.sampler import Draw, MixingConfig
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import TASKS, get_task

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.data.batches import EncodedExamples
-from macaron_tf.data.buckets import bucket_shapes, choose_lengths, plan_batches
+from macaron_tf.data.sampler import bucket_shapes, choose_lengths, plan_batches
 from macaron_tf.data.tasks.encoding import encode_pairs, encode_sentences
 from macaron_tf.errors import check_encodable, warn
 from macaron_tf.io.progress import track

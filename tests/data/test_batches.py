@@ -8,8 +8,8 @@ import pytest
 import scipy.stats
 import tensorflow as tf
 
-from macaron_tf.data.batches import ArrayBatches, ExampleBatches, MixingConfig
-from macaron_tf.data.buckets import bucket_shapes, choose_lengths, plan_batches
+from macaron_tf.data.batches import ArrayBatches, ExampleBatches
+from macaron_tf.data.sampler import MixingConfig, bucket_shapes, choose_lengths, plan_batches
 from macaron_tf.data.tasks.encoding import encode_examples, encode_pairs, encode_sets
 from macaron_tf.data.tasks.examples import Examples
 from macaron_tf.data.translation import BatchingConfig, TranslationData

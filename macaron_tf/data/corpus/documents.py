@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from macaron_tf.data.buckets import in_parts
 from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource
+from macaron_tf.data.sampler import in_parts
 from macaron_tf.data.sources import readers
 from macaron_tf.data.sources.names import Source
 from macaron_tf.data.sources.readers import count_texts, parse_texts

@@ -6,18 +6,18 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow as tf
 from etils import epath
 
 from macaron_tf.data.batches import prefetch
-from macaron_tf.data.buckets import in_parts
 from macaron_tf.data.corpus import shards as store
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.shards import INDEX, SPLITS, RecordFormat, Shard
-from macaron_tf.errors import UserError, check_count, plural
+from macaron_tf.data.sampler import fold_in, in_parts, row_groups
+from macaron_tf.errors import UserError, plural
 from macaron_tf.io import paths as storage
 from macaron_tf.text import check_vocabulary, load_encoder_vocabulary
 from macaron_tf.text.base import PieceVocabulary
@@ -25,70 +25,7 @@ from macaron_tf.text.base import PieceVocabulary
 # Number of rows that are shuffled together. With ids of two bytes, 65,536 rows of 128 ids take
 # 17 MB, and rows of 512 ids take 67 MB.
 _SHUFFLED_ROWS = 1 << 16
-# A shard of more rows than this number times the rows between the first and the last row that are
-# needed is not read as a whole.
-_SPARSE = 16
 BLOCK_ROWS = 1 << 12  # number of rows that are read at once; 4096 rows of 128 ids take 1 MB
-
-
-@dataclasses.dataclass(frozen=True)
-class RowOrder:
-    """Seeded order of the rows of S shards, with a new order in each epoch.
-
-    In each epoch, the shards are shuffled and divided into groups of consecutive shards. The rows
-    are then shuffled within each group. The shard counts of any two groups differ by at most one.
-
-    Attributes:
-        first_rows, rows: number of the first row of each shard, and how many rows it has.
-        shuffled_rows: maximum number of rows in a group. If any shard has more rows, every shard
-            forms a group of its own.
-    """
-
-    first_rows: Sequence[int]
-    rows: Sequence[int]
-    shuffled_rows: int
-    seed: tuple[int, int] | None
-
-    def blocks(self, start_row: int, repeat: bool) -> Iterator[tuple[np.ndarray, int]]:
-        """Yields the numbers of up to `BLOCK_ROWS` rows, and their epoch.
-
-        Args:
-            repeat: whether to continue with further epochs forever. If False, the blocks end with
-                the epoch that contains `start_row`.
-        """
-        shards, counts = len(self.rows), np.array(self.rows)
-        groups = -(-shards // max(1, self.shuffled_rows // max(self.rows)))
-        bounds = [group * shards // groups for group in range(groups + 1)]
-        first_epoch, skipped = divmod(start_row, int(counts.sum()))
-        for epoch in itertools.count(first_epoch) if repeat else [first_epoch]:
-            # No group has the index -1, so that the seed differs from the seeds of all groups.
-            order = self._shuffled(np.arange(shards), epoch, -1)
-            for group, bound in enumerate(itertools.pairwise(bounds)):
-                members = order[slice(*bound)]
-                size = int(counts[members].sum())
-                if skipped < size:
-                    ranges = [np.arange(counts[m]) + self.first_rows[m] for m in members]
-                    rows = self._shuffled(np.concatenate(ranges), epoch, group)[skipped:]
-                    yield from ((rows[part], epoch) for part in in_parts(len(rows), BLOCK_ROWS))
-                skipped = max(skipped - size, 0)
-
-    def _shuffled(self, values: np.ndarray, epoch: int, group: int) -> np.ndarray:
-        if self.seed is None:
-            return values
-        with tf.device("CPU"):
-            order = tf.range(len(values), dtype=tf.int64)
-            seed = _folded(self.seed, epoch, group)
-            order = tf.random.experimental.stateless_shuffle(order, seed, alg="philox")
-        return values[order.numpy()]
-
-
-def _folded(seed: tuple[int, int], *integers: int) -> tf.Tensor:
-    # A fixed algorithm draws the same numbers on all devices. TensorFlow's default does not.
-    folded = tf.constant(seed, tf.int64)
-    for integer in integers:
-        integer = tf.constant(integer, tf.int64)
-        folded = tf.random.experimental.stateless_fold_in(folded, integer, alg="philox")
-    return folded
 
 
 @dataclasses.dataclass(eq=False)
@@ -96,7 +33,7 @@ class PretrainingCorpus:
     """A prepared corpus of rows of a fixed length. The seed and the step determine each batch.
 
     `PretrainingCorpus.open` opens a corpus. In each epoch, the shards are shuffled, and the rows
-    are then shuffled within groups of shards (see `RowOrder`).
+    are then shuffled within groups of shards (see `row_groups`).
 
     Attributes:
         shuffled_rows: maximum number of rows that are shuffled together, but at least one shard.
@@ -223,8 +160,6 @@ class PretrainingCorpus:
             Dataset of known cardinality. Batches have the arrays of `RecordFormat.features`.
         """
         rows = self.rows(split)
-        check_count("batch_size", batch_size)
-        check_count("start_step", start_step, minimum=0)
         if rows < (1 if repeat or not drop_remainder else batch_size):
             mend = "give more text, or lower batch_size"
             raise UserError(f"{self.folder} has {rows} rows in {split!r}: {mend}")
@@ -233,47 +168,39 @@ class PretrainingCorpus:
             rounding = 0 if drop_remainder else batch_size - 1
             steps = max(rows - start_step * batch_size + rounding, 0) // batch_size
         shards = self.filled(split)
-        sizes = [self.first_rows[shard.name] for shard in shards], [shard.rows for shard in shards]
         split_seed = None if seed is None else (seed, SPLITS.index(split))
-        order = RowOrder(*sizes, self.shuffled_rows, split_seed)
+        order = [shard.rows for shard in shards], self.shuffled_rows, split_seed
 
         def blocks() -> Iterator[dict[str, np.ndarray]]:
-            read = self.row_reader(split)
-            for rows, epoch in order.blocks(start_step * batch_size, repeat):
-                numbers = {"row_number": rows, "epoch": np.full_like(rows, epoch)}
-                yield {"table": read(rows), **(numbers if numbered else {})}
+            for members, places, epoch in row_groups(*order, start_step * batch_size, repeat):
+                group = [shards[member] for member in members]
+                table = np.concatenate([self._table(shard) for shard in group])
+                firsts = [self.first_rows[shard.name] + np.arange(shard.rows) for shard in group]
+                numbers = np.concatenate(firsts)
+                for part in in_parts(len(places), BLOCK_ROWS):
+                    rows = places[part]
+                    extra = {"row_number": numbers[rows], "epoch": np.full_like(rows, epoch)}
+                    yield {"table": table[rows], **(extra if numbered else {})}
 
         spec = dict.fromkeys(("row_number", "epoch") if numbered else (), (tf.int64, ()))
         return self.batches(blocks, spec, batch_size, steps, drop_remainder)
 
-    def row_reader(self, split: str) -> Callable[[np.ndarray], np.ndarray]:
-        """Returns a function that reads rows of a split, given their numbers `(N,)`.
+    def read_rows(self, split: str, rows: np.ndarray) -> np.ndarray:
+        """Reads the rows with the numbers `rows (N,)` in a split, as a table.
 
-        The rows are numbered through the unshuffled split of the whole corpus. The function returns
-        a table as in `RecordFormat`. The shards of its last call stay in memory.
+        Of each shard, the rows from the first to the last of these are read, without the checksum
+        of the shard, which `open` has verified.
         """
-        record_format, tables = self.record_format, {}
-        shards = sorted(self.filled(split), key=lambda shard: self.first_rows[shard.name])
-        first_rows = np.array([self.first_rows[shard.name] for shard in shards])
-
-        def read(rows: np.ndarray) -> np.ndarray:
-            nonlocal tables
-            shard_indices = np.searchsorted(first_rows, rows, side="right") - 1
-            result = np.empty((len(rows), record_format.integer_count), record_format.dtype)
-            earlier, tables = tables, {}
-            for index in np.unique(shard_indices).tolist():
-                mine, table = shard_indices == index, earlier.get(index)
-                places = rows[mine] - first_rows[index]
-                span = slice(int(places.min()), int(places.max()) + 1)
-                if table is None and _SPARSE * (span.stop - span.start) < shards[index].rows:
-                    # A stream reads few consecutive rows, but from as many shards as it has texts.
-                    result[mine] = self._table(shards[index], span)[places - span.start]
-                    continue
-                tables[index] = self._table(shards[index]) if table is None else table
-                result[mine] = tables[index][places]
-            return result
-
-        return read
+        shards, record_format = self.filled(split), self.record_format
+        ends = np.cumsum([shard.rows for shard in shards])
+        indices = np.searchsorted(ends, rows, side="right")  # (N,), the shard of each row
+        result = np.empty((len(rows), record_format.integer_count), record_format.dtype)
+        for index in np.unique(indices):
+            mine, shard = indices == index, shards[index]
+            places = rows[mine] - (ends[index] - shard.rows)
+            first = int(places.min())
+            result[mine] = self._table(shard, slice(first, int(places.max()) + 1))[places - first]
+        return result
 
     def batches(
         self,
@@ -365,12 +292,12 @@ def stream_dataset(
     width, pad_id = corpus.config.sequence_length, corpus.vocabulary.special.pad
 
     def blocks() -> Iterator[dict[str, np.ndarray]]:
-        read, skipped = corpus.row_reader(split), turn * batch_size
+        skipped = turn * batch_size
         for first in itertools.count(first_update, updates):
             # One update more, because the first update needs its `previous_ids`.
             places = np.arange(first - 1, first + updates)[:, None] % length  # (updates + 1, 1)
             rows = firsts + np.where(is_backward, length - 1 - places, places)
-            table = read(rows.reshape(-1)).reshape(*rows.shape, -1)
+            table = corpus.read_rows(split, rows.reshape(-1)).reshape(*rows.shape, -1)
             table[:, is_backward, :width] = _reverse_ids(table[:, is_backward, :width], pad_id)
             starts = places[1:] == 0
             previous_ids = np.where(starts[..., None], 0, table[:-1, :, :width]).astype(np.int32)
@@ -411,18 +338,6 @@ def with_documents(rows: tf.data.Dataset, sep_id: int) -> tf.data.Dataset:
     return rows.map(add, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
 
-def process_seed(seed: int, process: int) -> int:
-    """Returns an independent seed for one of several training processes.
-
-    Process 0 gets `seed`. Every other process gets 63 bits from a child of NumPy's
-    `SeedSequence(seed)`. The index of the process is the child's spawn key.
-    """
-    if not process:
-        return seed
-    sequence = np.random.SeedSequence(seed, spawn_key=(process,))
-    return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-
 _DRAWS_PER_CHUNK = 1 << 14  # number of batches whose languages are drawn at once
 
 
@@ -448,7 +363,6 @@ def language_batches(
 
     References: Conneau and Lample 2019 (XLM), sections 3.1 to 3.5.
     """
-    check_count("start_step", start_step, minimum=0)
     files: dict[tuple[int, ...], list[Shard]] = {}
     for shard in corpus.filled("train"):
         files.setdefault(shard.languages, []).append(shard)
@@ -464,7 +378,7 @@ def language_batches(
         turns = (np.arange(_DRAWS_PER_CHUNK) + chunk * _DRAWS_PER_CHUNK) // per_update
         # The row orders of the splits are seeded by [seed, 0] and [seed, 1].
         with tf.device("CPU"):
-            key, shape = _folded((seed, len(SPLITS)), chunk), [_DRAWS_PER_CHUNK]
+            key, shape = fold_in((seed, len(SPLITS)), chunk), [_DRAWS_PER_CHUNK]
             draws = tf.random.stateless_uniform(shape, key, dtype=tf.float64, alg="philox").numpy()
         return np.sum(bounds[turns % len(masks)] <= draws[:, None], axis=1)
 

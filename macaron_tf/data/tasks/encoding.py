@@ -8,8 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.data.batches import EncodedExamples
-from macaron_tf.data.buckets import in_parts
 from macaron_tf.data.rows import GrowingRows
+from macaron_tf.data.sampler import in_parts
 from macaron_tf.data.tasks.examples import Examples
 from macaron_tf.errors import UserError
 from macaron_tf.io.progress import track

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import itertools
 import shutil
 
@@ -11,13 +12,14 @@ import tensorflow as tf
 
 from macaron_tf.data.corpus import reading
 from macaron_tf.data.corpus.config import CorpusConfig
-from macaron_tf.data.corpus.reading import PretrainingCorpus, RowOrder, stream_dataset
+from macaron_tf.data.corpus.reading import PretrainingCorpus, stream_dataset
 from macaron_tf.data.corpus.shards import Shard
 from macaron_tf.data.corpus.writing import prepare
+from macaron_tf.data.sampler import process_seed, row_groups
 from macaron_tf.io.paths import as_path
 from macaron_tf.text.wordpiece import SPECIAL_PIECES
 from tests import ram_paths
-from tests.harness import refuses, rejects
+from tests.harness import refuses
 from tests.toys.corpora import config_of, numbers_of, rows_of
 from tests.toys.marks import slow
 
@@ -82,7 +84,6 @@ def test_sizes_of_batches(corpus):
     refuses("no split 'test': give one of train, validation", corpus.dataset, "test", 4)
     message = "has 10 rows in .*: give more text, or lower"
     refuses(message, corpus.dataset, "validation", 11, repeat=False)
-    rejects("batch_size=0 must be", corpus.dataset, "train", 0)
     assert "90 training and 10 validation rows of 8 ids" in corpus.summary()
 
 
@@ -107,7 +108,7 @@ def test_the_files_of_several_processes(corpus, monkeypatch):
 
 
 def test_each_process_draws_from_a_seed_of_its_own():
-    seeds = [reading.process_seed(7, process) for process in range(4)]
+    seeds = [process_seed(7, process) for process in range(4)]
     assert seeds[0] == 7 and len(set(seeds)) == 4
     assert all(0 <= seed < 1 << 63 for seed in seeds)
 
@@ -189,23 +190,20 @@ def test_the_fingerprint_is_of_the_rows(corpus, vocabulary, tmp_path):
 
 SHARDS = (5, 1, 7, 7, 3, 7, 2)  # rows of each of seven shards
 TOTAL = sum(SHARDS)
-FIRST_ROWS = (0, 5, 6, 13, 20, 23, 30)
 
 
-def order_of(order, start, repeat, count=None) -> list[int]:
-    """Returns the numbers of the rows that `order` has from position `start` on.
+def order_of(shuffled_rows, seed, start, repeat=True, count=None) -> list[tuple[int, int]]:
+    """Returns the shard and the place in it of the first `count` rows from position `start` on.
 
     Asserts that each row has the epoch that follows from its position.
-
-    Args:
-        order: row order of the shards.
-        start: position of the first row.
-        repeat: whether to go on with further epochs after the first.
-        count: maximum number of rows; `None` means no limit.
     """
-    blocks = order.blocks(start, repeat)
-    rows = ((int(row), epoch) for numbers, epoch in blocks for row in numbers)
-    found = list(itertools.islice(rows, count))
+    groups = row_groups(SHARDS, shuffled_rows, seed, start, repeat)
+    placed = (
+        ([(shard, row) for shard in group for row in range(SHARDS[shard])][place], epoch)
+        for group, places, epoch in groups
+        for place in places
+    )
+    found = list(itertools.islice(placed, count))
     assert [epoch for _, epoch in found] == [(start + n) // TOTAL for n in range(len(found))]
     return [row for row, _ in found]
 
@@ -214,23 +212,21 @@ def order_of(order, start, repeat, count=None) -> list[int]:
     ("shuffled_rows", "seed"),
     [(16, None), (16, (3, 0)), *slow((1, (3, 0)), (10_000, (3, 0)))],
 )
-@pytest.mark.parametrize("block", [2, 1000])
-def test_every_start_is_the_middle_of_the_whole(shuffled_rows, seed, block, monkeypatch):
-    order = RowOrder(FIRST_ROWS, SHARDS, shuffled_rows, seed)
-    monkeypatch.setattr(reading, "BLOCK_ROWS", block)
-    assert max(len(rows) for rows, _ in order.blocks(0, False)) <= block
-    whole = order_of(order, 0, True, 3 * TOTAL)
+def test_every_start_is_the_middle_of_the_whole(shuffled_rows, seed):
+    order = functools.partial(order_of, shuffled_rows, seed)
+    whole = order(0, count=3 * TOTAL)
     epochs = [whole[i : i + TOTAL] for i in range(0, len(whole), TOTAL)]
-    assert all(sorted(epoch) == list(range(TOTAL)) for epoch in epochs)
+    everything = [(shard, row) for shard, rows in enumerate(SHARDS) for row in range(rows)]
+    assert all(sorted(epoch) == everything for epoch in epochs)
     if seed is None:
-        assert all(epoch == list(range(TOTAL)) for epoch in epochs)
+        assert all(epoch == everything for epoch in epochs)
     else:
         assert len({tuple(epoch) for epoch in epochs}) == 3
     for start in (9, TOTAL + 17):
-        assert order_of(order, start, True, TOTAL) == whole[start:][:TOTAL]
+        assert order(start, count=TOTAL) == whole[start:][:TOTAL]
     far = 3000 * TOTAL
-    assert order_of(order, far + 9, True, 8) == order_of(order, far, True, 17)[9:]
-    assert order_of(order, 20, False) == whole[20:TOTAL]
+    assert order(far + 9, count=8) == order(far, count=17)[9:]
+    assert order(20, False) == whole[20:TOTAL]
 
 
 def test_a_start_reads_one_group_only(corpus, tmp_path):
@@ -247,9 +243,8 @@ def test_a_start_reads_one_group_only(corpus, tmp_path):
 
 def test_all_orders_are_equally_likely():
     """Each of three rows comes first in 200 of 600 epochs, within three standard deviations."""
-    order = RowOrder(FIRST_ROWS[4:5], SHARDS[4:5], 10, (0, 0))
-    blocks = itertools.islice(order.blocks(0, True), 600)
-    firsts = collections.Counter(int(rows[0]) for rows, _ in blocks)
+    groups = itertools.islice(row_groups([3], 10, (0, 0), 0, True), 600)
+    firsts = collections.Counter(int(places[0]) for _, places, _ in groups)
     assert firsts.total() == 600
     assert all(abs(count - 200) < 35 for count in firsts.values()) and len(firsts) == 3
 

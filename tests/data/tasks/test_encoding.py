@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf.data.batches import ExampleBatches
-from macaron_tf.data.buckets import in_parts
+from macaron_tf.data.sampler import in_parts
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.encoding import (
     encode_choices,

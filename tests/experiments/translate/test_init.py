@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from experiments.commands import main
-from macaron_tf.data.buckets import Batch
+from macaron_tf.data.sampler import Batch
 from macaron_tf.data.translation import TranslationData
 from macaron_tf.decoding import BackTranslationObjective, BeamSearchConfig, translate_ids
 from macaron_tf.models.encoder_decoder import Backward

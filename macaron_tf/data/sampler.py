@@ -1,11 +1,24 @@
-"""Length buckets, and plans that assign the rows of a dataset to batches."""
+"""The order of examples and rows: the seed and the step determine each batch, at any step.
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+`plan_batches` deals examples to buckets of similar lengths, `plan_pools` to batches of one size,
+and `MixingConfig` draws the examples of several tasks. `row_groups` orders the rows of a corpus,
+whose shards are read one group at a time.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
+import tensorflow as tf
+from annotated_types import Ge
 
 from macaron_tf.errors import UserError
+from macaron_tf.settings import Count, Settings
+
+_POOL_BATCHES = 16  # number of batches whose examples are sorted by length together
+Draw = Callable[[np.random.Generator], np.ndarray]
 
 
 def in_parts(total: int, size: int) -> Iterator[slice]:
@@ -149,3 +162,130 @@ def choose_lengths(lengths: np.ndarray, count: int, multiple: int) -> list[int]:
         cell = int(shorter_cell[cell])
         chosen.append(cell)
     return sorted({cell * multiple for cell in chosen if below[cell] > 0})
+
+
+def plan_pools(
+    count: int, size: int, rng: np.random.Generator, lengths: np.ndarray | None = None
+) -> list[Batch]:
+    """Deals examples to batches of exactly `size` examples, and leaves out those that remain.
+
+    Args:
+        lengths: `(count,)` example lengths. Each batch has examples of similar length; `None` means
+            that length does not matter.
+    """
+    order = rng.permutation(count)
+    if lengths is not None:
+        pools = (order[part] for part in in_parts(count, _POOL_BATCHES * size))
+        order = np.concatenate([pool[np.argsort(lengths[pool])] for pool in pools])
+    # (N,) -> (N / B, B)
+    batches = order[: count // size * size].reshape(-1, size)
+    return [Batch(rows) for rows in rng.permutation(batches)]
+
+
+@dataclasses.dataclass(frozen=True)
+class MixingConfig(Settings):
+    """Mixing rates for training one model on several tasks.
+
+    The rate of a task with e examples is proportional to min(e, K)^(1/T).
+
+    Attributes:
+        limit: upper limit K on the example count e in the formula; 1 gives all tasks the same rate.
+        temperature: temperature T; 1 makes the rate proportional to min(e, K), and higher
+            temperatures make the rates more equal.
+
+    References: Raffel et al. 2020 (T5), section 3.5.2.
+    """
+
+    section: ClassVar[str] = "mixing"
+
+    limit: Count = 524_288
+    temperature: Annotated[float, Ge(1)] = 1.0
+
+    def rates(self, counts: np.ndarray) -> np.ndarray:
+        """Computes the mixing rates of N tasks."""
+        rates = np.minimum(counts, self.limit) ** (1.0 / self.temperature)
+        return rates / rates.sum()
+
+    def make_draw(self, tasks: np.ndarray) -> Draw:
+        """Returns a function that draws the N examples of an epoch at the mixing rates.
+
+        The function takes a NumPy generator and returns example indices `(N,)`, grouped by task.
+        Within an epoch, an example occurs twice only if every other example of its task occurs at
+        least once.
+        """
+        members = [np.flatnonzero(tasks == task) for task in range(tasks.max() + 1)]
+        rates = self.rates(np.array([len(indices) for indices in members]))
+
+        def draw(rng: np.random.Generator) -> np.ndarray:
+            drawn, counts = [], rng.multinomial(len(tasks), rates)
+            for indices, n in zip(members, counts, strict=True):
+                if n:
+                    passes = range(-(-n // len(indices)))
+                    drawn.append(np.concatenate([rng.permutation(indices) for _ in passes])[:n])
+            return np.concatenate(drawn)
+
+        return draw
+
+
+def row_groups(
+    counts: Sequence[int],
+    shuffled_rows: int,
+    seed: tuple[int, int] | None,
+    start_row: int,
+    repeat: bool,
+) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
+    """Yields the shards of each group, the order of its rows from `start_row` on, and the epoch.
+
+    In each epoch, the shards are shuffled and divided into groups of consecutive shards. The rows
+    are then shuffled within each group. The shard counts of any two groups differ by at most one.
+
+    Args:
+        counts: number of rows of each of the S shards.
+        shuffled_rows: maximum number of rows in a group. If any shard has more rows, every shard
+            forms a group of its own.
+        seed: `None` means the order of the shards.
+        repeat: whether to continue with further epochs forever. If False, the groups end with the
+            epoch that contains `start_row`.
+    """
+    shards, sizes = len(counts), np.array(counts)
+    groups = -(-shards // max(1, shuffled_rows // max(counts)))
+    bounds = [group * shards // groups for group in range(groups + 1)]
+    first_epoch, skipped = divmod(start_row, int(sizes.sum()))
+    for epoch in itertools.count(first_epoch) if repeat else [first_epoch]:
+        # No group has the index -1, so that the seed differs from the seeds of all groups.
+        order = _shuffled(shards, seed, epoch, -1)
+        for group, bound in enumerate(itertools.pairwise(bounds)):
+            members = order[slice(*bound)]
+            size = int(sizes[members].sum())
+            if skipped < size:
+                yield members, _shuffled(size, seed, epoch, group)[skipped:], epoch
+            skipped = max(skipped - size, 0)
+
+
+def _shuffled(count: int, seed: tuple[int, int] | None, epoch: int, group: int) -> np.ndarray:
+    if seed is None:
+        return np.arange(count)
+    with tf.device("CPU"):
+        order, key = tf.range(count, dtype=tf.int64), fold_in(seed, epoch, group)
+        return tf.random.experimental.stateless_shuffle(order, key, alg="philox").numpy()
+
+
+def fold_in(seed: tuple[int, int], *integers: int) -> tf.Tensor:
+    # A fixed algorithm draws the same numbers on all devices. TensorFlow's default does not.
+    folded = tf.constant(seed, tf.int64)
+    for integer in integers:
+        integer = tf.constant(integer, tf.int64)
+        folded = tf.random.experimental.stateless_fold_in(folded, integer, alg="philox")
+    return folded
+
+
+def process_seed(seed: int, process: int) -> int:
+    """Returns an independent seed for one of several training processes.
+
+    Process 0 gets `seed`. Every other process gets 63 bits from a child of NumPy's
+    `SeedSequence(seed)`. The index of the process is the child's spawn key.
+    """
+    if not process:
+        return seed
+    sequence = np.random.SeedSequence(seed, spawn_key=(process,))
+    return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
