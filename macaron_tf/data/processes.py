@@ -3,6 +3,7 @@
 import collections
 import concurrent.futures
 import contextlib
+import itertools
 import os
 import queue
 import subprocess
@@ -53,8 +54,12 @@ class Processes(contextlib.AbstractContextManager):
         At most 2 `count` + 1 items of a call are in progress at a time. Several calls of `map` may
         run at the same time, and the results of one call may be the items of another call. If
         `function` raises exceptions for several items, the earliest item's exception is raised.
+        No worker is started for a single item.
         """
-        if self.count == 1:
+        items = iter(items)
+        first_two = list(itertools.islice(items, 2))
+        items = itertools.chain(first_two, items)
+        if self.count == 1 or len(first_two) < 2:
             for item in items:
                 yield function(self._context, item)
             return

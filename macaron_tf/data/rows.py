@@ -151,6 +151,7 @@ class TokenizedPairs:
     """A tokenized parallel corpus. Each row has the token ids of one side of a pair, then EOS.
 
     Attributes:
+        indices: `(N,)` int64, index of each pair in the corpus, or in its chunk.
         fingerprint: SHA-256 (hex) of the rows. The string is empty if no hash was computed.
     """
 
@@ -168,7 +169,7 @@ class TokenizedPairs:
 
 
 class Chunk(NamedTuple):
-    """Consecutive pairs before they are tokenized.
+    """`CHUNK_PAIRS` consecutive pairs, or fewer at the end, before they are tokenized.
 
     Attributes:
         repeated: `(N,)` bool, True for each pair that equals an earlier pair and is therefore
@@ -176,7 +177,6 @@ class Chunk(NamedTuple):
     """
 
     index: int
-    first: int
     pairs: Pairs
     repeated: np.ndarray | None = None
 
@@ -203,27 +203,22 @@ def prepare(
         count: function that returns the number of pairs in the source, or `None` if the number is
             unknown. The number is used only to display progress and to limit `processes`.
     """
-    if tokens := open_tokens(folder):
-        return tokens
     with only_writer(folder, "tokenizing", wait=True):
         record = _read_record(folder)
-        if record["fingerprint"]:  # another process wrote the files in the meantime
+        if record["fingerprint"]:
             return _map(folder, record)
-        for leftover in folder.glob(".tmp-*"):  # of a killed process
-            leftover.unlink(missing_ok=True)
-        total = count()
-        with Progress("tokenizing", "pairs", total) as progress:
+        total, processes = count(), processes or os.cpu_count() or 1
+        processes = min(processes, -(-total // CHUNK_PAIRS) or 1) if total else processes
+        with (
+            Progress("tokenizing", "pairs", total) as progress,
+            Processes(processes, tokenize) as pool,
+        ):
             missing = chunks()
             for chunk in itertools.islice(missing, record["chunks"]):
                 progress.advance(len(chunk.pairs))
-            first_two = list(itertools.islice(missing, 2))
-            processes = processes or os.cpu_count() or 1
-            max_processes = -(-total // CHUNK_PAIRS) if total else processes
-            processes = min(processes, max_processes) if len(first_two) > 1 else 1
-            with Processes(processes, tokenize) as pool:
-                for size, tokens in pool.map(_tokenized, itertools.chain(first_two, missing)):
-                    _append(folder, record, tokens)
-                    progress.advance(size)
+            for size, tokens in pool.map(_tokenized, missing):
+                _append(folder, record, tokens)
+                progress.advance(size)
         for name, entry in record["arrays"].items():
             entry[2] = storage.file_digest(folder / name)
         tokens = _map(folder, record)
@@ -242,6 +237,8 @@ def _append(folder: pathlib.Path, record: dict, tokens: TokenizedPairs) -> None:
         count = record["arrays"].get(name, ("", 0))[1]
         if count and name.endswith("_offsets"):  # those of each chunk begin at 0
             values = values[1:] + record["arrays"][name.replace("offsets", "ids")][1]
+        elif name == "indices":
+            values = values + record["chunks"] * CHUNK_PAIRS
         path = folder / name
         with storage.clear_errors(f"cannot write {path}", _MEND), open(path, "ab") as file:
             file.truncate(count * values.itemsize)  # a killed process may have written more
@@ -255,23 +252,19 @@ def _append(folder: pathlib.Path, record: dict, tokens: TokenizedPairs) -> None:
 
 
 def _write_record(folder: pathlib.Path, record: dict) -> None:
-    with storage.clear_errors(f"cannot write {folder / _RECORD}", _MEND):
-        storage.write_atomic(folder / _RECORD, json.dumps(record, indent=2).encode())
+    storage.write_atomic(folder / _RECORD, json.dumps(record, indent=2).encode())
 
 
 def _read_record(folder: pathlib.Path) -> dict[str, Any]:
     """Reads the record of a corpus. If files are missing or damaged, the record has no rows."""
     path = folder / _RECORD
-    with (
-        contextlib.suppress(UserError, *storage.FILE_ERRORS),
-        storage.refuse_damage(path, "remove it"),
-        concurrent.futures.ThreadPoolExecutor() as threads,
-    ):
+    with contextlib.suppress(UserError, *storage.FILE_ERRORS, *storage.DAMAGE):
         record = storage.read_json(path, chunks=int, arrays=dict, removed=dict, fingerprint=str)
         paths = [folder / name for name in record["arrays"]]
         dtypes, counts, digests = zip(*record["arrays"].values(), strict=True)
         if record["fingerprint"]:
-            is_whole = [*digests] == [*threads.map(storage.file_digest, paths)]
+            with concurrent.futures.ThreadPoolExecutor() as threads:
+                is_whole = [*digests] == [*threads.map(storage.file_digest, paths)]
         else:
             sizes = np.array([np.dtype(dtype).itemsize for dtype in dtypes]) * counts
             is_whole = all(sizes <= [path.stat().st_size for path in paths])
@@ -283,13 +276,7 @@ def _read_record(folder: pathlib.Path) -> dict[str, Any]:
 def _map(folder: pathlib.Path, record: dict) -> TokenizedPairs:
     files = record["arrays"].items()
     arrays = {name: map_array(folder / name, np.dtype(dtype)) for name, (dtype, *_) in files}
-    source = TokenRows(arrays["source_ids"], arrays["source_offsets"])
-    target = TokenRows(arrays["target_ids"], arrays["target_offsets"])
-    found = record["removed"], record["fingerprint"]
-    return TokenizedPairs(source, target, arrays["indices"], *found)
-
-
-def open_tokens(folder: pathlib.Path) -> TokenizedPairs | None:
-    """Opens a finished corpus, or returns `None` if it is missing, unfinished or damaged."""
-    record = _read_record(folder)
-    return _map(folder, record) if record["fingerprint"] else None
+    sides = (
+        TokenRows(arrays[f"{side}_ids"], arrays[f"{side}_offsets"]) for side in ("source", "target")
+    )
+    return TokenizedPairs(*sides, arrays["indices"], record["removed"], record["fingerprint"])

@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import itertools
 import json
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, ClassVar
 
@@ -154,14 +153,15 @@ class PairTokenizer:
 
     vocabulary: PieceVocabulary
     cleaning: CleaningConfig
-    bpe_dropout: BpeDropoutConfig
+    bpe_dropout: BpeDropoutConfig = BpeDropoutConfig()
 
     def __call__(self, chunk: Chunk) -> TokenizedPairs:
         """Cleans and tokenizes the pairs of a chunk.
 
         Returns:
-            Rows of token ids and EOS. `removed` has the reasons of `clean_pairs`, and also "no
-            token" and "too many tokens". These two reasons count each copy of a pair separately.
+            Rows of token ids and EOS. `indices` are those of the pairs in the chunk. `removed` has
+            the reasons of `clean_pairs`, and also "no token" and "too many tokens". These two
+            reasons count each copy of a pair separately.
         """
         indices, removed = clean_pairs(chunk.pairs, self.cleaning, chunk.repeated)
         copies, sides = self.bpe_dropout.copies, []
@@ -181,7 +181,7 @@ class PairTokenizer:
         removed["too many tokens"] = int((is_too_long & ~is_empty).sum())
         kept = np.flatnonzero(~is_empty & ~is_too_long)
         source, target = (side.take(kept) for side in sides)
-        return TokenizedPairs(source, target, indices[kept] + chunk.first, removed)
+        return TokenizedPairs(source, target, indices[kept], removed)
 
     def _rows(self, lines: Iterable[str], language: str, *stream: int) -> TokenRows:
         """Tokenizes lines. `stream` is the index of the side, of the copy and of the chunk."""
@@ -213,16 +213,14 @@ class TranslationData(BucketBatches):
         self,
         tokens: TokenizedPairs,
         pad_id: int,
-        batching: BatchingConfig | None = None,
+        batching: BatchingConfig = BatchingConfig(),
         draw: Draw | None = None,
     ):
-        batching = batching or BatchingConfig()
         self.tokens, self.pad_id = tokens, pad_id
-        if not len(tokens.source):
+        if not (count := len(tokens.source)):
             removed = _removal_text(tokens.removed)
             raise UserError(f"no pair of texts is left to batch ({removed}): check them")
-
-        rows, count = [tokens.source, tokens.target], len(tokens.source)
+        rows = [tokens.source, tokens.target]
         lengths = longest_rows(rows, count)
         lengths = choose_lengths(lengths, batching.shapes, batching.length_multiple)
         shapes = bucket_shapes(lengths, batching.max_tokens, batching.row_multiple)
@@ -236,9 +234,9 @@ class TranslationData(BucketBatches):
         vocabulary: PieceVocabulary,
         *,
         target_split: str | None = None,
-        cleaning: CleaningConfig | None = None,
-        batching: BatchingConfig | None = None,
-        bpe_dropout: BpeDropoutConfig | None = None,
+        cleaning: CleaningConfig = CleaningConfig(),
+        batching: BatchingConfig = BatchingConfig(),
+        bpe_dropout: BpeDropoutConfig = BpeDropoutConfig(),
         tfds: Tfds | None = None,
         processes: int | None = None,
     ) -> "TranslationData":
@@ -249,7 +247,6 @@ class TranslationData(BucketBatches):
                 from `split`, sources and targets are not translations of each other, and the longer
                 split is cut to the length of the shorter split.
         """
-        cleaning, bpe_dropout = cleaning or CleaningConfig(), bpe_dropout or BpeDropoutConfig()
         splits = list(dict.fromkeys((split, target_split or split)))
         languages = vocabulary.languages[:2]
         if tfds and tfds.download:
@@ -274,7 +271,7 @@ class TranslationData(BucketBatches):
                 if fingerprint() != source_digest:
                     raise UserError(f"{source} changed while it was being read: start again")
                 repeated = repeats.find(pairs) if cleaning.deduplicate else None
-                yield Chunk(index, index * CHUNK_PAIRS, pairs, repeated)
+                yield Chunk(index, pairs, repeated)
 
         def count() -> int | None:
             counts = [count_texts(source, name, languages, tfds) for name in splits]
@@ -282,10 +279,6 @@ class TranslationData(BucketBatches):
 
         tokenize = PairTokenizer(vocabulary, cleaning, bpe_dropout)
         tokens = prepare(folder, chunks, tokenize, count, processes)
-        if not len(tokens.source):
-            shutil.rmtree(folder)
-            removed = _removal_text(tokens.removed)
-            raise UserError(f"no pair of {source}, split '{split}', is left ({removed})")
         return cls(tokens, vocabulary.special.pad, batching)
 
     @classmethod
@@ -294,8 +287,8 @@ class TranslationData(BucketBatches):
         pairs: Pairs,
         vocabulary: PieceVocabulary,
         *,
-        cleaning: CleaningConfig | None = None,
-        batching: BatchingConfig | None = None,
+        cleaning: CleaningConfig = CleaningConfig(),
+        batching: BatchingConfig = BatchingConfig(),
         make_draw: Callable[[np.ndarray], Draw] | None = None,
     ) -> "TranslationData":
         """Cleans and tokenizes pairs in memory, without the cache.
@@ -305,10 +298,8 @@ class TranslationData(BucketBatches):
                 after cleaning, and returns the argument `draw` of `BucketBatches`. `None` means
                 that each pair occurs once per epoch.
         """
-        cleaning = cleaning or CleaningConfig()
-        tokenize = PairTokenizer(vocabulary, cleaning, BpeDropoutConfig())
         repeated = Repeats().find(pairs) if cleaning.deduplicate else None
-        tokens = tokenize(Chunk(0, 0, pairs, repeated))
+        tokens = PairTokenizer(vocabulary, cleaning)(Chunk(0, pairs, repeated))
         draw = make_draw and make_draw(tokens.indices)
         return cls(tokens, vocabulary.special.pad, batching, draw)
 

@@ -1,6 +1,7 @@
 """File helpers: the cache folder, stamps that detect changes, folder locks, and text readers."""
 
 import bz2
+import codecs
 import concurrent.futures
 import contextlib
 import csv
@@ -24,6 +25,10 @@ from macaron_tf.io.progress import Progress
 _END = 1 << 20  # number of bytes that a stamp reads at each end of a file
 _BLOCK = 1 << 22  # bytes per read
 _COMPRESSION_MODULES = {".gz": gzip, ".bz2": bz2, ".xz": lzma}
+_MARKS = {  # those of UTF-32 begin with those of UTF-16
+    **dict.fromkeys((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "UTF-32"),
+    **dict.fromkeys((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "UTF-16"),
+}
 _THREADS = 16  # requests to a bucket have a high latency but can run in parallel
 
 
@@ -119,9 +124,10 @@ def lines_of(path: epath.Path, may_be_pipe: bool = False) -> Iterator[str]:
             if is_compressed(path):
                 file = stack.enter_context(_COMPRESSION_MODULES[path.suffix.lower()].open(file))
             for number, line in enumerate(file, start=1):
+                if number == 1 and (coding := _wide_coding(line)):
+                    mend = f"convert it, as by `iconv -f {coding} -t UTF-8 {path} > NEW`"
+                    raise UserError(f"{path} is {coding}, not UTF-8: {mend}")
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-                if number == 1 and 3 * line.count(0) >= len(line):  # English in UTF-16 has a half
-                    raise UserError(f"{path}, line 1 is probably UTF-16: convert the file to UTF-8")
                 yield text.removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
@@ -129,6 +135,16 @@ def lines_of(path: epath.Path, may_be_pipe: bool = False) -> Iterator[str]:
     except (EOFError, zlib.error, lzma.LZMAError, *storage.FILE_ERRORS) as error:
         why = storage.reason(error)
         raise UserError(f"cannot read {path} ({why}): check or restore the file") from error
+
+
+def _wide_coding(line: bytes) -> str:
+    """Returns the UTF-16 or UTF-32 coding that the first line of a file has, or "" for UTF-8."""
+    for mark, coding in _MARKS.items():
+        if line.startswith(mark):
+            return coding
+    if 3 * line.count(0) < len(line):  # in English text, every second byte is zero
+        return ""
+    return "UTF-16BE" if line.startswith(b"\0") else "UTF-16LE"
 
 
 def is_csv(path: epath.Path) -> bool:

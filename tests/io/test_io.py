@@ -199,9 +199,18 @@ def test_a_pipe_that_the_user_names_is_read(tmp_path):
 
 def test_utf_16_is_not_read_as_utf_8(tmp_path):
     path = storage.as_path(tmp_path / "x")
-    for coding in ("utf-16", "utf-16-le", "utf-16-be"):
-        path.write_bytes("one\ntwo\n".encode(coding))
-        refuses(f"{path}, line 1", lambda: [*files.lines_of(path)])
+    for coding, mark in (
+        ("UTF-16", ""),
+        ("UTF-16LE", ""),
+        ("UTF-16BE", ""),
+        ("UTF-16BE", "\ufeff"),
+    ):
+        path.write_bytes(f"{mark}one\ntwo\n".encode(coding))
+        named = "UTF-16" if mark else coding
+        message = f"{path} is {named}, not UTF-8: convert it, as by `iconv -f {named} -t UTF-8"
+        refuses(message, lambda: [*files.lines_of(path)])
+    path.write_text("好电影", encoding="utf-32")
+    refuses(f"{path} is UTF-32, not", lambda: [*files.lines_of(path)])
     path.write_bytes(b"one\n\0two\n")  # a lone zero byte further on is text
     assert [*files.lines_of(path)] == ["one", "\0two"]
 

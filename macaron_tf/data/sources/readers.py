@@ -58,7 +58,7 @@ def stream_pairs(
     if parsed.kind == "text":
         return _aligned_lines(source_files(source, split, languages))
     if parsed.kind == "python":
-        return map(tuple, _function_items(parsed, split, tfds))
+        return map(tuple, call_user_code(parsed.location, source_function(parsed, tfds), split))
     if parsed.is_embedded:
         return iter(homeassistant.read_homeassistant(parsed.location or None, split, *languages))
     if parsed.kind == "tsv":  # the file has no header, and its cells need no check of their type
@@ -179,10 +179,6 @@ def _check_equal(paths: Sequence[epath.Path], counts: Sequence[int]) -> None:
         raise UserError(f"{paths[0]} and {paths[1]} have {counts[0]} and {counts[1]} lines")
 
 
-def _function_items(source: Source, split: str, tfds: Tfds | None) -> Iterator:
-    yield from call_user_code(source.location, source_function(source, tfds), split)
-
-
 def documents(
     source: str, split: str = "train", tfds: Tfds | None = None, language: str | None = None
 ) -> Iterator[str]:
@@ -203,7 +199,7 @@ def documents(
     elif parsed.is_embedded:
         texts = homeassistant.read_homeassistant_documents(parsed.location, split)
     elif parsed.kind == "python":
-        texts = _function_items(parsed, split, tfds)
+        texts = call_user_code(parsed.location, source_function(parsed, tfds), split)
     elif parsed.kind in RECORD_KINDS:
         records = file_records(parsed.kind, source_files(source, split))
         field = _text_field(parsed, records.fields)

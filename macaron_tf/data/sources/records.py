@@ -139,17 +139,20 @@ def _function_records(source: Source, split: str, tfds: Tfds | None) -> Records:
 
 def table_records(path: epath.Path, header: Sequence[str] | None = None) -> Records:
     """Opens a tab-separated file, or a CSV file; `header` is `None` if its first line is one."""
-    names = header or next(table_rows(path), (1, [""]))[1]
+    _, names = next(table_rows(path), (0, ())) if header is None else (0, header)
+    if not names:
+        raise UserError(f"{path} is empty: give a table with a header")
     names, keeps_quotes = tuple(map(str.strip, names)), not is_csv(path)
 
     def read(_) -> Placed:
         where = f"{path}, line "
         for number, cells in itertools.islice(table_rows(path), header is None, None):
             if len(cells) != len(names):
-                mend = f"put {'a single tab' if keeps_quotes else 'one comma'} between columns"
-                raise UserError(
-                    f"{where}{number} has {len(cells)}, not {len(names)} columns: {mend}"
-                )
+                mend = "put one comma between columns"
+                if keeps_quotes:
+                    mend = "put a single tab between columns; only a .csv has line breaks in quotes"
+                count = f"has {len(cells)}, not {len(names)} columns"
+                raise UserError(f"{where}{number} {count}: {mend}")
             yield f"{where}{number}", dict(zip(names, cells, strict=True))
 
     place = str(path) if header else f"{path}, line 1"
@@ -181,12 +184,9 @@ def _file_records(kind: str, path: epath.Path, fields: Sequence[str]) -> Placed:
         return
     index = 0
     with _open_table(kind, path) as (schema, batches):
-        columns: dict[str, None] = {}
-        for field in fields:
-            column = field if field in schema.names else field.split(".")[0]
-            if column not in schema.names:
-                raise _no_field_error(str(path), schema.names, field)
-            columns[column] = None
+        columns = {f if f in schema.names else f.split(".")[0]: f for f in fields}
+        for column in columns.keys() - {*schema.names}:
+            raise _no_field_error(str(path), schema.names, columns[column])
         for batch in batches([*columns]):
             try:
                 records = batch.to_pylist()

@@ -216,24 +216,27 @@ def prepared_folder(
             `None` means that the languages are not used.
     """
     root, (base, config, version) = (tfds or Tfds()).root, parse_tfds(name)
-    configs = ("", *_subfolders(root / base))
-    prepared = {key: versions for key in configs if (versions := _versions(root / base / key))}
+    prepared: dict[str, list[str]] = {}  # versions of each configuration; "" if there is only one
+    for depth in ("*", "*/*"):
+        for path in (root / base).glob(f"{depth}/dataset_info.json"):
+            *key, found = path.parent.relative_to(root / base).parts
+            if re.fullmatch(r"\d+\.\d+\.\d+", found):
+                prepared.setdefault("".join(key), []).append(found)
     wanted = {"-".join(languages), "-".join(languages[::-1])} if languages else set()
     if config or "" in prepared:
         fitting = [config] if config in prepared else []
     else:
         fitting = [key for key in prepared if key in wanted or len(prepared) == 1]
         if prepared and len(fitting) != 1:
-            failure = (
-                f"tfds:{name} has not one prepared configuration {' or '.join(sorted(wanted))}"
-            )
-            raise UserError(
-                f"{failure}: give tfds:{base}/CONFIG with one of {join_names(prepared)}"
-            )
+            failure = f"tfds:{name} has not one prepared configuration"
+            mend = f"give tfds:{base}/CONFIG with one of {join_names(prepared)}"
+            raise UserError(f"{failure} {' or '.join(sorted(wanted))}: {mend}")
     if not fitting:
         path = f"{base}/{config}" if config else base
-        other_sets = set(_subfolders(root)) - {base, "downloads"}
-        available = [f"{base}/{key}".rstrip("/") for key in prepared] or other_sets
+        folders = (p for p in root.iterdir() if p.is_dir()) if root.is_dir() else ()
+        others = {folder.name for folder in folders if folder.name[0] not in "._"}
+        others -= {base, "downloads"}
+        available = [f"{base}/{key}".rstrip("/") for key in prepared] or others
         by_hand, remedy = _by_hand(path, root), "prepare it yourself, as TFDS has no builder"
         if _has_builder(path):
             remedy = f"give --download{by_hand and f' (without a network, first {by_hand})'}"
@@ -242,19 +245,8 @@ def prepared_folder(
     versions = prepared[fitting[0]]
     if version and version not in versions:
         raise UserError(f"tfds:{name} has only the versions {join_names(versions)}")
-    return root / base / fitting[0] / (version or versions[-1])
-
-
-def _versions(folder: epath.Path) -> list[str]:
-    names = (name for name in _subfolders(folder) if re.fullmatch(r"\d+\.\d+\.\d+", name))
-    prepared = (name for name in names if (folder / name / "dataset_info.json").is_file())
-    return sorted(prepared, key=lambda name: [int(part) for part in name.split(".")])
-
-
-def _subfolders(folder: epath.Path) -> list[str]:
-    if not folder.is_dir():
-        return []
-    return sorted(p.name for p in folder.iterdir() if p.is_dir() and p.name[0] not in "._")
+    latest = max(versions, key=lambda found: [int(part) for part in found.split(".")])
+    return root / base / fitting[0] / (version or latest)
 
 
 def _by_hand(name: str, root: epath.Path) -> str:

@@ -91,6 +91,11 @@ class Task(Settings):
         return self.kind == "classification" and not self.labels
 
     @property
+    def several(self) -> str | None:
+        """Column in which a cell names any number of classes, or `None` if it names one."""
+        return self.label if self.kind == "multilabel" else None
+
+    @property
     def outside(self) -> int:
         """Index of the tag that is predicted for words without a token.
 
@@ -132,56 +137,55 @@ def _choice(name: str, source: str | None, first: str, *choices: str, **options)
     return Task(name, (first,), choices, source=source, kind="choice", **options)
 
 
-_ENDINGS, _FOUR = ("endings",), tuple(f"ending{number}" for number in range(4))
+_ENDINGS, _FOUR = {"lists": ("endings",)}, tuple(f"ending{number}" for number in range(4))
 _CHOICES = ("choice1", "choice2")
+_ACCEPTABLE = {"labels": ("unacceptable", "acceptable"), "metrics": ("matthews",)}
 _ENTAILMENT = dict.fromkeys(("labels", "server_labels"), ("entailment", "not_entailment"))
 _MNLI = ("entailment", "neutral", "contradiction")
 _NLI = {"first": ("premise",), "second": ("hypothesis",), "labels": _MNLI}
-_TWO_GENRES = ("validation_matched", "validation_mismatched")
+_TWO_GENRES = {"validation_splits": ("validation_matched", "validation_mismatched")}
+# The diagnostic set AX has no training data. A model that was trained on MNLI is evaluated on AX.
+_MNLI_FILES = (
+    SubmissionFile("MNLI-m.tsv", "tfds:glue/mnli", "test_matched"),
+    SubmissionFile("MNLI-mm.tsv", "tfds:glue/mnli", "test_mismatched"),
+    SubmissionFile("AX.tsv", "tfds:glue/ax"),
+)
 _BOOLEAN = {"suite": "super_glue", "labels": ("False", "True")}
-_CB = ("entailment", "contradiction", "neutral")
+_CB = dict.fromkeys(("labels", "server_labels"), ("entailment", "contradiction", "neutral"))
+_CB["suite"] = "super_glue"
+_MANY_ANSWERS = {"metrics": ("f1a", "em"), "more_metrics": ("accuracy",)}
 _ALIKE = {"metrics": ("f1", "accuracy"), "symmetric": True}
+_SCORES = {"metrics": ("pearson", "spearman"), "score_range": (0.0, 5.0), "symmetric": True}
 _TAGS = [f"{prefix}-{entity}" for entity in ("PER", "ORG", "LOC", "MISC") for prefix in "BI"]
+_ENTITIES = {"metrics": ("f1",), "more_metrics": ("precision", "recall", "conlleval_f1")}
 _SPANS = {"first": ("question",), "second": ("context",), "kind": "spans"}
 _SQUAD2 = [f"{part}{name}" for part in ("", "HasAns_", "NoAns_") for name in ("f1", "exact")]
+_MAY_LACK = {"metrics": ("best_f1",), "more_metrics": ("best_exact", *_SQUAD2)}
+_RACE = {"question": ("question",), "labels": tuple("ABCD"), "validation_splits": ("dev",)}
+_RACE["lists"] = ("questions", "options", "answers")
 
 # Class names and class order are those of TensorFlow Datasets.
 _TASKS = (
-    _glue(
-        "cola",
-        "CoLA.tsv",
-        "sentence",
-        labels=("unacceptable", "acceptable"),
-        metrics=("matthews",),
-        more_metrics=("accuracy",),
-    ),
+    _glue("cola", "CoLA.tsv", "sentence", **_ACCEPTABLE, more_metrics=("accuracy",)),
     _glue("sst2", "SST-2.tsv", "sentence", labels=("negative", "positive")),
     _glue("mrpc", "MRPC.tsv", labels=("not_equivalent", "equivalent"), **_ALIKE),
     _glue(
         "qqp", "QQP.tsv", "question1", "question2", labels=("not_duplicate", "duplicate"), **_ALIKE
     ),
-    _glue(
-        "stsb", "STS-B.tsv", metrics=("pearson", "spearman"), score_range=(0.0, 5.0), symmetric=True
-    ),
+    _glue("stsb", "STS-B.tsv", **_SCORES),
     Task(
         "mnli",
         **_NLI,
+        **_TWO_GENRES,
         source="tfds:glue/mnli",
-        validation_splits=_TWO_GENRES,
-        submissions=(
-            SubmissionFile("MNLI-m.tsv", "tfds:glue/mnli", "test_matched"),
-            SubmissionFile("MNLI-mm.tsv", "tfds:glue/mnli", "test_mismatched"),
-            # The diagnostic set AX has no training data. A model that was trained on MNLI is
-            # evaluated on AX.
-            SubmissionFile("AX.tsv", "tfds:glue/ax"),
-        ),
+        submissions=_MNLI_FILES,
         server_labels=_MNLI,
     ),
     # Bowman et al. 2015.
     Task("snli", **_NLI, source="tfds:snli", undecided=True),
     # Conneau et al. 2018. Models are trained on English (MultiNLI) and evaluated in 15 languages
     # (`tfds:xnli`).
-    Task("xnli", **_NLI, source="tfds:multi_nli", validation_splits=_TWO_GENRES),
+    Task("xnli", **_NLI, **_TWO_GENRES, source="tfds:multi_nli"),
     _glue("qnli", "QNLI.tsv", "question", "sentence", **_ENTAILMENT),
     _glue("rte", "RTE.tsv", **_ENTAILMENT),
     _glue("wnli", "WNLI.tsv", labels=("not_entailment", "entailment")),
@@ -189,25 +193,9 @@ _TASKS = (
         "boolq", "BoolQ.jsonl", "passage", "question", **_BOOLEAN, server_labels=("false", "true")
     ),
     _glue(
-        "multirc",
-        "MultiRC.jsonl",
-        "paragraph",
-        "question",
-        "answer",
-        **_BOOLEAN,
-        metrics=("f1a", "em"),
-        more_metrics=("accuracy",),
+        "multirc", "MultiRC.jsonl", "paragraph", "question", "answer", **_BOOLEAN, **_MANY_ANSWERS
     ),
-    _glue(
-        "cb",
-        "CB.jsonl",
-        "premise",
-        "hypothesis",
-        suite="super_glue",
-        labels=_CB,
-        server_labels=_CB,
-        metrics=("accuracy", "macro_f1"),
-    ),
+    _glue("cb", "CB.jsonl", "premise", "hypothesis", **_CB, metrics=("accuracy", "macro_f1")),
     # The word, then its two sentences; a text, and then a pronoun with a noun.
     Task(
         "wic",
@@ -229,70 +217,46 @@ _TASKS = (
     ),
     # Rajpurkar et al. 2016 and 2018.
     Task("squad", **_SPANS, metrics=("f1",), more_metrics=("exact",), source="tfds:squad/v1.1"),
-    Task(
-        "squad2",
-        **_SPANS,
-        metrics=("best_f1",),
-        more_metrics=("best_exact", *_SQUAD2),
-        source="tfds:squad/v2.0",
-        unanswerable=True,
-    ),
+    Task("squad2", **_SPANS, **_MAY_LACK, source="tfds:squad/v2.0", unanswerable=True),
     # Tjong Kim Sang and De Meulder 2003.
     Task(
         "conll2003",
         first=("tokens",),
         labels=("O", *_TAGS),
-        metrics=("f1",),
-        more_metrics=("precision", "recall", "conlleval_f1"),
+        **_ENTITIES,
         kind="tags",
         source="tfds:conll2003_ner",
         validation_splits=("dev",),
     ),
     # Mostafazadeh et al. 2016. TensorFlow Datasets has no training set for the Story Cloze Test.
-    _choice(
-        "story_cloze", None, "context", "ending1", "ending2", labels=("1", "2"), lists=_ENDINGS
-    ),
+    _choice("story_cloze", None, "context", "ending1", "ending2", labels=("1", "2"), **_ENDINGS),
     # Lai et al. 2017. Papers train on both parts, middle school and high school.
-    _choice(
-        "race",
-        "tfds:race/middle,race/high",
-        "article",
-        *"abcd",
-        question=("question",),
-        labels=tuple("ABCD"),
-        lists=("questions", "options", "answers"),
-        validation_splits=("dev",),
-    ),
+    _choice("race", "tfds:race/middle,race/high", "article", *"abcd", **_RACE),
     # Zellers et al. 2018 and 2019. The fields are a sentence, the beginning of the next sentence,
     # and four endings.
     _choice("swag", "tfds:swag", "sent1", *_FOUR, question=("sent2",), labels=tuple("0123")),
-    _choice("hellaswag", "tfds:hellaswag", "context", *_FOUR, labels=tuple("0123"), lists=_ENDINGS),
+    _choice("hellaswag", "tfds:hellaswag", "context", *_FOUR, labels=tuple("0123"), **_ENDINGS),
     # Roemmele et al. 2011. The question is the word "cause" or "effect".
     _choice(
         "copa",
         "tfds:super_glue/copa",
         "premise",
         *_CHOICES,
-        question=("question",),
         labels=_CHOICES,
+        question=("question",),
     ),
 )
 TASKS = {task.name: task for task in _TASKS}
 
 # Tasks on the user's own table, which determines the columns and the classes.
+_OWN = {"first": (), "own": True}
+_CLASSES = {"metrics": ("micro_f1",), "more_metrics": ("macro_f1", "exact")}
 _TABLE_TASKS = (
-    Task("classify", first=(), more_metrics=("macro_f1",), own=True),
-    Task(
-        "multilabel",
-        first=(),
-        kind="multilabel",
-        metrics=("micro_f1",),
-        more_metrics=("macro_f1", "exact"),
-        own=True,
-    ),
-    Task("regress", first=(), metrics=("pearson",), more_metrics=("spearman",), own=True),
-    Task("tag", first=(), kind="tags", metrics=("f1",), own=True),
-    Task("choose", first=(), kind="choice", own=True),
+    Task("classify", **_OWN, more_metrics=("macro_f1",)),
+    Task("multilabel", **_OWN, **_CLASSES, kind="multilabel"),
+    Task("regress", **_OWN, metrics=("pearson",), more_metrics=("spearman",)),
+    Task("tag", **_OWN, kind="tags", metrics=("f1",)),
+    Task("choose", **_OWN, kind="choice"),
 )
 OWN_TASKS = {task.name: task for task in _TABLE_TASKS}
 

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -280,26 +280,20 @@ def encode_sets(vocabulary: PieceVocabulary, sets: Examples, max_length: int) ->
     return EncodedExamples(rows, None, sets.labels, max_length, **options)
 
 
-class Windows(NamedTuple):
-    """M windows that together cover B rows of any length, in the order of the rows.
-
-    Attributes:
-        starts: ragged `(B, None)` int64 with M values in total, start position of each window in
-            its row.
-    """
-
-    ids: tf.RaggedTensor
-    starts: tf.RaggedTensor
-
-
-def windows_over(rows: tf.RaggedTensor, max_lengths: tf.Tensor, stride: int) -> Windows:
-    """Cuts rows into windows that start every `stride` ids and cover all ids of a row.
+def windows_over(
+    rows: tf.RaggedTensor, max_lengths: tf.Tensor, stride: int
+) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+    """Cuts B rows into M windows that start every `stride` ids and cover all ids of a row.
 
     A row that fits into one window gives one window. An empty row gives an empty window.
 
     Args:
         stride: number of ids between the starts of two windows. A row whose maximum window length
             is less than `stride` uses its maximum window length as stride, so that no id is lost.
+
+    Returns:
+        The ids of the windows, ragged `(M, None)` in the order of the rows, and the start position
+        of each window in its row, ragged `(B, None)` int64 with M values.
     """
     lengths = rows.row_lengths()
     steps = tf.minimum(tf.constant(stride, tf.int64), max_lengths)
@@ -312,4 +306,4 @@ def windows_over(rows: tf.RaggedTensor, max_lengths: tf.Tensor, stride: int) -> 
     first = tf.gather(rows.row_starts(), row) + starts.values
     # (M, None), in the flat ids of all rows
     positions = tf.ragged.range(first, first + window_lengths)
-    return Windows(positions.with_values(tf.gather(rows.values, positions.values)), starts)
+    return positions.with_values(tf.gather(rows.values, positions.values)), starts

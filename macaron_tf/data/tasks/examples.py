@@ -101,7 +101,7 @@ def read_examples(
         TFDS dataset may have empty texts, such as some answers of MultiRC.
     """
     parsed = task.parse_source(source, *TABLE_FORMS)
-    choices, several, needs_labels = task.kind == "choice", task.kind == "multilabel", False
+    choices, needs_labels = task.kind == "choice", False
     if parsed.kind == "tfds" and not task.own:
         rows = _tfds_rows(task, parsed.location, split, tfds, language)
     else:
@@ -111,18 +111,18 @@ def read_examples(
     sides = [side for side in (task.first, task.question, *seconds) if side]
     columns = [GrowingTexts() for _ in sides]
     labels, indices, unlabelled = array.array("d"), [], ""
-    width = task.num_classes if several else 1
+    width = task.num_classes if task.several else 1
     for where, texts, label, index in rows:
         parts = iter(texts)
         for column, side in zip(columns, sides, strict=True):
             column.append(" ".join(itertools.islice(parts, len(side))))
-        is_given = label or needs_labels or (several and label is not None)
-        answer = _parse_label(task, label, where) if is_given else math.nan
-        if not is_given and not unlabelled:
-            unlabelled = where
+        is_given = label or needs_labels or (task.several and label is not None)
+        answers = _parse_label(task, label, where) if is_given else [math.nan] * width
+        if not is_given:
+            unlabelled = unlabelled or where
         if choices:
-            _check_choices(task, texts[-len(task.second) :], answer, where)
-        labels.extend(answer if several and is_given else [answer] * width)
+            _check_choices(task, texts[-len(task.second) :], answers[0], where)
+        labels.extend(answers)
         if index is not None:
             indices.append(index)
     table = np.array(labels).reshape(-1, width)  # (N, 1) or (N, C)
@@ -131,12 +131,12 @@ def read_examples(
     if unlabelled and is_known.any():
         if not task.undecided:
             _parse_label(task, "", unlabelled)  # raises a UserError
-        known = (itertools.compress(column, is_known) for column in columns)
-        columns = [GrowingTexts(texts).finish() for texts in known]
+        kept = (itertools.compress(column, is_known) for column in columns)
+        columns = [GrowingTexts(texts).finish() for texts in kept]
     questions = columns.pop(1) if task.question else None
     dtype = (np.float64 if task.own else np.float32) if task.regression else np.int32
-    known_labels = table[is_known].astype(dtype)
-    answers = (known_labels if several else known_labels[:, 0]) if is_known.any() else None
+    known = table[is_known].astype(dtype)
+    answers = (known if task.several else known[:, 0]) if is_known.any() else None
     numbers, groups = np.array(indices or np.arange(len(columns[0])), np.int64), None
     if task.grouped:  # the index of an example is that of its answer
         numbers, groups = numbers[:, 2], numbers[:, :2]
@@ -206,8 +206,7 @@ def _table_rows(task: Task, table: Records, needs_labels: bool) -> _Rows:
     labels = (task.label,) if needs_labels or task.label in table.fields else ()
     may_be_empty = (task.label, *(task.second if task.kind == "choice" else ()))
     quoted, first_quoted, paragraphs, questions = 0, "", {}, {}
-    several = task.label if task.kind == "multilabel" else None
-    rows = table.texts((*fields, *labels), may_be_empty, several)
+    rows = table.texts((*fields, *labels), may_be_empty, task.several)
     for number, (where, texts) in enumerate(rows):
         if table.keeps_quotes and any(text[:1] == '"' == text[1:][-1:] for text in texts):
             quoted, first_quoted = quoted + 1, first_quoted or where
@@ -230,9 +229,9 @@ def _check_choices(task: Task, choices: Sequence[str], answer: float, where: str
         raise UserError(f"{where}: the correct choice, {task.second[int(answer)]}, is empty")
 
 
-def _parse_label(task: Task, text: str, where: str) -> Any:
+def _parse_label(task: Task, text: str, where: str) -> list[float]:
     """Returns a class, a score, or for each class 1 if it is among the comma-separated names."""
-    if task.kind == "multilabel":
+    if task.several:
         names = set(label_names(text))
         if strange := sorted(names - {*task.labels}):
             _parse_label(dataclasses.replace(task, kind="classification"), strange[0], where)
@@ -241,13 +240,13 @@ def _parse_label(task: Task, text: str, where: str) -> Any:
         low, high = task.score_range or (-math.inf, math.inf)
         with contextlib.suppress(ValueError):
             if math.isfinite(score := float(text)) and low <= score <= high:
-                return score
+                return [score]
         allowed = f"a number from {low:g} to {high:g}" if task.score_range else "a finite number"
     else:
         label = int(text) if text.isdecimal() and not task.own else -1
         label = task.labels.index(text) if text in task.labels else label
         if 0 <= label < task.num_classes:
-            return label
+            return [label]
         numbers = "" if task.own else " (or their numbers from 0)"
         allowed = f"one of the classes {', '.join(task.labels[:20])}{numbers}"
     alike = [name for name in task.labels if normalize_label(name) == normalize_label(text)]

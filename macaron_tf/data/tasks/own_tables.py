@@ -223,9 +223,8 @@ def _choices(table: Records) -> tuple[str, ...]:
 def _classes(task: Task, table: Records) -> list[str]:
     """Returns the distinct labels of a table in alphabetical order."""
     where_by_label, rows = {}, 0
-    several = task.label if task.kind == "multilabel" else None
-    for where, cells in table.texts((*task.first, task.label), (task.label,), several):
-        labels = label_names(cells[-1]) if several else [cells[-1].strip()]
+    for where, cells in table.texts((*task.first, task.label), (task.label,), task.several):
+        labels = label_names(cells[-1]) if task.several else [cells[-1].strip()]
         if not all(labels):
             raise UserError(f"{where}: the label in column {task.label!r} is empty")
         for label in labels:

@@ -1,8 +1,8 @@
 """Extractive question answering: readers of SQuAD-style examples, and encoding as windows."""
 
-import collections
 import dataclasses
 import operator
+from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -64,27 +64,26 @@ def read_questions(
         records = Records(str(path), _FIELDS, lambda _: _file_records(path))
     else:
         records = open_records(parsed, split, tfds)
-    rows = []
-    for where, (*texts, answers) in records.rows(_FIELDS, ("answers",)):
-        spans = tuple(map(Answer, answers["text"], answers["answer_start"])) if answers else None
-        rows.append((where, *texts, spans))
-    places, ids, questions, contexts, labels = map(list, zip(*rows, strict=True))
-    secret = may_be_unlabelled(split) and all(answers is None for answers in labels)
-    for where, question in zip(places, questions, strict=True):
+    rows, unanswered = {}, ""  # `unanswered`: place of the first question without answers
+    for where, (name, question, context, answers) in records.rows(_FIELDS, ("answers",)):
         if not question.strip():
             raise UserError(f"{where}: the question is empty: add a text, or remove it")
-    for row in () if secret else zip(places, ids, contexts, labels, strict=True):
-        _check_answers(task, *row)
-    # Predictions are stored by id.
-    if repeated := [name for name, count in collections.Counter(ids).items() if count > 1]:
-        raise UserError(f"{records.place} repeats the question id {repeated[0][:40]!r}")
-    return Questions(ids, questions, contexts, None if secret else labels)
+        if name in rows:  # predictions are stored by id
+            raise UserError(f"{where} repeats the question id {name[:40]!r}")
+        spans = tuple(map(Answer, answers["text"], answers["answer_start"])) if answers else None
+        rows[name] = question, context, spans
+        if answers:
+            _check_answers(task, f"{where}, question {name!r}", context, spans)
+        else:
+            unanswered = unanswered or where
+    questions, contexts, labels = map(list, zip(*rows.values(), strict=True))
+    secret = may_be_unlabelled(split) and not any(spans is not None for spans in labels)
+    if unanswered and not secret:
+        raise UserError(f"{unanswered}: the field 'answers' is missing: add it, or leave all out")
+    return Questions([*rows], questions, contexts, None if secret else labels)
 
 
-def _check_answers(task: Task, where: str, name: str, context: str, answers) -> None:
-    where = f"{where}, question {name!r}"
-    if answers is None:
-        raise UserError(f"{where}: the field 'answers' is missing: add it, or leave all out")
+def _check_answers(task: Task, where: str, context: str, answers: Sequence[Answer]) -> None:
     if not answers and not task.unanswerable:
         raise UserError(f"{where} has no answer: add one, or use the task squad2")
     for text, start in answers:
@@ -191,18 +190,17 @@ def encode_questions(
     encoded = vocabulary.encode_with_offsets(distinct)
     located = LocatedPieces(*(tf.gather(rows, context_index) for rows in encoded))  # each (N, None)
     rooms = max_length - num_special - question_ids.row_lengths()
-    windows = windows_over(located.ids, rooms, spans.doc_stride)
-    question = windows.starts.value_rowids()  # (M,)
+    windows, starts = windows_over(located.ids, rooms, spans.doc_stride)
+    question = starts.value_rowids()  # (M,)
     question_ids, sep = tf.gather(question_ids, question), vocabulary.special.end
-    first, second, between = question_ids, windows.ids, [(sep, 0)] * vocabulary.pair_separators
+    first, second, between = question_ids, windows, [(sep, 0)] * vocabulary.pair_separators
     if vocabulary.cls_last:
         first, second = second, first
         # `EncoderQuestionAnswering` puts the scores of [CLS] first.
         boundary = tf.ones_like(question)
     else:
         boundary = question_ids.row_lengths() + int(vocabulary.cls_first) + len(between)
-    offsets = windows.starts.values, located.starts, located.ends
-    positions = WindowPositions(question, boundary, *offsets)
+    positions = WindowPositions(question, boundary, starts.values, located.starts, located.ends)
     return rows_of(vocabulary, [(first, 0), *between, (second, 1), (sep, 1)]), positions
 
 

@@ -273,19 +273,19 @@ def encode_words(
     )  # (N, None)
     stride = max(capacity // 2, 1)
     max_lengths = tf.fill([sentences.nrows()], tf.constant(capacity, tf.int64))  # (N,)
-    windows = windows_over(sentences, max_lengths, stride)
+    windows, starts = windows_over(sentences, max_lengths, stride)
     sentence_index = words.value_rowids()  # (W,)
     # Index of each word's first piece in its sentence, (W,)
     first_piece = pieces.row_starts() - tf.gather(sentences.row_starts(), sentence_index)
     window = (first_piece - capacity // 2 + stride // 2) // stride
-    window_counts = tf.gather(windows.starts.row_lengths(), sentence_index)  # (W,)
+    window_counts = tf.gather(starts.row_lengths(), sentence_index)  # (W,)
     window = tf.clip_by_value(window, 0, window_counts - 1)
     has_piece = pieces.row_lengths() > 0
     positions = WordPositions(
-        tf.where(has_piece, tf.gather(windows.starts.row_starts(), sentence_index) + window, -1),
+        tf.where(has_piece, tf.gather(starts.row_starts(), sentence_index) + window, -1),
         tf.where(has_piece, int(vocabulary.cls_first) + first_piece - window * stride, -1),
     )
-    return rows_of(vocabulary, [(windows.ids, 0), (vocabulary.special.end, 0)]), positions
+    return rows_of(vocabulary, [(windows, 0), (vocabulary.special.end, 0)]), positions
 
 
 def word_probabilities(logits: tf.Tensor, positions: WordPositions, outside: int = 0) -> tf.Tensor:

@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import json
 import lzma
 import os
 import shutil
@@ -18,6 +19,8 @@ from macaron_tf.data.sources.readers import (
     source_fingerprint,
 )
 from macaron_tf.data.sources.tfds import Tfds
+from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.io import paths as storage
 from tests.harness import refuses
 
@@ -279,3 +282,37 @@ def test_files_that_cannot_be_read(tmp_path):
     for damaged in (whole[:-20], b"no gzip", bytes(middle), whole[:-6] + b"\0" * 6):
         (tmp_path / "a.gz").write_bytes(damaged)
         refuses(r"cannot read .*a\.gz .*: check or restore", read_texts, f"text:{tmp_path}/a.gz")
+
+
+CELLS = 'good\x85a\u2028b\x0cc "x" y'
+
+
+@pytest.mark.parametrize("start", ["", "\ufeff"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_line_ends_at_a_line_feed_only(tmp_path, start, end):
+    """A byte order mark and carriage returns at line ends are left out, and no other character."""
+    record = json.dumps({"a": CELLS, "b": "x"}, ensure_ascii=False)
+    for name, line in {
+        "tsv:a.tsv": f"{CELLS}\tx", "jsonl:a.jsonl": record, "text:a.txt,a.txt": CELLS,
+        "tsv:a.csv": '"{}",x'.format(CELLS.replace('"', '""')),
+    }.items():  # fmt: skip
+        kind, _, files = name.partition(":")
+        for file in files.split(","):
+            (tmp_path / file).write_bytes(f"{start}{line}{end}{line}{end}".encode())
+        source = f"{kind}:{','.join(f'{tmp_path}/{file}' for file in files.split(','))}"
+        pair = (CELLS, CELLS if kind == "text" else "x")
+        assert read(f"{source}:a,b" if kind == "jsonl" else source) == [pair] * 2
+    assert read_texts(f"text-lines:{tmp_path}/a.txt") == [CELLS] * 2
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
+def test_an_empty_table_or_one_that_a_writer_left_half_done(tmp_path, name):
+    own, source, mark = get_task("classify", own=True), f"tsv:{tmp_path}/{name}", "\t,"["c" in name]
+    for content, message in (
+        ("", f"{name} is empty: give a table with a header"),
+        ("\ufeff\n", f"{name} is empty: give a table with a header"),
+        ("text{}label\n", f"{name}, line 1 contains no examples"),
+        ("text{}label\na{}b\nhalf", f"{name}, line 3 has 1, not 2 columns: put"),
+    ):
+        (tmp_path / name).write_text(content.replace("{}", mark), encoding="utf-8")
+        refuses(message, TableSettings().filled, own, source)

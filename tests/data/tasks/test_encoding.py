@@ -221,8 +221,8 @@ def test_windows_are_those_of_the_released_code():
     rooms = tf.constant([8, 8, 8, 8, 8, *rng.integers(1, 20, 40)], tf.int64)
     rows = tf.ragged.range(lengths)
     for stride in (1, 3, 8, 50):
-        windows = windows_over(rows, rooms, stride)
-        shown, found = iter(windows.ids.to_list()), windows.starts.to_list()
+        ids, windows = windows_over(rows, rooms, stride)
+        shown, found = iter(ids.to_list()), windows.to_list()
         for starts, length, room in zip(found, lengths, rooms.numpy(), strict=True):
             # The loop in the released code.
             expected, start = [], 0
