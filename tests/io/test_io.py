@@ -209,7 +209,7 @@ def test_utf_16_is_not_read_as_utf_8(tmp_path):
         named = "UTF-16" if mark else coding
         message = f"{path} is {named}, not UTF-8: convert it, as by `iconv -f {named} -t UTF-8"
         refuses(message, lambda: [*files.lines_of(path)])
-    path.write_text("好电影", encoding="utf-32")
+    path.write_bytes("好电影".encode("utf-32"))
     refuses(f"{path} is UTF-32, not", lambda: [*files.lines_of(path)])
     path.write_bytes(b"one\n\0two\n")  # a lone zero byte further on is text
     assert [*files.lines_of(path)] == ["one", "\0two"]

@@ -132,22 +132,24 @@ class RecordFormat:
             rows: consecutive rows to read without this check, or `slice(None)` for the whole shard.
                 `None` means no rows: only the size of the file is checked.
         """
-        path, content, is_intact = folder / shard.name, b"", False
-        clear_errors = storage.clear_errors(f"cannot read {path}", "check the access to the folder")
+        path, content, size = folder / shard.name, b"", self.file_bytes
         first, end, _ = (rows or slice(0)).indices(shard.rows)
-        with clear_errors, contextlib.suppress(tf.errors.NotFoundError):
-            is_intact = storage.size(path) == shard.rows * self.file_bytes
-            if is_intact and end > first:
-                with tf.io.gfile.GFile(path, "rb") as file:
-                    file.seek(first * self.file_bytes)
-                    content = file.read((end - first) * self.file_bytes)
-            if is_intact and rows == slice(None):
-                is_intact = hashlib.sha256(content).hexdigest() == shard.sha256
-        if not is_intact:
-            raise UserError(f"{path} is missing or damaged: {mend}")
-        # Length and checksum precede the integers of a record, and a checksum follows them.
-        record = [("head", "V12"), ("integers", self.dtype, self.integer_count), ("tail", "V4")]
-        return np.frombuffer(content, record)["integers"]
+        with (
+            storage.clear_errors(f"cannot read {path}", "check the access to the folder"),
+            contextlib.suppress(tf.errors.NotFoundError),
+            tf.io.gfile.GFile(path, "rb") as file,
+        ):
+            is_whole = file.size() == shard.rows * size
+            if is_whole and end > first:
+                file.seek(first * size)
+                content = file.read((end - first) * size)
+            if is_whole and (
+                rows != slice(None) or hashlib.sha256(content).hexdigest() == shard.sha256
+            ):
+                # Length and checksum precede the integers of a record; a checksum follows them.
+                fields = ("head", "V12"), ("integers", self.dtype, self.integer_count)
+                return np.frombuffer(content, [*fields, ("tail", "V4")])["integers"]
+        raise UserError(f"{path} is missing or damaged: {mend}")
 
     def features(self, table: tf.Tensor) -> dict[str, tf.Tensor]:
         """Builds the model inputs of a batch from rows of a table.

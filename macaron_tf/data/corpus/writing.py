@@ -97,105 +97,90 @@ def _is_finished(out: epath.Path, settings: dict) -> bool:
 def _write(
     packer: Packer, out: epath.Path, settings: dict, start: CorpusState, tfds, processes, draw
 ):
-    config = packer.config
+    """Writes the shards, and records the state of the corpus after each block.
+
+    If rows are held out, the validation rows of each block become a separate file, and these files
+    are joined at the end. If documents are held out, their token ids stay in memory, and are packed
+    into validation rows at the end.
+    """
+    config, state = packer.config, start
     mixture = draw() if draw else texts.corpus_mixture(config, texts.source_readers(config, tfds))
-    writer = _CorpusWriter(packer, out, settings, start)
+    held_out: list[Document] = []
+    # Only a repeated document can put a validation row among the training rows.
+    earlier = _validation(packer, out, start) if config.repeats else ()
+    validation_records = {record.tobytes() for record in earlier}
     with (
         Progress("preparing", "documents", texts.count_corpus(config, tfds)) as progress,
         Processes(processes, packer) as pool,
     ):
 
-        def tokenized(documents: Iterable[Document]) -> Iterable[Document]:
-            if draw:
-                return documents
-            chunks = pool.map(Packer.tokenize, texts.chunked(documents))
-            return itertools.chain.from_iterable(chunks)
+        def tokenized(documents: Iterable[Document]) -> Iterator[Document]:
+            """Tokenizes documents, and keeps those that are held out, but no repetitions."""
+            if not draw:
+                chunks = pool.map(Packer.tokenize, texts.chunked(documents))
+                documents = itertools.chain.from_iterable(chunks)
+            for document in documents:
+                if document.held_out and not document.repeated:
+                    held_out.append(document)
+                yield document
 
-        def held_out() -> Iterator[Document]:
+        def complete() -> Iterator[Document]:
             """Yields the held-out documents of complete blocks, for the validation rows."""
             for document in itertools.islice(mixture, start.documents):
                 progress.advance(text="resuming")
                 if document.held_out:
                     yield document
 
-        for document in tokenized(held_out()):
-            writer.hold_out(document)
+        list(tokenized(complete()))
         began = time.monotonic()
-        documents = map(writer.hold_out, tokenized(mixture))
-        numbered = enumerate(texts.blocks(documents, config), len(start.train))
+        numbered = enumerate(texts.blocks(tokenized(mixture), config), len(start.train))
         for block in pool.map(Packer.pack, numbered):
-            writer.write(block)
-            rate = (writer.state.tokens - start.tokens) / max(time.monotonic() - began, 1e-9)
+            state = _write_block(block, config, out, state, validation_records)
+            write_state(out, PROGRESS, settings, state)
+            rate = (state.tokens - start.tokens) / max(time.monotonic() - began, 1e-9)
             progress.advance(block.documents, f"{short(rate)} tokens/s")
-    writer.finish()
+    records, validation = _validation(packer, out, state), []
+    if config.holds_out_documents:
+        # The seed has two integers, because the seed of a training block has one integer.
+        last = packer.pack_documents(held_out, [0, 1])
+        records, tokens = iter(last.records), state.tokens + last.tokens
+        state = dataclasses.replace(state, tokens=tokens)
+    elif not state.rows:
+        raise UserError("the sources gave no rows: give more text, or raise sequence_length")
+    while chunk := list(itertools.islice(records, config.rows_per_shard)):
+        validation.append(write_shard(out, "validation", len(validation), chunk))
+    state = dataclasses.replace(state, validation=tuple(validation))
+    write_state(out, INDEX, settings, state)  # marks a finished corpus
+    remove_leftovers(out)
 
 
-@dataclasses.dataclass(eq=False)
-class _CorpusWriter:
-    """Writer of shards. The writer records the state of the corpus after each block.
+def _validation(packer: Packer, out: epath.Path, state: CorpusState) -> Iterator[np.ndarray]:
+    """Yields the validation records of all blocks so far."""
+    for shard in state.validation:
+        yield from packer.record_format.read(out, shard, "prepare the corpus again")
 
-    If rows are held out, the writer writes the validation rows of each block to a separate file,
-    and joins these files at the end. If documents are held out, the writer keeps their token ids in
-    memory, and packs them into validation rows at the end.
-    """
 
-    packer: Packer
-    out: epath.Path
-    settings: dict
-    state: CorpusState
-
-    def __post_init__(self):
-        self._held_out_documents: list[Document] = []
-        # Only a repeated document can put a validation row among the training rows.
-        earlier = self._validation() if self.packer.config.repeats else ()
-        self._validation_records = {record.tobytes() for record in earlier}
-
-    def _validation(self) -> Iterator[np.ndarray]:
-        """Yields the validation records of all blocks so far."""
-        for shard in self.state.validation:
-            yield from self.packer.record_format.read(self.out, shard, "prepare the corpus again")
-
-    def hold_out(self, document: Document) -> Document:
-        """Keeps `document` for the validation rows if it is held out, and returns `document`.
-
-        A repetition of a held-out document is not kept.
-        """
-        if document.held_out and not document.repeated:
-            self._held_out_documents.append(document)
-        return document
-
-    def write(self, block: PackedBlock) -> None:
-        """Writes the shards of the next block, and records the new state of the corpus."""
-        state, config, validation = self.state, self.packer.config, ()
-        training, held_out = block.divide(config, state.counted, self._validation_records)
-        index = len(state.train if config.holds_out_documents else state.validation)
-        if not config.holds_out_documents:
-            validation = (write_shard(self.out, "part", index, held_out),)
-        train = [write_shard(self.out, "train", index, t, pair) for pair, t in training.items()]
-        self.state = CorpusState(
-            state.documents + block.documents,
-            state.counted + int((~block.repeated).sum()),
-            state.tokens + block.tokens,
-            (*state.train, *train),
-            state.validation + validation,
-        )
-        write_state(self.out, PROGRESS, self.settings, self.state)
-
-    def finish(self) -> None:
-        """Writes the validation rows and then the index file, which marks a finished corpus."""
-        state, records, validation = self.state, self._validation(), []
-        if self.packer.config.holds_out_documents:
-            # The seed has two integers, because the seed of a training block has one integer.
-            block = self.packer.pack_documents(self._held_out_documents, [0, 1])
-            records = iter(block.records)
-            state = dataclasses.replace(state, tokens=state.tokens + block.tokens)
-        elif not state.rows:
-            raise UserError("the sources gave no rows: give more text, or raise sequence_length")
-        while chunk := list(itertools.islice(records, self.packer.config.rows_per_shard)):
-            validation.append(write_shard(self.out, "validation", len(validation), chunk))
-        state = dataclasses.replace(state, validation=tuple(validation))
-        write_state(self.out, INDEX, self.settings, state)
-        remove_leftovers(self.out)
+def _write_block(
+    block: PackedBlock,
+    config: CorpusConfig,
+    out: epath.Path,
+    state: CorpusState,
+    validation_records: set[bytes],
+) -> CorpusState:
+    """Writes the shards of the next block, and returns the new state of the corpus."""
+    training, held_out = block.divide(config, state.counted, validation_records)
+    index, validation = len(state.train), ()
+    if not config.holds_out_documents:
+        index = len(state.validation)  # a block may have several training files
+        validation = (write_shard(out, "part", index, held_out),)
+    train = [write_shard(out, "train", index, t, pair) for pair, t in training.items()]
+    return CorpusState(
+        state.documents + block.documents,
+        state.counted + int((~block.repeated).sum()),
+        state.tokens + block.tokens,
+        (*state.train, *train),
+        state.validation + validation,
+    )
 
 
 def write_shard(
