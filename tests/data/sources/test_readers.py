@@ -306,13 +306,12 @@ def test_a_line_ends_at_a_line_feed_only(tmp_path, start, end):
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
-def test_an_empty_table_or_one_that_a_writer_left_half_done(tmp_path, name):
-    own, source, mark = get_task("classify", own=True), f"tsv:{tmp_path}/{name}", "\t,"["c" in name]
+def test_a_table_that_a_writer_left_half_done(tmp_path, name):
+    own, source, mark = get_task("classify", own=True), f"tsv:{tmp_path}/{name}", ",\t"["t" in name]
     for content, message in (
-        ("", f"{name} is empty: give a table with a header"),
-        ("\ufeff\n", f"{name} is empty: give a table with a header"),
-        ("text{}label\n", f"{name}, line 1 contains no examples"),
-        ("text{}label\na{}b\nhalf", f"{name}, line 3 has 1, not 2 columns: put"),
+        ("\ufeff\n", "is empty: give a table with a header"),
+        ("text{}label\n", "line 1 contains no examples"),
+        ("text{}label\na{}b\nhalf", "line 3 has 1, not 2 columns: put"),
     ):
         (tmp_path / name).write_text(content.replace("{}", mark), encoding="utf-8")
-        refuses(message, TableSettings().filled, own, source)
+        refuses(f"{name}.* {message}", TableSettings().filled, own, source)

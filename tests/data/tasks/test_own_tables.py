@@ -84,7 +84,7 @@ def test_columns_and_classes_are_those_of_the_table(text, settings, first, secon
 @pytest.mark.parametrize(
     ("task", "text", "words"),
     [
-        (CLASSIFY, "", "own.tsv, line 1 does not show which of the columns"),
+        (CLASSIFY, "", "own.tsv is empty: give a table with a header"),
         (CLASSIFY, "text\tclass\na\tx\n", "no columns named 'label' .the columns are 'text', 'c"),
         (CLASSIFY, "a\tb\tlabel\n1\t2\tx\n", "columns 'a', 'b', 'label' contains the text"),
         (CLASSIFY, "text\tlabel\na\tx\nb\tx\n", "all labels are 'x', but two"),
