@@ -66,7 +66,12 @@ class Columns:
     """Base class of a dataclass whose fields are columns, with one entry for each example.
 
     A field may also be a tuple of columns, or `None`. The first field is not `None`.
+
+    Attributes:
+        labels: labels of the examples, or `None` if they are unknown.
     """
+
+    labels: Any
 
     def __len__(self) -> int:
         first = next(iter(vars(self).values()))

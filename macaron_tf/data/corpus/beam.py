@@ -72,10 +72,8 @@ def tokenized_mixture(
         raise UserError(match[1]) from error
     names = (path.name for path in scratch.iterdir())
     keys = sorted(tuple(map(int, n.split("-"))) for n in names if re.fullmatch(r"[\d-]+", n))
-    readers = []
-    for index in range(len(config.sources)):
-        own = [key for key in keys if key[0] == index]
-        readers.append(functools.partial(_chunks, scratch, own))
+    own = ([key for key in keys if key[0] == index] for index in range(len(config.sources)))
+    readers = [functools.partial(_chunks, scratch, keys) for keys in own]
     mixture = texts.corpus_mixture(config, readers, operator.itemgetter(0))
     return (document._replace(text=document.text[1]) for document in mixture)
 

@@ -131,10 +131,10 @@ def mixed_documents(
     unfinished = set(range(len(readers)))
     count = 0  # number of distinct documents so far
     while unfinished:
-        drawable = sorted(unfinished) if weights is None else list(range(len(readers)))
-        chances = np.ones(len(drawable)) if weights is None else np.array(weights, np.float64)
+        equal = [index in unfinished for index in range(len(readers))]
+        chances = np.array(equal if weights is None else weights, np.float64)
         bounds = np.cumsum(chances) / chances.sum()
-        source_index = drawable[int(np.searchsorted(bounds, rng.random(), side="right"))]
+        source_index = int(np.searchsorted(bounds, rng.random(), side="right"))
         text, index, repeated, ended = next(opened[source_index])
         if not repeated:
             if hold_out_every and (count % hold_out_every == 0 or count == 2):

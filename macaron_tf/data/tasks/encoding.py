@@ -1,14 +1,14 @@
 """Encoding of texts as rows of token ids: text pairs, choices, sentences and sliding windows."""
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from macaron_tf.data.batches import EncodedExamples
-from macaron_tf.data.rows import GrowingRows
+from macaron_tf.data.rows import Columns, GrowingRows
 from macaron_tf.data.sampler import in_parts
 from macaron_tf.data.tasks.examples import Examples
 from macaron_tf.errors import UserError
@@ -183,10 +183,11 @@ def check_length(max_length: int, min_length: int, needs: str) -> None:
 
 
 def encode_parts(
-    total: int,
-    encode: Callable[[slice], tuple[dict[str, tf.Tensor], tuple]],
     vocabulary: PieceVocabulary,
-) -> tuple[dict[str, Any], list[tuple]]:
+    examples: Columns,
+    max_length: int,
+    encode: Callable[[slice], tuple[dict[str, tf.Tensor], tuple]],
+) -> tuple[EncodedExamples, list[tuple]]:
     """Tokenizes a split in chunks, and shows the progress on stderr.
 
     Args:
@@ -194,10 +195,10 @@ def encode_parts(
             `(M, L)`, and a tuple of further arrays. M is the number of rows of these examples.
 
     Returns:
-        The fields of `EncodedExamples` that follow from the rows, and a list with the further
-        arrays of each chunk. If the ids take 16 MB or more, the rows are memory-mapped from disk.
+        The rows with the labels of the examples, and a list with the further arrays of each chunk.
+        If the ids take 16 MB or more, the rows are memory-mapped from disk.
     """
-    _check_any(total)
+    _check_any(total := len(examples))
     rows, boundaries, arrays = GrowingRows(id_dtype(vocabulary.size)), [], []
     sized = ((part.stop - part.start, part) for part in in_parts(total, _CHUNK_EXAMPLES))
     for part in track(sized, total, "tokenizing", "examples"):
@@ -208,8 +209,9 @@ def encode_parts(
         is_first = is_real & (np.asarray(inputs["segment_ids"]) == 0)
         boundaries.append(np.count_nonzero(is_first, axis=1))
         arrays.append(others)
-    fields = {"rows": rows.finish(), "boundaries": np.concatenate(boundaries)}
-    return {**fields, "cls_last": vocabulary.cls_last, "pad_id": vocabulary.special.pad}, arrays
+    options = {"cls_last": vocabulary.cls_last, "pad_id": vocabulary.special.pad}
+    columns = rows.finish(), np.concatenate(boundaries), examples.labels
+    return EncodedExamples(*columns, max_length, **options), arrays
 
 
 def _check_any(total: int) -> None:
@@ -243,9 +245,8 @@ def encode_examples(
         texts = contexts, questions, tf.reshape(choices, [-1])  # (N R,) each
         return encode_choices(vocabulary, *texts, max_length, causal), ()
 
-    fields, _ = encode_parts(len(examples), encode, vocabulary)
-    fields |= {"labels": examples.labels, "max_length": max_length}
-    return EncodedExamples(**fields, rows_per_example=count, language_id=language_id)
+    encoded, _ = encode_parts(vocabulary, examples, max_length, encode)
+    return dataclasses.replace(encoded, rows_per_example=count, language_id=language_id)
 
 
 def encode_sentences(

@@ -222,13 +222,13 @@ def encode_question_examples(
         question = positions.question + part.start
         return inputs, positions._replace(question=question, starts=starts, ends=ends)
 
-    fields, arrays = encode_parts(len(examples), encode, vocabulary)
+    encoded, arrays = encode_parts(vocabulary, examples, max_length, encode)
     positions = WindowPositions(*(tf.concat(parts, axis=0) for parts in zip(*arrays, strict=True)))
     # A context ends before a [SEP]. If a window begins with the context, `EncoderQuestionAnswering`
     # puts the scores of [CLS] before it, which shifts all positions by one.
-    ends = fields["boundaries"] if vocabulary.cls_last else fields["rows"].lengths - 1
+    ends = encoded.boundaries if vocabulary.cls_last else encoded.rows.lengths - 1
     labels = None if examples.labels is None else _labels(examples, positions, ends)
-    return EncodedExamples(**fields, labels=labels, max_length=max_length, positions=positions)
+    return dataclasses.replace(encoded, labels=labels, positions=positions)
 
 
 def _labels(examples: Questions, positions: WindowPositions, limits: np.ndarray) -> np.ndarray:

@@ -317,7 +317,7 @@ def encode_tagged(
         inputs, positions = encode_words(vocabulary, words, max_length)
         return inputs, (len(inputs["token_ids"]), len(words.values), *positions)
 
-    fields, arrays = encode_parts(len(examples), encode, vocabulary)
+    encoded, arrays = encode_parts(vocabulary, examples, max_length, encode)
     window_counts, word_counts, row, column = zip(*arrays, strict=True)
     # Number of windows in the chunks before each chunk
     windows_before = np.cumsum(window_counts) - window_counts
@@ -326,11 +326,10 @@ def encode_tagged(
     labels = None
     if examples.labels is not None:
         has_piece = row >= 0  # (W,)
-        rows = fields["rows"]
+        rows = encoded.rows
         tags = np.zeros_like(rows.ids, np.uint16)
         labelled = rows.offsets[row[has_piece]] + column[has_piece]
         tags[labelled] = 1 + np.concatenate(examples.labels)[has_piece]
         labels = TokenRows(tags, rows.offsets)
-    fields |= {"labels": labels, "max_length": max_length}
-    splits = np.cumsum([0, *map(len, examples.words)])
-    return EncodedExamples(**fields, positions=WordPositions(row, column), splits=splits)
+    positions, splits = WordPositions(row, column), np.cumsum([0, *map(len, examples.words)])
+    return dataclasses.replace(encoded, labels=labels, positions=positions, splits=splits)
