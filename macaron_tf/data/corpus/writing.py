@@ -150,6 +150,8 @@ def _write(
     while chunk := list(itertools.islice(records, config.rows_per_shard)):
         validation.append(write_shard(out, "validation", len(validation), chunk))
     state = dataclasses.replace(state, validation=tuple(validation))
+    # A file may have grown while it was being read.
+    check_settings(settings, corpus_settings(config, packer.vocabulary, tfds), out)
     write_state(out, INDEX, settings, state)  # marks a finished corpus
     remove_leftovers(out)
 

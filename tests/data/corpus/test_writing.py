@@ -250,6 +250,21 @@ def test_files_may_be_copied_but_not_changed(make, texts, out, tmp_path, monkeyp
     refuses("source files of the corpus in .* have changed", again)
 
 
+def test_a_file_that_grows_is_refused(make, texts, out, tmp_path, monkeypatch):
+    shutil.copytree(texts / "a", tmp_path / "a")
+    write_block = writing._write_block
+
+    def growing(*arguments):
+        with open(tmp_path / "a" / "11.txt", "a") as file:
+            file.write("\n1 2 3.")
+        return write_block(*arguments)
+
+    monkeypatch.setattr(writing, "_write_block", growing)
+    message = "source files of the corpus in .* have changed: restore"
+    refuses(message, make, sources=(f"text:{tmp_path}/a/*.txt",))
+    assert not (out / "corpus.json").exists()
+
+
 def test_a_file_may_move_but_its_fields_stay(make, tmp_path):
     for name in ("a", "b"):
         rows = [json.dumps({"en": f"{n} {n + 1}", "de": f"{n + 2} {n + 3}"}) for n in range(90)]
