@@ -6,9 +6,8 @@ from macaron_tf.decoding import GenerationConfig, SequenceGenerator, TextGenerat
 from macaron_tf.decoding.text_generator import fill_context
 from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
-from macaron_tf.tasks.generation import Continuation
 from macaron_tf.text import WordPieceVocabulary
-from tests.toys.decoding import greedy, language_model, shaken
+from tests.toys.decoding import greedy, shaken
 
 EXAMPLES = [[1, 1, 1], [2, 2, 2, 2, 2], [3], [4, 4]]
 
@@ -83,24 +82,3 @@ def test_answers_are_the_argmax_of_the_whole_model_and_a_stream_says_the_same(mo
         assert found.length == len(ids)
         assert found.log_prob == pytest.approx(log_prob, abs=1e-4)
         assert "".join(generator.stream(text, config)) == found.text
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", [TextGenerator, SequenceGenerator])
-def test_several_ends_and_a_stream_says_the_same(kind, model, vocabulary):
-    if kind is TextGenerator:
-        model = language_model(vocabulary.size)
-    text, config = "the cat sat", GenerationConfig(temperature=0.0, max_tokens=8)
-    generator = kind(model, vocabulary, 16)
-    [[whole]] = generator.complete([text], config)
-    # Each id ends the text where it first occurs.
-    for index in sorted({whole.ids.index(token_id) for token_id in whole.ids}):
-        options = {**generator.options(), "end_ids": (3, whole.ids[index])}
-        cut = kind(model, vocabulary, **options)
-        [[found]] = cut.complete([text], config)
-        assert found.ids == whole.ids[: index + 1] and found.ended and found.length == index + 1
-        assert found.text == generator.detokenizer(whole.ids[:index]).removeprefix(" ")
-        assert "".join(cut.stream(text, config)) == found.text
-        served = Continuation(cut).serve(*map(tf.constant, ([text], [0.0], [0], [1.0], [1], [8])))
-        assert served["completion"].numpy()[0].decode() == found.text
-        assert served["tokens"].numpy()[0] == found.length

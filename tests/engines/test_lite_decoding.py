@@ -19,7 +19,7 @@ from macaron_tf.decoding import (
 from macaron_tf.decoding.translator import translate_ids
 from macaron_tf.engines import certificate
 from macaron_tf.engines.lite_decoding import DECODER, RECORD, LiteDecoder, convert_decoder
-from macaron_tf.io.serving import CONTROLS, as_rows, failed_check
+from macaron_tf.io.serving import CONTROLS, failed_check
 from macaron_tf.model import Pretrained
 from macaron_tf.models import EncoderConfig, EncoderDecoder, LanguageModel, catalog
 from macaron_tf.models.model_parts import Card
@@ -128,14 +128,6 @@ def test_rotary_positions_and_shared_keys_are_the_graphs():
         assert_equal(continued(decoder, *asked), continued(network, *asked))
 
 
-def test_samples_are_the_graphs(gpt):
-    network, decoders = gpt
-    asked = ([2, 5], 12, 1.0, 3)
-    found, expected = continued(decoders["fp32"], *asked), continued(network, *asked)
-    assert_equal(found, expected)
-    assert len({tuple(row) for row in found["ids"][0]}) > 1
-
-
 def test_int8_scores_are_close(gpt):
     network, decoders = gpt
     context, cache = network.init_decode(2, 1, 8)
@@ -179,14 +171,6 @@ def test_a_source_beyond_the_positions_is_refused_in_a_sentence():
     assert failed_check(caught.value.message) == (
         "a source has more than the 12 ids that the model reads: shorten the source"
     )
-
-
-def test_int8_translations_have_close_scores(pair):
-    network, decoders = pair
-    config = BeamSearchConfig(max_length_offset=2)
-    found, expected = (translated(m, 4, 20, config) for m in (decoders["int8"], network))
-    np.testing.assert_allclose(found["scores"], expected["scores"], atol=0.5)
-    assert (found["scores"] != expected["scores"]).any()
 
 
 @pytest.mark.slow
@@ -278,13 +262,11 @@ def test_exports_decode_in_lite(tmp_path, monkeypatch, model, options):
     assert record["lite"]["kind"] == "fp32" and record["lite"]["measured"] == measured
     [_, row] = record["certificate"]
     assert 2 <= row["texts"] <= 4 and row["difference"] < 1e-4 and row["log_prob"] < 1e-3
-    expected = model.predict(texts, **options)
     opened = Servable(version, 1)
     dtypes = {name: dtype.as_numpy_dtype for name, dtype in model.task.inputs.items()}
     given = {name: [value] * len(texts) for name, value in {**CONTROLS, **options}.items()}
     given["text"] = [*map(str.encode, texts)]
     inputs = {name: np.array(given[name], dtype) for name, dtype in dtypes.items()}
-    asked = as_rows(opened.run("serving_default", inputs))
     graph = opened._model.run("serving_default", inputs)
     lite = opened.small_engine.serve(inputs)
     for name, values in graph.items():
@@ -295,9 +277,6 @@ def test_exports_decode_in_lite(tmp_path, monkeypatch, model, options):
     for row, text in enumerate(graph.get("completion", ())):  # a translator does not stream
         one = {name: column[row : row + 1] for name, column in inputs.items()}
         assert "".join(opened.texts.stream(one)) == text.decode()
-    for found, wanted in zip(asked, expected, strict=True):
-        for name in found.keys() | wanted.keys():
-            assert "prob" in name or name == "scores" or found[name] == wanted[name]
     many = {name: np.repeat(column, 22) for name, column in inputs.items()}  # never measured
     assert opened.small_engine.answer(many) is None
     assert len(opened.run("serving_default", many)[next(iter(graph))]) == 66

@@ -22,7 +22,7 @@ from macaron_tf.data.sources.tfds import Tfds, open_set
 from macaron_tf.errors import UserError
 from macaron_tf.io import files, progress
 from macaron_tf.io import paths as storage
-from macaron_tf.io.progress import Progress, other_bar, track
+from macaron_tf.io.progress import Progress, track
 from tests import ram_paths
 from tests.harness import refuses
 
@@ -76,29 +76,6 @@ def test_work_that_fails_is_not_called_a_file_that_cannot_be_written(tmp_path):
     full = pytest.raises(UserError, match="cannot write /dev/full \\(No space left")
     with full, storage.open_atomic("/dev/full") as file:
         file.write(bytes(100_000))
-
-
-def test_a_copy_for_libraries_that_read_no_bucket(tmp_path, bucket):
-    storage.write_atomic(f"{bucket}/a.h5", b"content")
-    with storage.local_copy(f"{bucket}/a.h5") as copy:
-        assert copy.name == "a.h5"
-        assert copy.read_bytes() == b"content"
-    assert not copy.exists()
-    (tmp_path / "b").write_bytes(b"")
-    with storage.local_copy(tmp_path / "b") as copy:
-        assert copy == tmp_path / "b"
-    assert copy.exists()
-
-
-def test_an_upload_ends_with_the_file_that_makes_it_valid(tmp_path, bucket, monkeypatch):
-    for name in ("a/z", "manifest", "y"):
-        storage.write_atomic(tmp_path / name, name.encode())
-    order, gfile = [], storage.tf.io.gfile
-    copy = gfile.copy
-    monkeypatch.setattr(gfile, "copy", lambda a, b, **k: (order.append(b), copy(a, b, **k)))
-    storage.upload(tmp_path, bucket, last="manifest")
-    assert order == [f"{bucket}/{name}" for name in ("a/z", "y", "manifest")]
-    assert storage.read_bytes(f"{bucket}/a/z") == b"a/z"
 
 
 def test_tfds_of_a_bucket(bucket, tfds_dir):
@@ -363,28 +340,6 @@ def test_uncounted_work_that_says_nothing_itself(stream):
         assert re.match(r"compiling  \d:\d\d:\d\d elapsed\n", shown)
     time.sleep(0.05)
     assert stream.getvalue() == shown  # nothing after the end
-
-
-def test_an_early_end_lets_others_be_shown(stream):
-    with Progress("compiling") as first:
-        first.end()
-        shown = stream.getvalue().count("compiling")
-        with Progress("validating"):
-            wait_for(stream, "validating")
-        first.advance()
-    assert stream.getvalue().count("compiling") == shown
-
-
-def test_within_other_work_nothing_is_shown(stream):
-    with Progress("training the vocabulary", "lines") as outer:
-        for _ in outer.over(range(3)):
-            with Progress("tokenizing", "words") as inner:
-                wait_for(stream, "training the vocabulary")
-                inner.advance()
-    with other_bar(), Progress("validating"):
-        time.sleep(0.03)
-    shown = stream.getvalue()
-    assert "tokenizing" not in shown and "validating" not in shown
 
 
 def test_work_that_fails_ends_its_progress(stream):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.kernels import GATES, native, swish_recurrence
-from tests.harness import normal, numpy_of, rejects
+from macaron_tf.kernels import GATES, native
+from tests.harness import numpy_of, rejects
 from tests.toys.swish import FORMS, by_the_equations, inputs, relative_error, with_gradients
 
 ROUNDING = 2.0**-8  # largest relative error of rounding to bfloat16
@@ -39,34 +39,14 @@ def test_bfloat16_differs_from_the_reference_by_its_rounding(gate):
 def test_bfloat16_rounds_to_nearest_and_ties_to_even():
     bits = np.random.default_rng(0).integers(0, 2**32, 4096, dtype=np.uint32)
     bits[:64] = (bits[:64] & 0xFFFF0000) | 0x8000  # ties
+    bits[64] = 0x7FC0BEEF  # a NaN with all bits in use
     values = bits.view("float32")
-    values = values[np.isfinite(values) & (np.abs(values) > 1e-37)]  # TensorFlow flushes subnormals
+    values = values[~(np.abs(values) <= 1e-37)]  # TensorFlow flushes subnormals
     ones = np.ones_like(values)
     # y = (0 + state_bias) * sigmoid(100), so the rounded number is state_bias, a float32.
     x = tf.zeros((1, 1, 2 * len(values)), tf.bfloat16)
     y = native.gated(x, ones, ones, values, 100 * ones, 1, "sigmoid")
     np.testing.assert_array_equal(numpy_of(y[0, 0]), numpy_of(tf.cast(values, tf.bfloat16)))
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_nan_and_infinity_pass_as_in_the_reference(dtype):
-    odd = [np.nan, np.inf, -np.inf, 1e38, -1e38, 200.0, -200.0, 1e-42, 0.0]
-    payload = np.array([0x7FC0BEEF], np.uint32).view("float32")[0]  # a NaN with all bits in use
-    columns = [(a, b, v) for a in (1, 0, -1, np.nan, np.inf) for b in (0, np.inf) for v in odd]
-    columns += [(1, 0, payload), (np.float32(payload), 0, 1.0)]
-    alpha, beta, value = np.array(columns, "float32").T
-    x = normal(1, 6, len(columns))
-    x[0, 2] = value
-    start = np.tile(value[::-1], (1, 1, 1)).astype("float32")
-    for given in (None, start):
-        arguments = (tf.cast(x, dtype), alpha, beta, 1, None, given)
-        actual, expected = (
-            numpy_of(swish_recurrence(*arguments, implementation=name))
-            for name in ("native", "scan")
-        )
-        np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected))
-        tolerance = 1e-5 if dtype == "float32" else ROUNDING
-        np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("gate", GATES)

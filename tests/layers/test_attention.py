@@ -17,44 +17,8 @@ from macaron_tf.layers.mixer import Context
 from macaron_tf.layers.relative_attention import RelativeAttention, Segment
 from macaron_tf.layers.watching import watching
 from macaron_tf.models import Encoder, EncoderConfig, Stack
-from tests.harness import (
-    check_layer,
-    ids,
-    normal,
-    numpy_of,
-    randomized,
-    rejects,
-    softmax,
-    weights_of,
-)
+from tests.harness import ids, normal, numpy_of, randomized, rejects, twin_of, weights_of
 from tests.toys.objectives import V, tiny
-
-
-def reference(layer, x, memory=None, mask=True):
-    """Computes equation 1 of Vaswani et al. in float64, with a mask `(T, S)` or `(B, T, S)`."""
-    w = weights_of(layer)
-
-    def project(x, name):
-        return x @ w[f"{name}/kernel"] + w[f"{name}/bias"]
-
-    if layer.cross:
-        parts = [project(x, "query"), *np.split(project(memory, "key_value"), 2, axis=-1)]
-    else:
-        parts = np.split(project(x, "query_key_value"), 3, axis=-1)
-    q, k, v = (np.stack(np.split(part, layer.num_heads, axis=-1)) for part in parts)  # (H, B, L, d)
-    scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
-    heads = softmax(np.where(mask, scores, -1e9)) @ v
-    return project(np.concatenate(heads, axis=-1), "output")
-
-
-@pytest.mark.parametrize(
-    "options", [{}, {"head_dim": 5}, {"num_heads": 4, "causal": True}, {"cross": True}]
-)
-def test_attention_is_equation_1(options):
-    x, layer = normal(2, 6, 8), MultiHeadAttention(**{"num_heads": 2, **options})
-    given = [normal(2, 4, 8, seed=1)] if layer.cross else []
-    mask = np.tri(6, dtype=bool) if layer.causal else True
-    np.testing.assert_allclose(layer(x, *given), reference(layer, x, *given, mask=mask), atol=1e-5)
 
 
 def banded(window, shape=(2, 6, 8)):
@@ -69,8 +33,8 @@ def test_a_window_is_a_band_below_the_diagonal(window, padded):
     distance = np.arange(6)[:, None] - np.arange(6)
     band = (distance >= 0) & (distance < window)
     real = np.arange(6) < np.array([[6], [6 - padded]])
-    y = numpy_of(layer(x, mask=real))
-    expected = reference(layer, x, mask=band & real[:, None])
+    y, plain = numpy_of(layer(x, mask=real)), twin_of(layer, MultiHeadAttention(2), x.shape)
+    expected = numpy_of(plain(x, attention_mask=band & real[:, None]))
     np.testing.assert_allclose(y[real], expected[real], atol=1e-5)
     assert np.isfinite(y).all()
 
@@ -102,21 +66,6 @@ def buckets(distance, **options):
     np.testing.assert_array_equal(bias[0, 1], -bias[0, 0])
     # The first query sees distances from 0 to `distance`, and the last from -`distance` to 0.
     return np.concatenate([bias[0, 0, -1], bias[0, 0, 0, 1:]]).astype(int)
-
-
-# The first distance of each of T5's buckets that hold several distances; smaller distances have a
-# bucket each. The edges are at 8 x 16^(n/8) for 8 buckets, or at 16 x 8^(n/16) for 16.
-BIDIRECTIONAL = [8, 12, 16, 23, 32, 46, 64, 91]
-CAUSAL = [16, 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113]
-
-
-@pytest.mark.parametrize(("bidirectional", "edges"), [(True, BIDIRECTIONAL), (False, CAUSAL)])
-def test_buckets_are_t5s(bidirectional, edges):
-    found = buckets(512, bidirectional=bidirectional)
-    expected = np.searchsorted([*range(edges[0]), *edges], np.arange(513), side="right") - 1
-    np.testing.assert_array_equal(found[512::-1], expected)
-    # Keys after the query have the upper 16 buckets, or none of their own in causal attention.
-    np.testing.assert_array_equal(found[513:], bidirectional * (16 + expected[1:]))
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])
@@ -161,74 +110,6 @@ H, D = 2, 8
 SIZES = {"num_heads": H, "feed_forward_dim": 192}
 
 
-def by_the_equations(layer, x, past=None, seen=None, segment_ids=None, hidden=True):
-    """Computes section 3.3 of Dai et al. 2019 in float64.
-
-    `hidden`, `(B, L, L)`, is True where a query may attend to a key of x.
-    """
-    w = weights_of(layer)
-    past = np.zeros((len(x), 0, D)) if past is None else past
-    held, length = past.shape[1], x.shape[1]
-
-    def by_head(vectors):
-        return np.stack(np.split(vectors, H, axis=-1), axis=-3)  # `(..., L, D) -> (..., H, L, d)`
-
-    keys, values = np.split(np.concatenate([past, x], axis=1) @ w["key_value/kernel"], 2, axis=-1)
-    q, k = by_head(x @ w["query/kernel"]), by_head(keys)
-    u, v = w["content_bias"], w["distance_bias"]
-    distance = held + np.arange(length)[:, None] - np.arange(held + length)
-    seen = np.ones(past.shape[:2], bool) if seen is None else seen
-    visible = np.ones((len(x), length, held + length), bool)
-    visible[..., :held], visible[..., held:] = seen[:, None], hidden
-    if layer.causal:
-        visible &= distance >= 0
-    if layer.clamp_length:
-        distance = np.clip(distance, -layer.clamp_length, layer.clamp_length)
-    angles = distance[..., None] / 10_000 ** (np.arange(0, D, 2) / D)
-    r = by_head(np.concatenate([np.sin(angles), np.cos(angles)], -1) @ w["distance/kernel"])
-    # The terms (a) and (c), and the terms (b) and (d).
-    scores = (q + u) @ k.swapaxes(-1, -2) + np.einsum("bhid,ihjd->bhij", q + v, r)
-    if layer.segments:
-        theirs = np.pad(segment_ids, [(0, 0), (held, 0)])
-        which = segment_ids[:, None, :, None] != theirs[:, None, None, :]
-        same, other = np.moveaxis((q + w["segment_bias"]) @ w["segment_vectors"].mT, -1, 0)
-        scores += np.where(which, other[..., None], same[..., None])
-    weights = softmax(np.where(visible[:, None], scores / np.sqrt(D // H), -np.inf))
-    return np.concatenate([*np.moveaxis(weights @ by_head(values), 1, 0)], -1) @ w["output/kernel"]
-
-
-def attention(**options):
-    return RelativeAttention(H, use_bias=False, **options)
-
-
-@pytest.mark.parametrize("options", [{"causal": True}, {}, {"causal": True, "clamp_length": 3}])
-def test_it_is_the_paper_s_four_terms(options):
-    x = normal(2, 6, D)
-    layer = randomized(attention(**options), x.shape)
-    np.testing.assert_allclose(numpy_of(layer(x)), by_the_equations(layer, x), atol=1e-5)
-
-
-@pytest.mark.parametrize("causal", [True, False])
-def test_with_a_memory_of_which_some_is_missing(causal):
-    x, past = normal(2, 4, D), normal(2, 5, D, seed=1)
-    seen = np.arange(5) >= np.array([[0], [3]])
-    layer = randomized(attention(causal=causal, clamp_length=6), x.shape)
-    y, new = layer.mix(x, Context(), Segment(past, seen))
-    np.testing.assert_allclose(numpy_of(y), by_the_equations(layer, x, past, seen), atol=1e-5)
-    np.testing.assert_allclose(numpy_of(new.hidden), np.concatenate([past, x], 1)[:, -5:], atol=0)
-
-
-def test_segments_and_a_mask_over_the_new_positions():
-    x, past = normal(2, 4, D), normal(2, 3, D, seed=1)
-    segment_ids = np.array([[0, 0, 1, 1], [0, 1, 1, 2]], "int32")
-    hidden = np.random.default_rng(0).random((2, 4, 4)) < 0.5
-    layer = randomized(attention(segments=True), x.shape)
-    context = Context(attention_mask=hidden, segment_ids=segment_ids)
-    y, _ = layer.mix(x, context, Segment(past, np.ones((2, 3), bool)))
-    expected = by_the_equations(layer, x, past, None, segment_ids, hidden)
-    np.testing.assert_allclose(numpy_of(y), expected, atol=1e-5)
-
-
 def test_no_gradient_flows_into_the_past():
     x, past = tf.constant(normal(1, 4, D)), tf.constant(normal(1, 4, D, seed=1))
     block = SwishRNNBlock(**SIZES, causal=True, relative=True)
@@ -260,7 +141,8 @@ def test_reading_at_once_is_a_token_at_a_time(window):
     The text is longer than the window of the cache, and a relative bias is used with a window.
     """
     x = normal(2, 10, D)
-    layer = randomized(attention(causal=True, clamp_length=6), x.shape)
+    layer = RelativeAttention(H, use_bias=False, causal=True, clamp_length=6)
+    randomized(layer, x.shape)
     bias = RelativePositionBias(H, 4, 8, bidirectional=False, initializer="normal")
     bias.build()
     context = Context(index=window and 0, bias=bias)
@@ -276,53 +158,8 @@ def test_reading_at_once_is_a_token_at_a_time(window):
         np.testing.assert_allclose(numpy_of(one), numpy_of(other), atol=1e-5)
 
 
-HEADS, KEY_HEADS, WIDTH, TOKENS = 4, 2, 6, 5  # heads, key heads, head width, tokens
-BASE = 50.0
-
-
-def rotated_by_the_equations(layer, x, positions):
-    """Computes causal rotary attention (Su et al. 2021, eq. 14 to 16) in float64."""
-    query, key_value, output = (np.asarray(w, "float64") for w in layer.get_weights())
-    query = (x @ query).reshape(*x.shape[:2], HEADS, WIDTH)
-    key, value = np.moveaxis((x @ key_value).reshape(*x.shape[:2], 2, KEY_HEADS, WIDTH), 2, 0)
-
-    def turned(vectors):
-        pairs = vectors[..., : WIDTH // 2] + 1j * vectors[..., WIDTH // 2 :]
-        return pairs * np.exp(
-            1j * positions[..., None, None] * BASE ** (-np.arange(0, WIDTH, 2) / WIDTH)
-        )
-
-    key, value = (np.repeat(part, HEADS // KEY_HEADS, axis=2) for part in (turned(key), value))
-    scores = np.einsum("bthd,bshd->bhts", turned(query), key.conj()).real / np.sqrt(WIDTH)
-    weights = softmax(np.where(np.tri(TOKENS, dtype=bool), scores, -np.inf))
-    return (
-        np.einsum("bhts,bshd->bthd", weights, value).reshape(*x.shape[:2], HEADS * WIDTH) @ output
-    )
-
-
-def rotary(**options):
-    options = {"use_bias": False, "causal": True, "num_kv_heads": KEY_HEADS, **options}
-    return RotaryAttention(HEADS, WIDTH, BASE, **options)
-
-
-def test_it_follows_the_equations_at_any_positions():
-    layer, x = randomized(rotary(), (2, TOKENS, 12)), normal(2, TOKENS, 12)
-    assert [w.shape for w in layer.weights] == [
-        (12, HEADS * WIDTH),
-        (12, 2 * KEY_HEADS * WIDTH),
-        (HEADS * WIDTH, 12),
-    ]
-    np.testing.assert_allclose(
-        layer(x), rotated_by_the_equations(layer, x, np.arange(TOKENS)), atol=1e-5
-    )
-    restarted = np.array([[0, 1, 2, 3, 4], [7, 8, 0, 1, 2]])  # two texts in row 1
-    found = layer.mix(x, Context(positions=restarted))[0]
-    np.testing.assert_allclose(found, rotated_by_the_equations(layer, x, restarted), atol=1e-5)
-    check_layer(rotary(), x)
-
-
 def test_odd_heads_and_uneven_groups_are_refused():
-    rejects("head_dim=3 must be even", RotaryAttention(2, 3).build, (1, TOKENS, 6))
+    rejects("head_dim=3 must be even", RotaryAttention(2, 3).build, (1, 5, 6))
     rejects("num_heads=4 is not a multiple of", MultiHeadAttention, 4, num_kv_heads=3)
 
 

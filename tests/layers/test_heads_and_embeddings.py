@@ -10,15 +10,7 @@ from keras import ops
 from scipy.special import log_softmax, logsumexp
 
 from macaron_tf import layers
-from macaron_tf.layers import (
-    AdaptiveEmbedding,
-    AdaptiveSoftmax,
-    LayerMixture,
-    MaskedLanguageHead,
-    Pooler,
-    ReplacedTokenHead,
-    SpanBoundaryHead,
-)
+from macaron_tf.layers import AdaptiveEmbedding, AdaptiveSoftmax, LayerMixture, SpanBoundaryHead
 from macaron_tf.layers.heads import Pooling
 from tests.harness import gelu, ids, int8_error, normal, numpy_of, randomized, symbolic, weights_of
 
@@ -81,13 +73,6 @@ def test_a_mixture_starts_as_the_mean_and_is_a_softmax():
     np.testing.assert_allclose(found, ((layers - means) / deviations).mean(2), atol=1e-4)
 
 
-def test_pooler_is_tanh_of_the_first_position():
-    x, pooler = normal(2, 5, 8), Pooler()
-    pooled = numpy_of(pooler(x))
-    expected = np.tanh(x[:, 0] @ numpy_of(pooler.dense.kernel) + numpy_of(pooler.dense.bias))
-    np.testing.assert_allclose(pooled, expected, atol=1e-6)
-
-
 POSITIONS = np.array([[0, 1, 2, 3, 9], [4, 0, 0, 1, 2]])
 
 
@@ -107,19 +92,6 @@ def drawn(head):
     return head
 
 
-@pytest.mark.parametrize(("width", "transform"), [(8, True), (6, True), (8, False)])
-def test_masked_language_head_scores_with_the_embedding_table(width, transform):
-    x, table = normal(3, 8), normal(11, width, seed=1)
-    head = MaskedLanguageHead(11, transform=transform)
-    head(x, table)
-    drawn(head)
-    expected = (transformed(x, head.dense) if transform else x) @ table.T + numpy_of(head.bias)
-    atol = 1e-4 if transform else 1e-5
-    np.testing.assert_allclose(numpy_of(head(x, table)), expected, atol=atol)
-    own = [(8, width), (width,), (width,), (width,)] if transform else []
-    assert sorted(tuple(weight.shape) for weight in head.weights) == sorted([*own, (11,)])
-
-
 def test_span_boundary_head_is_the_papers_formula():
     left, right, table = normal(2, 5, 8), normal(2, 5, 8, seed=1), normal(11, 6, seed=2)
     head = SpanBoundaryHead(11, max_span=5, position_dim=3)
@@ -137,15 +109,6 @@ def test_span_boundary_head_has_the_papers_sizes():
     head.build((None, 768), (None, 768), (None,), (30_522, 768))
     assert head.positions.shape == (20, 200)
     assert head.dense_0.kernel.shape == (2 * 768 + 200, 768)
-
-
-def test_replaced_token_head_is_a_logit_of_every_position():
-    x, head = normal(2, 5, 8), ReplacedTokenHead()
-    head(x)
-    drawn(head)
-    inner = gelu(x @ numpy_of(head.dense.kernel) + numpy_of(head.dense.bias))
-    expected = inner @ numpy_of(head.answer.kernel)[:, 0] + numpy_of(head.answer.bias)
-    np.testing.assert_allclose(numpy_of(head(x)), expected, atol=1e-4)
 
 
 @pytest.mark.parametrize(("cutoffs", "divisor"), [((5,), 4), ((4, 9, 20), 2), ((6, 12), 1)])
@@ -208,21 +171,6 @@ def test_adaptive_embeddings_are_their_cluster_s_row_brought_to_the_width():
     np.testing.assert_allclose(numpy_of(layer.matrix("float32"))[token_ids[0]], expected, atol=1e-5)
 
 
-def test_feed_forward_is_two_linear_maps_around_relu():
-    x, layer = normal(2, 3, 8), layers.FeedForward(16)
-    y = np.asarray(layer(x))
-    w1, b1, w2, b2 = map(np.asarray, layer.weights)
-    np.testing.assert_allclose(y, np.maximum(x @ w1 + b1, 0) @ w2 + b2, atol=1e-5)
-
-
-def test_gated_feed_forward_multiplies_two_halves_and_has_no_bias():
-    x, layer = normal(2, 3, 8), layers.FeedForward(16, gated=True, use_bias=False)
-    y = np.asarray(layer(x))
-    inner, outer = map(np.asarray, layer.weights)
-    gate, value = np.split(x @ inner, 2, axis=-1)
-    np.testing.assert_allclose(y, (np.maximum(gate, 0) * value) @ outer, atol=1e-5)
-
-
 def test_a_quantized_embedding_reads_and_scores_nearly_the_same(tmp_path):
     tokens, x = ids(2, 3), normal(2, 3, 16)
     layer = layers.TiedEmbedding(20, 16, name="tokens")
@@ -238,45 +186,10 @@ def test_a_quantized_embedding_reads_and_scores_nearly_the_same(tmp_path):
     np.testing.assert_array_equal(again(tokens), model(tokens))
 
 
-def test_embedding_reads_scaled_rows_and_scores_with_the_same_table():
-    tokens, layer = ids(2, 3), layers.TiedEmbedding(20, 16)
-    layer.build()
-    table = np.asarray(layer.table)
-    np.testing.assert_allclose(np.asarray(layer(tokens)), 4.0 * table[tokens], rtol=1e-6)
-    x = normal(2, 3, 16)
-    np.testing.assert_allclose(np.asarray(layer.logits(x)), x @ table.T, atol=1e-5)
-    assert len(layer.weights) == 1
-
-
 def test_embedding_starts_at_the_width_of_the_recipe():
     layer = layers.TiedEmbedding(5_000, 64)
     layer.build()
     assert abs(np.asarray(layer.table).std() - 64**-0.5) < 2e-3
-
-
-NUMBERS = np.linspace(-5, 5, 101, dtype="float32")
-
-
-def test_gelu_is_exact_and_its_tanh_form_is_not():
-    exact = gelu(NUMBERS.astype("float64"))
-    np.testing.assert_allclose(numpy_of(layers.activation("gelu")(NUMBERS)), exact, atol=1e-6)
-    error = np.abs(numpy_of(layers.activation("gelu_tanh")(NUMBERS)) - exact).max()
-    assert 1e-4 < error < 5e-4
-    np.testing.assert_allclose(
-        numpy_of(layers.gelu_tanh(NUMBERS)),
-        numpy_of(keras.ops.gelu(NUMBERS, approximate=True)),
-        atol=1e-6,
-    )
-
-
-@pytest.mark.parametrize("layout", ["interleaved", "concatenated"])
-def test_sinusoids_are_section_3_5(layout):
-    positions = layers.SinusoidalPositions(layout=layout)
-    [encoding] = np.asarray(positions(np.zeros((1, 50, 8), "float32")))
-    angles = np.arange(50)[:, None] / 10_000 ** (np.arange(0, 8, 2) / 8)
-    axis = 2 if layout == "interleaved" else 1
-    expected = np.stack([np.sin(angles), np.cos(angles)], axis).reshape(50, 8)
-    np.testing.assert_allclose(encoding, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("layer", [layers.SinusoidalPositions(), layers.LearnedPositions(10)])

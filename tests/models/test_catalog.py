@@ -279,11 +279,9 @@ BERT, GPT, T5 = (catalog.config(name) for name in ("bert_tiny", "gpt2_tiny", "t5
         (BERT, {"hidden_dim": 127}, "hidden_dim=127 is not a multiple of num_heads=4"),
         (BERT, {"block": ()}, "block is empty"),
         (GPT, {"attention_windows": 9, "positions": "transformer_xl"}, "excludes positions='tr"),
-        (GPT, {"attention_windows": 9, "relative_bias": "shared"}, "excludes relative_bias='sh"),
         (GPT, {"attention_windows": 9, "block": "gmlp"}, "excludes block='gmlp'"),
         (T5, {"attention_windows": 9}, "attention_windows needs an encoder"),
         (T5, {"positions": "rotary"}, "positions='rotary' needs relative_bias='none'"),
-        (TCN, {"widths": ()}, "widths"),
         (TCN, {"input_dim": 0}, "set either"),
         (TCN, {"tied": True}, "tied=True needs"),
     ],
@@ -329,6 +327,7 @@ def test_biases_of_any_rank_are_spared_the_weight_decay(system, biases):
         ("xlnet_tiny", {"key_value": 2}),
         ("swish_rnn_tiny", {"query_key_value": 3, "inner": 2}),
         ("gmlp_tiny", {"inner": 2}),
+        ("llama_tiny", {"key_value": 2, "inner": 2}),
     ],
 )
 def test_layers_say_which_matrices_lie_side_by_side(system, parts):

@@ -79,6 +79,8 @@ def test_its_layers_are_the_equations(clip):
     for row in range(2):
         expected = layers_of(model, characters[row])
         np.testing.assert_allclose(found[row], expected, rtol=1e-5, atol=1e-5)
+    last = np.concatenate(model.hidden_states(characters), axis=-1)  # which score words
+    np.testing.assert_allclose(last, found[:, :, 2], atol=1e-6)
     if clip:  # of layer 1; layer 2 adds its input
         assert np.abs(found[:, :, 1]).max() == np.float32(clip)
 
@@ -102,15 +104,6 @@ def test_bidirectional_reads_from_both_ends(backwards):
         )
         pair = (ahead[::-1], back) if backwards else (ahead, back[::-1])
         np.testing.assert_allclose(y[row, :length], np.concatenate(pair, axis=-1), atol=1e-5)
-
-
-def test_scores_come_of_the_last_layer_of_each_direction():
-    model, characters = drawn(), words(2, 7)
-    layers = numpy_of(model(characters))
-    forward, backward = model.hidden_states(characters)
-    np.testing.assert_allclose(numpy_of(forward), layers[:, :, 2, :5], atol=1e-6)
-    np.testing.assert_allclose(numpy_of(backward), layers[:, :, 2, 5:], atol=1e-6)
-    assert model.logits(forward).shape == (2, 7, 11)
 
 
 @pytest.mark.slow
@@ -165,36 +158,15 @@ def test_rows_of_padding_are_not_empty_for_the_lstm(monkeypatch):
     assert numpy_of(masks[0]).sum(axis=1).tolist() == [7, 4, 1] and masks[0][2, 0]
 
 
-@pytest.mark.parametrize(
-    ("make", "shape"),
-    [
-        (lambda config: models.EncoderClassifier(config, 3), (2, 3)),
-        (lambda config: models.EncoderTokenClassifier(config, 4), (2, 9, 4)),
-        (lambda config: models.EncoderQuestionAnswering(config), (2, 2, 9)),
-    ],
-)
 @pytest.mark.parametrize("place", ["input", "none", *slow("both")])
-def test_task_models_read_words_by_their_characters(make, shape, place):
-    model = make(dataclasses.replace(READER, elmo_place=place))
-    model.build()
-    model.set_weights([0.5 * normal(*w.shape, seed=i) for i, w in enumerate(model.weights)])
+def test_a_classifier_takes_the_largest_of_its_words_vectors(place):
+    config = dataclasses.replace(READER, elmo_place=place)
+    model = built(models.EncoderClassifier, config, 3, noise=0.5)
     characters = np.pad(words(2, 7), ((0, 0), (0, 2), (0, 0)))
-    segments = np.repeat([[0, 0, 0, 1, 1, 1, 1, 0, 0]], 2, axis=0)
-    found = numpy_of(model({"token_ids": characters, "segment_ids": segments}))
-    assert found.shape == shape
-    # The head's layers follow the encoder's vectors.
-    h = numpy_of(model.encoder(characters))
-    w = weights_of(model)
-    if len(shape) == 3 and shape[1] == 9:
-        expected = h @ w["head/dense/kernel"] + w["head/dense/bias"]
-    elif len(shape) == 3:
-        expected = np.full(shape, -1e9)
-        scores = np.moveaxis(h @ w["head/dense/kernel"] + w["head/dense/bias"], -1, 1)
-        expected[:, :, [0, 3, 4, 5]] = scores[:, :, [0, 3, 4, 5]]
-    else:
-        pooled = np.tanh(h[:, :7].max(1) @ w["pooler/dense/kernel"] + w["pooler/dense/bias"])
-        expected = pooled @ w["head/dense/kernel"] + w["head/dense/bias"]
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    h, w = numpy_of(model.encoder(characters)), weights_of(model)
+    pooled = np.tanh(h[:, :7].max(1) @ w["pooler/dense/kernel"] + w["pooler/dense/bias"])
+    expected = pooled @ w["head/dense/kernel"] + w["head/dense/bias"]
+    np.testing.assert_allclose(numpy_of(model(characters)), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.thorough

@@ -118,15 +118,6 @@ def test_keras_s_loss_leaves_out_the_padding_of_tags():
     np.testing.assert_allclose(model.evaluate(IDS, labels, verbose=0), expected, rtol=1e-5)
 
 
-def test_only_blocks_with_scores_have_a_bias():
-    def count(block, kind):
-        return len(built(Encoder, tiny(block=block, relative_bias=kind)).stack.biases)
-
-    assert count(("transformer", "gmlp"), "per_layer") == 2
-    assert count("amlp", "shared") == count("gmlp", "per_layer") == 0
-    assert count("macaron", "shared") == 1
-
-
 def test_step_sizes_that_differ_are_shared_among_equals():
     config = tiny(block="swish_rnn", rnn_step_sizes=(1, 2), sharing="all", num_layers=4)
     blocks = built(Encoder, config).stack.blocks

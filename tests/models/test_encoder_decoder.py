@@ -85,7 +85,10 @@ def test_masks_by_the_names_of_other_libraries(options):
     ("system", "options"),
     [
         *((system, {}) for system in ("transformer_tiny", "t5_tiny", "bart_tiny")),
-        ("transformer_tiny", {"scheme": "channels, memory/2 by heun, tokens, memory/2 again"}),
+        (
+            "transformer_tiny",
+            {**OWN_SOURCE, "scheme": "channels, memory/2 by heun, tokens, memory/2 again"},
+        ),
         ("macaron_tiny", MODERN),
         ("bart_tiny", OWN_SOURCE),
         *thorough(*LATER),

@@ -43,6 +43,7 @@ def padded_batch(lengths=ROW_LENGTHS, width=7):
         {"embedding_dim": 6, "sharing": "all", "gated": True},
         {"adaptive_cutoffs": (10, 20), "num_segments": 0},
         {"scheme": "tokens by heun, channels/2, channels/2 again"},
+        {"positions": "rotary", "num_kv_heads": 1, "attention_windows": (0, 4)},
     ],
     ids=str,
 )

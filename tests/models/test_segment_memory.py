@@ -6,11 +6,10 @@ import pytest
 import tensorflow as tf
 from scipy.special import logsumexp
 
-from macaron_tf.layers.relative_attention import Segment
 from macaron_tf.models import SegmentLanguageModel, TwoStreamModel
 from macaron_tf.models.segment_memory import SegmentMemory
 from macaron_tf.objectives import CausalLanguageObjective
-from tests.harness import built, ids, normal, numpy_of, rejects
+from tests.harness import built, ids, numpy_of, rejects
 from tests.toys.marks import slow, thorough
 from tests.toys.objectives import V, tiny
 
@@ -125,14 +124,6 @@ def test_all_attentions_of_split_layers_share_one_pair_of_biases():
         assert sum("content_bias" in weight.path for weight in model.weights) == pairs
 
 
-def test_memories_are_no_weights():
-    model = language_model()
-    before = len(model.variables)
-    model.create_memory(3)
-    assert len(model.variables) == before
-    assert set(model.memories) == {"training", "evaluation"}
-
-
 def test_a_memory_is_kept_but_where_a_text_begins():
     model = language_model()
     memory = SegmentMemory(model.init_memory(2))
@@ -193,26 +184,6 @@ def test_padding_adds_nothing_to_a_guess_of_the_first_token():
     padded = {**inputs, "masked_positions": np.array([(0, 3, -1, -1)] * 2, "int32")}
     found, expected = (numpy_of(model(rows)["query"]) for rows in (padded, inputs))
     np.testing.assert_allclose(found[:, :2], expected, atol=1e-6)
-
-
-def test_the_content_stream_of_given_tokens_is_the_encoder():
-    model, inputs = two_streams(), inputs_of()
-    inputs["order"] = np.full((2, L), -1, "int32")
-    encoded = model.encoder({name: inputs[name] for name in ("token_ids", "segment_ids")})
-    outputs = model(inputs)
-    assert outputs["masked_language"].shape == (2, 3, V)
-    np.testing.assert_allclose(numpy_of(outputs["content"]), numpy_of(encoded), atol=1e-5)
-
-
-def test_the_memory_is_seen_by_both_streams():
-    model, inputs = two_streams(), inputs_of()
-    empty = model.init_memory(2)
-    outputs = [model({**inputs_of(seed=s), "memory": empty})["memory"] for s in (1, 2)]
-    outputs[1] = [[Segment(normal(2, 5, 16), kept.seen)] for [kept] in outputs[1]]
-    one, two = (model({**inputs, "memory": past}) for past in outputs)
-    assert np.abs(numpy_of(one["query"]) - numpy_of(two["query"])).max() > 1e-3
-    for [kept] in one["memory"]:
-        np.testing.assert_array_equal(numpy_of(kept.seen), True)
 
 
 def test_what_tells_a_query_its_own_token_is_refused():

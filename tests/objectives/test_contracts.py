@@ -8,12 +8,9 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf import objectives
-from macaron_tf.models import GeneratorDiscriminator, PretrainingEncoder, generator_config
 from macaron_tf.training.config import LOWER_IS_BETTER
-from macaron_tf.training.fit_model import FitModel
-from tests.harness import built
 from tests.toys.marks import slow, thorough
-from tests.toys.objectives import CHOICES, VOCABULARY, floats, full_rows, loss_and_gradients, tiny
+from tests.toys.objectives import CHOICES, VOCABULARY, floats, full_rows, loss_and_gradients
 from tests.toys.systems import SYSTEMS
 
 
@@ -131,27 +128,6 @@ def test_xla_gives_the_same_loss_and_gradients(name, block):
     fresh(network, batch)
     for ours, plain in zip(compiled, step(), strict=True):
         np.testing.assert_allclose(ours, plain, rtol=1e-4, atol=1e-4)
-
-
-NARROW = generator_config(tiny(), 0.5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "kind", "options", "metric"),
-    [
-        ("span_bert", PretrainingEncoder, {"span_boundary": True}, "span_boundary_loss"),
-        ("electra", GeneratorDiscriminator, {"generator_config": NARROW}, "replaced_loss"),
-    ],
-)
-def test_mixed_precision_learns_compiled_in_one_trace(name, kind, options, metric):
-    system, network = SYSTEMS[name], built(kind, tiny(), **options, dtype="mixed_bfloat16")
-    model = FitModel(network, static(system.objective))
-    model.compile(keras.optimizers.Adam(1e-2), jit_compile=True)
-    history = model.fit(system.batches(), steps_per_epoch=8, epochs=2, verbose=0).history
-    assert model.updates.traces["train"] == 1
-    for falls in ("loss", "nll", metric):
-        assert history[falls][1] < history[falls][0], falls
 
 
 PREPARED = {

@@ -51,13 +51,6 @@ def gpt2(shared_data) -> BytePairVocabulary:
     return BytePairVocabulary(sorted(numbers, key=numbers.get), merges)
 
 
-def test_gpt2s_ids(gpt2):
-    assert (gpt2.pieces, gpt2.size) == (50_262, 50_264)
-    # In the release, "Hello world" is 15496 995; our ids begin after the special tokens.
-    rows = gpt2.encode_lines(["Hello world", " Hello  world", "\n\n"])
-    assert [[i - 5 for i in row] for row in rows] == [[15496, 995], [18435, 220, 995], [628]]
-
-
 def test_real_text_equals_the_tokenizers_package_and_comes_back(gpt2, real_pairs, shared_data):
     tokenizers = pytest.importorskip("tokenizers")
     folder = str(shared_data / "vocabularies" / "gpt2")
@@ -100,11 +93,6 @@ def test_a_word_brings_its_space_along(lines, vocabulary):
     plain = BytePairVocabulary(vocabulary.units, vocabulary.merges)
     assert plain.encode_lines(["ein mann"])[0] != vocabulary.encode_lines(["ein mann"])[0]
     assert plain.encode_lines([" ein mann"]) == vocabulary.encode_lines(["ein mann"])
-    options = {"lower_case": True, "add_prefix_space": True}
-    folded = BytePairVocabulary(vocabulary.units, vocabulary.merges, **options)
-    text = ["Ein MANN läuft", "ΣΑΣ İ ẞ"]
-    assert folded.encode(tf.constant(text)).to_list() == folded.encode_lines(text)
-    assert folded.encode_lines(text[:1]) == vocabulary.encode_lines(["ein mann läuft"])
 
 
 @pytest.fixture(scope="module")

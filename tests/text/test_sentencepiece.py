@@ -1,12 +1,9 @@
 """Tests of SentencePiece vocabularies: special ids, reproducible files, decoding and errors."""
 # ruff: noqa: RUF001 -- a fraction slash and a full-width letter are themselves
 
-import io
-
 import keras
 import numpy as np
 import pytest
-import sentencepiece
 import tensorflow as tf
 
 from macaron_tf.special import Special
@@ -14,7 +11,7 @@ from macaron_tf.text import NormalizationConfig, SentencePieceVocabulary
 from tests.harness import refuses
 from tests.toys.hard_texts import HARDEST
 from tests.toys.processes import python
-from tests.toys.vocabularies import train_bytes, train_joint
+from tests.toys.vocabularies import train_bytes, train_joint, train_sentencepiece
 
 LOWER = NormalizationConfig(lower_case=True)
 
@@ -142,15 +139,11 @@ def test_equally_likely_cuts_are_the_same_in_and_outside_a_graph():
 
 @pytest.mark.parametrize("options", [{}, {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1}])
 def test_a_model_keeps_its_special_ids(lines, options):
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines), model_writer=model, vocab_size=50, model_type="bpe",
-        minloglevel=2, **options,
-    )  # fmt: skip
+    model = train_sentencepiece(lines, vocab_size=50, model_type="bpe", **options)
     if options:
-        refuses("lacks one of UNK, BOS and EOS", SentencePieceVocabulary, model.getvalue())
+        refuses("lacks one of UNK, BOS and EOS", SentencePieceVocabulary, model)
     else:  # SentencePiece's defaults; padding follows the pieces
-        special = SentencePieceVocabulary(model.getvalue()).special
+        special = SentencePieceVocabulary(model).special
         assert special == Special(pad=50, unk=0, begin=1, end=2)
 
 
@@ -171,23 +164,6 @@ def test_text_behind_a_null_character_is_read(lines):
     vocabulary = SentencePieceVocabulary(proto, normalization=LOWER, verbatim=True)
     whole, [part] = vocabulary.encode_lines(["A\0 dog"])[0], vocabulary.encode_lines(["dog"])
     assert whole[-len(part) :] == part
-
-
-def test_accents_and_quotes_are_folded_as_in_albert(lines, encoders):
-    options = {"model_type": "unigram", "normalization": LOWER, "fold_accents": True}
-    lines = [*lines, "``Café'' naïve"]
-    folded = SentencePieceVocabulary.train(lines, 44, **options)
-    assert (folded.model_type, encoders.model_type) == ("unigram", "bpe")
-    text = ["``Café'' naïve", "a\ud800b", ""]
-    rows = folded.encode_lines(text)
-    assert rows[0] == folded.encode_lines(['"cafe" naive'])[0]
-    assert folded.encode(tf.constant(text[:1])).to_list() == rows[:1]
-    pairs = [(line, "en") for line in lines]
-    assert SentencePieceVocabulary.train(pairs, 44, **options).hash == folded.hash
-    again = SentencePieceVocabulary.restore(folded.contents(), folded.settings())
-    assert again.hash == folded.hash and again.encode_lines(text) == rows
-    plain = SentencePieceVocabulary(folded.proto, folded.normalization)
-    assert plain.encode_lines(text[:1]) != rows[:1]
 
 
 def test_bpe_dropout_is_seeded_and_keeps_the_text(real_pairs, real_vocabulary):

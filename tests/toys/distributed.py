@@ -7,8 +7,6 @@ TensorFlow's devices can be chosen only once per process.
 
 import argparse
 import dataclasses
-import functools
-import itertools
 import pathlib
 
 import keras
@@ -17,24 +15,19 @@ import tensorflow as tf
 
 from macaron_tf.distribution import Workers, make_strategy
 from macaron_tf.distribution.replicas import ReplicaMap
-from macaron_tf.models import EncoderConfig, EncoderDecoderConfig
-from macaron_tf.models.encoder_decoder import EncoderDecoder
-from macaron_tf.models.pretraining import PretrainingEncoder
-from macaron_tf.objectives import MaskedLanguageObjective, TranslationObjective
+from macaron_tf.models import EncoderClassifier, EncoderConfig
+from macaron_tf.objectives import ClassificationObjective
 from macaron_tf.training import FitModel, build_fit_model, train
+from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.progress import read_lines
 from macaron_tf.training.updates import FirstStage
-from tests.toys.objectives import ToyVocabulary
-from tests.toys.training import CONFIG, SIGNATURE, scaled, toy_batch, toy_network, toy_objective
-
-VOCABULARY = 48
-# Rows and lengths of the micro-batches: neither 2 nor 4 replicas divide 7 rows or 1 row.
-SHAPES = ((7, 9), (4, 12), (1, 6), (10, 7))
+from tests.harness import ids
+from tests.toys.training import CONFIG, scaled, toy_batch, toy_dataset, toy_network, toy_objective
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("jobs", nargs="+", help="KIND:OUT[:NAME=VALUE,...] of `run`, or rows:OUT")
+    parser.add_argument("jobs", nargs="+", help="KIND:OUT[:NAME=VALUE,...], rows:OUT or remat:")
     parser.add_argument("--replicas", type=int)
     parser.add_argument("--multi-worker", action="store_true")
     options = parser.parse_args()
@@ -42,8 +35,8 @@ def main() -> None:
     strategy = make_strategy(name, replicas=options.replicas)
     for job in options.jobs:
         kind, out, *settings = job.split(":")
-        if kind == "rows":
-            every_row(strategy, pathlib.Path(out))
+        if kind in ("rows", "remat"):
+            every_row(strategy, pathlib.Path(out)) if kind == "rows" else recomputed(strategy)
             continue
         pairs = [setting.split("=") for setting in ",".join(settings).split(",") if setting]
         given = {name: value if name == "optimizer" else float(value) for name, value in pairs}
@@ -64,8 +57,7 @@ def run(
 
     Args:
         strategy: distribution strategy.
-        kind: model type, such as "translation". With "poisoned", one row of micro-batch 12 gives a
-            NaN loss.
+        kind: "toy", or "poisoned", where one row of micro-batch 12 gives a NaN loss.
         out: folder OUT.
         steps: number of updates.
         dropout: dropout rate.
@@ -87,7 +79,8 @@ def run(
     )
     keras.utils.set_random_seed(1)
     with strategy.scope():
-        network, objective = _parts(kind, dropout)
+        network = toy_network(dropout)
+        objective = scaled(_poison) if kind == "poisoned" else toy_objective
         stage = FirstStage(int(first), network.trainable_variables[-2:]) if first else None
         model = build_fit_model(network, objective, config, first_stage=stage)
 
@@ -98,8 +91,13 @@ def run(
     train(model, lambda start: _batches(kind, start), out / "run", validate)
     copies = [strategy.experimental_local_results(v.value) for v in network.trainable_variables]
     lines = read_lines(out / "run" / "metrics.jsonl")
-    mapped = ReplicaMap(strategy, _forward(kind, network))
-    found = mapped(tuple(batch_of(kind, index).values())[:2] for index in range(7))
+    rows = [tf.TensorSpec((None, None), tf.int32)]
+    sums = tf.function(
+        lambda source: {"sums": tf.reduce_mean(network(source), axis=(1, 2))},  # `(B,)`
+        input_signature=rows,
+        autograph=False,
+    )
+    found = ReplicaMap(strategy, sums)((toy_batch(index)["source"],) for index in range(7))
     np.savez(
         out / f"{strategy.cluster_resolver.task_id if Workers(strategy).several else 0}.npz",
         losses=[line["loss"] for line in lines],
@@ -139,26 +137,20 @@ def every_row(strategy: tf.distribute.Strategy, out: pathlib.Path) -> None:
     np.savez(out / "rows.npz", **named)
 
 
-def _parts(kind: str, dropout: float):
-    if kind == "toy":
-        return toy_network(dropout), toy_objective
-    if kind == "poisoned":
-        return toy_network(dropout), scaled(_poison)
-    if kind == "translation":
-        config = EncoderDecoderConfig(
-            VOCABULARY, 16, 32, 2, 1, 1, block="macaron", dropout=dropout,
-            attention_dropout=dropout, activation_dropout=0.0,
-        )  # fmt: skip
-        network, objective = EncoderDecoder(config), TranslationObjective()
-    else:
-        config = EncoderConfig(
-            VOCABULARY, 16, 24, 2, 1, block="swish_rnn", relative_bias="per_layer",
-            dropout=dropout, attention_dropout=dropout,
-        )  # fmt: skip
-        network = PretrainingEncoder(config, sentence_pair=True)
-        objective = MaskedLanguageObjective(sentence_pair=True)
-    network.build()
-    return network, objective
+def recomputed(strategy: tf.distribute.Strategy) -> None:
+    """Trains a classifier with rematerialization three times; prints the losses."""
+    rows = {"token_ids": ids(16, 12, vocab_size=100), "label": ids(16) % 3}
+    data = tf.data.Dataset.from_tensor_slices(rows).repeat().batch(4, drop_remainder=True)
+    config = TrainingConfig(learning_rate=1e-3, warmup_steps=0, accumulation_steps=2)
+    for _ in range(3):
+        keras.utils.set_random_seed(1)
+        with strategy.scope():
+            encoder = EncoderConfig(100, 16, 32, 2, 2, dropout=0.1, remat=True)
+            network = EncoderClassifier(encoder, 3)
+            network.build()
+            model = build_fit_model(network, ClassificationObjective(3), config)
+        history = model.fit(data, epochs=12, steps_per_epoch=1, verbose=0).history
+        print("losses", *map(float.hex, history["loss"]))
 
 
 def _poison(batch):
@@ -166,59 +158,15 @@ def _poison(batch):
     return tf.where(ill, float("nan"), 1.0)
 
 
-def _forward(kind: str, network):
-    """Returns a function from two input arrays to the mean network output of each row."""
-    rows = tf.TensorSpec((None, None), tf.int32)
-    called = {
-        "translation": lambda first, second: network({"source": first, "target": second}),
-        "pretraining": lambda first, second: network.hidden_states(
-            {"token_ids": first, "segment_ids": second}
-        ),
-    }.get(kind, lambda first, second: network(first))
-
-    @tf.function(input_signature=[rows, rows], autograph=False)
-    def sums(first, second):
-        return {"sums": tf.reduce_mean(called(first, second), axis=(1, 2))}  # `(B,)`
-
-    return sums
-
-
-@functools.cache  # tracing the masking takes seconds
 def _batches(kind: str, start: int) -> tf.data.Dataset:
-    """Returns an endless dataset of micro-batches from index `start` on."""
-    signature = SIGNATURE
-    if kind == "pretraining":
-        signature = dict.fromkeys(("token_ids", "segment_ids"), tf.TensorSpec((None, 12), tf.int32))
-        signature["pair_label"] = tf.TensorSpec((None,), tf.int32)
-    batches = tf.data.Dataset.from_generator(
-        lambda: (batch_of(kind, index) for index in itertools.count(start)),
-        output_signature=signature,
-    )
-    if kind == "pretraining":
-        batches = MaskedLanguageObjective().dataset(batches, ToyVocabulary(VOCABULARY), 1, start)
-    return batches
+    """Returns the toy batches; in number 12 of "poisoned" data, the last row has no tokens."""
 
+    def emptied(index, batch):
+        source, kept = batch["source"], tf.cast(index != 12, tf.int32)
+        return {**batch, "source": tf.concat([source[:-1], kept * source[-1:]], axis=0)}
 
-def batch_of(kind: str, index: int) -> dict[str, np.ndarray]:
-    """Returns the features of micro-batch `index` for a model type."""
-    if kind in ("toy", "poisoned"):
-        batch = toy_batch(index)
-        if kind == "poisoned" and index == 12:
-            batch["source"][-1] = 0  # a row without tokens
-        return batch
-    rng = np.random.default_rng(index)
-    rows, length = SHAPES[index % len(SHAPES)]
-    if kind == "pretraining":
-        length = 12
-    ids = rng.integers(5, VOCABULARY, (rows, length), dtype=np.int32)
-    ids[np.arange(length) >= rng.integers(4, length + 1, (rows, 1))] = 0
-    if kind == "translation":
-        return {"source": ids, "target": np.where(ids > 0, (ids * 3) % 43 + 5, 0).astype(np.int32)}
-    return {
-        "token_ids": ids,
-        "segment_ids": (np.arange(length) >= 3).astype(np.int32) * (ids > 0),
-        "pair_label": rng.integers(0, 2, rows, dtype=np.int32),
-    }
+    batches = toy_dataset(start)
+    return batches.enumerate(start).map(emptied) if kind == "poisoned" else batches
 
 
 if __name__ == "__main__":

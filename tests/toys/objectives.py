@@ -187,22 +187,3 @@ def masked_at(batch) -> np.ndarray:
     where = np.zeros(batch["token_ids"].shape, bool)
     where[tuple(of_masks(batch, "masked_positions"))] = True
     return where
-
-
-def expected_lengths(law, budget: int) -> np.ndarray:
-    """Returns the expected number of draws of each length until a budget is spent.
-
-    The last draw is truncated to the rest of the budget.
-
-    Args:
-        law: probability of each length 0, 1, ...
-        budget: sum of the drawn lengths.
-    """
-    counts = np.zeros((budget + 1, len(law)))  # row n: the expected numbers for a budget of n
-    for left in range(1, budget + 1):
-        for length, probability in enumerate(law[1:], 1):
-            counts[left] += probability * counts[max(left - length, 0)]
-            counts[left, min(length, left)] += probability
-        counts[left, 0] += law[0]
-        counts[left] /= 1 - law[0]
-    return counts[budget]

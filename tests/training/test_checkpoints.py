@@ -62,43 +62,30 @@ def dying(function, calls_left: list[int]):
     return wrapper
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["new step", "same step again"])
-@pytest.mark.parametrize("call", range(12))
-def test_killed_at_any_moment_of_a_save(directory, monkeypatch, call, again):
-    """If the process dies at any file operation, the next start finds complete checkpoints."""
-    left = [call]
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        for module, name in (
-            (os, "replace"),
-            (os, "fsync"),
-            (os, "mkdir"),
-            (checkpoints, "_manifest_digest"),
-            (checkpoints, "_remove"),
-        ):
-            patch.setattr(module, name, dying(getattr(module, name), left))
-        directory.save(10 if again else 20, write_two_files, {"vocabulary": "new"})
-        raise Killed  # the save was over before that call
-    directory.clean()
-    newest = directory.latest()
-    assert newest is not None
-    assert find_damage(newest) is None
-    assert find_damage(directory.of_step(10)) is None
-    assert [entry.name for entry in directory.path.iterdir() if entry.name[0] == "."] == []
+# Operations at which a process may die.
+OPERATIONS = {
+    "disk": [
+        *((os, name) for name in ("replace", "fsync", "mkdir")),
+        *((checkpoints, name) for name in ("_manifest_digest", "_remove")),
+    ],
+    "bucket": [(tf.io.gfile, name) for name in ("copy", "remove", "rename", "rmtree")],
+}
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["new step", "same step again"])
 @pytest.mark.parametrize("call", range(12))
-def test_killed_at_any_moment_of_a_save_in_a_bucket(tmp_path, monkeypatch, call, again, capsys):
-    """A half-uploaded checkpoint does not count. The next start removes or completes it."""
-    directory = CheckpointDirectory(ram_paths.folder(tmp_path))
+@pytest.mark.parametrize("place", OPERATIONS)
+def test_killed_at_any_moment_of_a_save(place, tmp_path, monkeypatch, call, again, capsys):
+    """A half-written checkpoint does not count. The next start removes or completes it."""
+    directory = CheckpointDirectory(tmp_path if place == "disk" else ram_paths.folder(tmp_path))
     for step in (10, 20):
         directory.save(step, write_two_files)
     left = [call]
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        for name in ("copy", "remove", "rename", "rmtree"):
-            patch.setattr(tf.io.gfile, name, dying(getattr(tf.io.gfile, name), left))
+        for module, name in OPERATIONS[place]:
+            patch.setattr(module, name, dying(getattr(module, name), left))
         directory.save(20 if again else 30, write_two_files)
-        raise Killed
+        raise Killed  # the save was over before that call
     steps = directory.steps()
     assert steps in ([10], [10, 20], [10, 20, 30])
     assert directory.latest() == directory.of_step(steps[-1])

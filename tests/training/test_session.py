@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.io import paths as storage
 from macaron_tf.training import Diverged, Interrupted, build_fit_model, train
 from macaron_tf.training.checkpoints import (
     CheckpointDirectory,
@@ -27,7 +26,6 @@ from macaron_tf.training.checkpoints import (
 )
 from macaron_tf.training.progress import RunLog, read_lines
 from macaron_tf.training.state import load_network, write_checkpoint
-from tests import ram_paths
 from tests.harness import file_limit, refuses
 from tests.toys import training as toys
 from tests.toys.marks import slow, thorough
@@ -186,15 +184,11 @@ SHORT = dataclasses.replace(toys.CONFIG, **SHORT)
 
 @pytest.mark.slow
 def test_refuses_what_does_not_belong_together(tmp_path):
-    toys.run(tmp_path / "one", SHORT, vocabulary_hash="first")
-    refuses("vocabulary mismatch", toys.run, tmp_path / "one", SHORT, vocabulary_hash="second")
-    first = {"vocabulary_hash": "first"}
-    refuses(
-        "build the model with the settings", toys.run, tmp_path / "one", SHORT, **first, width=12
-    )
-    refuses(
-        "ema_decay", toys.run, tmp_path / "one", dataclasses.replace(SHORT, ema_decay=0.9), **first
-    )
+    one, first = tmp_path / "one", {"vocabulary_hash": "first"}
+    toys.run(one, SHORT, **first)
+    refuses("vocabulary mismatch", toys.run, one, SHORT, vocabulary_hash="second")
+    refuses("build the model with the settings", toys.run, one, SHORT, **first, width=12)
+    refuses("ema_decay", toys.run, one, dataclasses.replace(SHORT, ema_decay=0.9), **first)
     toys.run(tmp_path / "two", SHORT, vocabulary_hash="second")
     toys.run(tmp_path / "three", SHORT, **first, width=12)
     one, *others = (
@@ -310,56 +304,20 @@ def test_several_updates_a_call_change_nothing(uninterrupted, tmp_path, per_call
     assert model.step == toys.CONFIG.max_steps + 2
 
 
-def test_damaged_checkpoints_are_passed_over(tmp_path, uninterrupted, capsys):
-    """Checkpoints with a flipped byte, a missing file or no manifest are skipped."""
-    run_dir = shutil.copytree(uninterrupted[0], tmp_path / "run")
-    directory = CheckpointDirectory(run_dir)
-    steps = directory.steps()
-    assert steps[-3:] == [15, 16, 20]
-    toys.flip_a_byte(directory.of_step(20) / "training_state.npz")
-    for name in ("model.weights.h5", "ema.weights.h5"):
-        (directory.of_step(16) / name).unlink()
-    (directory.of_step(15) / "manifest.json").unlink()
-    _, model = toys.run(run_dir)
-    warnings = capsys.readouterr().err.splitlines()
-    assert "20/training_state.npz has changed since it was written" in warnings[0]
-    assert [line.split("step-000000")[1][:2] for line in warnings] == ["20", "16", "15"]
-    assert_same_run(run_dir, model, uninterrupted)
-    assert directory.steps() == steps
-    assert all(find_damage(directory.of_step(step)) is None for step in steps)
-
-
-def with_arrays(change):
-    """Returns a function that rewrites a .npz file with the arrays that `change` returns."""
-
-    def rewrite(file):
-        arrays = dict(np.load(file))
-        np.savez(file, **arrays | change(arrays))
-
-    return rewrite
-
-
-def of_host(**fields):
-    def change(arrays):
-        host = json.loads(arrays["host"].tobytes()) | fields
-        return {"host": np.frombuffer(json.dumps(host).encode(), np.uint8)}
-
-    return with_arrays(change)
+def with_host(value):
+    """Returns a function that replaces the array `host` of a .npz file."""
+    return lambda file: np.savez(file, **{**np.load(file), "host": value})
 
 
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
-        ("training_state.npz", with_arrays(lambda _: {"host": np.array([{}], object)})),
-        ("training_state.npz", with_arrays(lambda a: {n: np.full(a[n].shape, "x") for n in a})),
-        ("training_state.npz", of_host(step="2")),
-        ("training_state.npz", of_host(window={"loss_sum": "x"})),
-        ("training_state.npz", of_host(run={"unknown": 1})),
-        ("training_state.npz", lambda file: file.write_bytes(b"")),
+        ("training_state.npz", with_host(np.array([{}], object))),
+        ("training_state.npz", with_host(np.frombuffer(b'{"step": "2"}', np.uint8))),
         ("training_state.npz", lambda file: file.write_bytes(file.read_bytes()[:-40])),
         ("model.weights.h5", lambda file: file.write_bytes(b"no HDF5")),
     ],
-    ids=["objects", "texts", "step", "window", "run", "empty", "cut", "weights"],
+    ids=["objects", "step", "cut", "weights"],
 )
 def test_damage_that_the_checksums_confirm_is_one_sentence(tmp_path, short, name, damage):
     run_dir = shutil.copytree(short, tmp_path / "run")
@@ -424,31 +382,6 @@ def test_minutes_go_by_another_clock(tmp_path, monkeypatch):
 BRIEF = dataclasses.replace(
     toys.CONFIG, max_steps=4, log_every=1, validate_every=2, save_every_steps=1, keep_last=2
 )
-
-
-@pytest.mark.thorough
-def test_a_run_in_a_bucket_goes_on_to_the_bit(tmp_path):
-    bucket = ram_paths.folder(tmp_path)
-    with contextlib.suppress(KeyboardInterrupt):
-        toys.run(bucket, BRIEF, callbacks=[toys.StopAt(3, toys.killed)])
-    directory = CheckpointDirectory(bucket)
-    assert directory.steps() == [1, 2]
-    assert directory.best()["step"] == 2
-    # The upload of the next checkpoint was interrupted.
-    manifest = directory.of_step(3) / "manifest.json"
-    storage.write_atomic(directory.of_step(3) / "model.weights.h5", b"half")
-    assert not manifest.exists()
-    result, model = toys.run(bucket, BRIEF)
-    assert (result.step, result.reason) == (4, "max_steps")
-    assert directory.steps()[-1] == 4
-    _, expected = toys.run(tmp_path, BRIEF)
-    toys.assert_same(model.network.weights, expected.network.weights)
-    metrics = storage.read_bytes(f"{bucket}/metrics.jsonl")
-    assert metrics == (tmp_path / "metrics.jsonl").read_bytes()
-    assert [line["step"] for line in read_lines(f"{bucket}/timing.jsonl")] == [1, 2, 3, 4]
-    assert tf.io.gfile.glob(f"{bucket}/tensorboard/validation/events*")
-    assert directory.steps() == CheckpointDirectory(tmp_path).steps()
-    assert directory.best() == CheckpointDirectory(tmp_path).best()
 
 
 def test_averaged_checkpoints(disk_or_bucket):
