@@ -105,38 +105,6 @@ def test_extreme_settings_draw_nothing_that_is_ruled_out(settings, scale):
 LOGITS = np.array([3.0, 1.0, 3.0, 0.5, 2.0, 1.5, 0.0, 4.0], np.float32)
 
 
-def run_sample(toy, sources, limit, seed=0, jit=False, **settings):
-    config = SamplingConfig(**settings)
-    seed = tf.constant(seed)
-    return searched(sample, toy, sources, config, config.num_samples, limit, jit, seed=seed)
-
-
-def first_tokens(draws, **settings):
-    """Samples `draws` texts from the constant `LOGITS`; returns their first tokens.
-
-    `LOGITS` has 8 ids. Id 7 is beyond the vocabulary, so it is never drawn.
-    """
-
-    def decode_step(tokens, index, context, cache):
-        return tf.tile(LOGITS[None, None], [1, draws, 1]), cache
-
-    config = SamplingConfig(num_samples=draws, **settings)
-    found = sample(decode_step, None, {}, 1, config, 2, seed=0, vocabulary_size=7)
-    return found["ids"].numpy()[0, :, 0]
-
-
-def check_frequencies(tokens, probabilities):
-    """Checks that token counts are within five binomial standard deviations of their means.
-
-    Asserts that no token of probability 0 occurs.
-    """
-    draws = len(tokens)
-    counts = np.bincount(tokens, minlength=len(probabilities))
-    assert not counts[probabilities == 0].any()
-    slack = 5 * np.sqrt(draws * probabilities * (1 - probabilities))
-    assert (np.abs(counts - draws * probabilities) <= slack).all()
-
-
 def expected(kept, temperature=1.0):
     weights = np.zeros(8)
     weights[kept] = np.exp(LOGITS[kept] / temperature)
@@ -157,14 +125,28 @@ def expected(kept, temperature=1.0):
     ],
 )
 def test_draws_follow_the_distribution(settings, probabilities):
-    check_frequencies(first_tokens(100_000, **settings), probabilities)
+    """The first tokens of 100,000 texts are drawn from `LOGITS`, whose id 7 is no piece."""
+    draws = 100_000
+
+    def decode_step(tokens, index, context, cache):
+        return tf.tile(LOGITS[None, None], [1, draws, 1]), cache
+
+    config = SamplingConfig(num_samples=draws, **settings)
+    found = sample(decode_step, None, {}, 1, config, 2, seed=0, vocabulary_size=7)
+    counts = np.bincount(found["ids"].numpy()[0, :, 0], minlength=len(probabilities))
+    assert not counts[probabilities == 0].any()
+    slack = 5 * np.sqrt(draws * probabilities * (1 - probabilities))  # of standard deviations
+    assert (np.abs(counts - draws * probabilities) <= slack).all()
 
 
 def test_draws_keep_the_rules_and_xla_draws_the_same():
     toy = Toy(3)
     sources = toy.sources(3)
-    settings = {"temperature": 0.7, "top_k": 4, "top_p": 0.9, "num_samples": 4}
-    plain, compiled = (run_sample(toy, sources, 6, 7, jit=jit, **settings) for jit in (False, True))
+    config = SamplingConfig(temperature=0.7, top_k=4, top_p=0.9, num_samples=4)
+    plain, compiled = (
+        searched(sample, toy, sources, config, 4, 6, jit, seed=tf.constant(7))
+        for jit in (False, True)
+    )
     np.testing.assert_array_equal(plain["ids"], compiled["ids"])
     for found in (plain, compiled):
         for b, k in np.ndindex(3, 4):
@@ -330,22 +312,13 @@ def test_a_row_depends_on_its_own_prompt_and_seed_alone():
     assert (together != drawn(asked(samples=3, seed=40)).numpy()).any()
 
 
-def toy_run(prompts, rules, max_tokens, toy=None):
-    toy = toy or Toy(4)
-    rows, samples = prompts.seeds.shape
-    context = {"rows": toy.sources(1).repeat(rows, axis=0)}
-    cache = toy.empty_cache(rows, samples)
-    state = sampling.first_state(prompts, context, cache)
-    return generate(toy.decode_step, state, context, prompts, rules, max_tokens)
-
-
-def words_alone(ids):
-    return (ids == 2) | (ids >= REAL_SIZE)
-
-
 def test_lengths_keep_their_limits():
     prompts = asked([[2, 4], [2, 5, 5], [2]], 200, [6, 0, 4])
-    found = toy_run(prompts, Rules(Controls(2.0), EOS, words_alone, min_tokens=2), 6)
+    toy, words = Toy(4), lambda ids: (ids == 2) | (ids >= REAL_SIZE)
+    context = {"rows": toy.sources(1).repeat(3, axis=0)}
+    state = sampling.first_state(prompts, context, toy.empty_cache(3, 200))
+    rules = Rules(Controls(2.0), EOS, words, min_tokens=2)
+    found = generate(toy.decode_step, state, context, prompts, rules, 6)
     lengths = found["lengths"].numpy()
     assert lengths[0].min() >= 3 and lengths[0].max() == 6
     assert not lengths[1].any()

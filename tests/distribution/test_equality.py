@@ -1,8 +1,6 @@
 """Training on one device, on several devices and in several processes makes equal updates."""
 
 import functools
-import json
-import pathlib
 
 import keras
 import numpy as np
@@ -11,13 +9,12 @@ import tensorflow as tf
 
 from macaron_tf.training.progress import read_lines
 from macaron_tf.variables import declare, spec_of
-from tests import walk
 from tests.harness import rejects
 from tests.toys.distributed import every_row, run
 from tests.toys.marks import slow
 from tests.toys.numbers import number_settings
 from tests.toys.pretraining import flags, prepare, toy_settings, write_documents
-from tests.toys.processes import cluster, finished, on_jax, python, started, toy, two_workers
+from tests.toys.processes import cluster, finished, started, toy, two_workers
 from tests.toys.training import toy_batch
 
 
@@ -107,17 +104,6 @@ def test_workers_are_the_same_to_the_bit(results):
     other = results("workers", 1)
     for key, copy in results("workers").items():
         np.testing.assert_array_equal(copy, other[key])
-
-
-@pytest.mark.slow
-def test_micro_batches_are_read_in_order_by_two_replicas_where_activations_are_recomputed():
-    """Runs with rematerialization on two replicas are reproducible.
-
-    Replicas have different dropout masks, so a swap of two micro-batches would change the losses.
-    """
-    shown = finished(toy(["remat:"], "--replicas", "2")).splitlines()
-    first, *others = [line for line in shown if line.startswith("losses ")]
-    assert others == [first, first]
 
 
 @pytest.mark.slow
@@ -236,23 +222,6 @@ def test_two_workers_translate_as_one_process_does(number_text, tmp_path):
     expected = losses(tmp_path / "one", words, 6, workers=1)
     assert len(expected) == 6 and expected[-1] != expected[0]
     assert losses(tmp_path / "two", words, 6) == pytest.approx(expected, rel=1e-5)
-
-
-@pytest.mark.slow
-def test_a_block_of_ones_own_is_cut_as_ours_are(tmp_path):
-    pytest.importorskip("jax")
-    walk.write_modules(tmp_path, pathlib.Path("docs/own_block.md").read_text())
-    environment = {**on_jax(), "PYTHONPATH": str(tmp_path)}
-    weights, moments = json.loads(python("-m", "tests.toys.own_block", **environment))
-    assert weights == {
-        "own/attention_0/attention/query_key_value/kernel": [None, "model"],
-        "own/attention_0/attention/query_key_value/bias": ["model"],
-        "own/attention_0/attention/output/kernel": ["model", None],
-        "own/feed_forward_1/gates/both/kernel": [None, "model"],
-        "own/feed_forward_1/gates/biases": [None, "model"],
-        "own/feed_forward_1/gates/last/kernel": ["model", None],
-    }
-    assert sorted(map(str, moments.values())) == sorted(2 * [*map(str, weights.values())])
 
 
 def test_axes_must_name_each_dimension():

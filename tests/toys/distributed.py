@@ -15,19 +15,15 @@ import tensorflow as tf
 
 from macaron_tf.distribution import Workers, make_strategy
 from macaron_tf.distribution.replicas import ReplicaMap
-from macaron_tf.models import EncoderClassifier, EncoderConfig
-from macaron_tf.objectives import ClassificationObjective
 from macaron_tf.training import FitModel, build_fit_model, train
-from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.progress import read_lines
 from macaron_tf.training.updates import FirstStage
-from tests.harness import ids
 from tests.toys.training import CONFIG, scaled, toy_batch, toy_dataset, toy_network, toy_objective
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("jobs", nargs="+", help="KIND:OUT[:NAME=VALUE,...], rows:OUT or remat:")
+    parser.add_argument("jobs", nargs="+", help="KIND:OUT[:NAME=VALUE,...] of `run`, or rows:OUT")
     parser.add_argument("--replicas", type=int)
     parser.add_argument("--multi-worker", action="store_true")
     options = parser.parse_args()
@@ -35,8 +31,8 @@ def main() -> None:
     strategy = make_strategy(name, replicas=options.replicas)
     for job in options.jobs:
         kind, out, *settings = job.split(":")
-        if kind in ("rows", "remat"):
-            every_row(strategy, pathlib.Path(out)) if kind == "rows" else recomputed(strategy)
+        if kind == "rows":
+            every_row(strategy, pathlib.Path(out))
             continue
         pairs = [setting.split("=") for setting in ",".join(settings).split(",") if setting]
         given = {name: value if name == "optimizer" else float(value) for name, value in pairs}
@@ -135,22 +131,6 @@ def every_row(strategy: tf.distribute.Strategy, out: pathlib.Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     named = {f"{kind} {name}": v for kind, many in found.items() for name, v in many.items()}
     np.savez(out / "rows.npz", **named)
-
-
-def recomputed(strategy: tf.distribute.Strategy) -> None:
-    """Trains a classifier with rematerialization three times; prints the losses."""
-    rows = {"token_ids": ids(16, 12, vocab_size=100), "label": ids(16) % 3}
-    data = tf.data.Dataset.from_tensor_slices(rows).repeat().batch(4, drop_remainder=True)
-    config = TrainingConfig(learning_rate=1e-3, warmup_steps=0, accumulation_steps=2)
-    for _ in range(3):
-        keras.utils.set_random_seed(1)
-        with strategy.scope():
-            encoder = EncoderConfig(100, 16, 32, 2, 2, dropout=0.1, remat=True)
-            network = EncoderClassifier(encoder, 3)
-            network.build()
-            model = build_fit_model(network, ClassificationObjective(3), config)
-        history = model.fit(data, epochs=12, steps_per_epoch=1, verbose=0).history
-        print("losses", *map(float.hex, history["loss"]))
 
 
 def _poison(batch):

@@ -1,12 +1,10 @@
 """Trains a small network on the JAX backend as one of the processes in TF_CONFIG.
 
-    KERAS_BACKEND=jax python -m tests.toys.jax_hosts NETWORK JOB [JOB ...]
+    KERAS_BACKEND=jax python -m tests.toys.jax_hosts JOB [JOB ...]
 
-NETWORK is "language", a language model, or "dense", which compiles faster.
-
-JOB is RUN:MESH:STEP. Without TF_CONFIG there is one process. With MESH "alone", each process trains
-by itself. The run is interrupted after update STEP without a last checkpoint; 0 trains to the end,
-and -1 trains without end. If RUN exists, it is resumed.
+JOB is RUN:MESH:STEP. Without TF_CONFIG there is one process. The run is interrupted after update
+STEP without a last checkpoint; 0 trains to the end, and -1 trains without end. If RUN exists, it is
+resumed.
 """
 
 import contextlib
@@ -25,7 +23,7 @@ from macaron_tf.distribution.mesh import parse_mesh, use_mesh
 from macaron_tf.models import EncoderConfig, LanguageModel
 from macaron_tf.training import build_fit_model, train
 from tests.toys.jax_systems import CONFIG, objective
-from tests.toys.training import SIGNATURE, StopAt, killed, toy_network, toy_objective
+from tests.toys.training import SIGNATURE, StopAt, killed
 
 STEPS = dataclasses.replace(CONFIG, max_steps=8, validate_every=4, save_every_steps=3)
 
@@ -47,20 +45,14 @@ def judge(model, step):
     return {"loss": metrics["loss"]}
 
 
-def run(kind: str, folder: str, mesh: str, stop: int) -> None:
-    if mesh == "alone":
-        keras.distribution.set_distribution(None)
-    else:
-        use_mesh(parse_mesh(mesh))
+def run(folder: str, mesh: str, stop: int) -> None:
+    use_mesh(parse_mesh(mesh))
     keras.utils.set_random_seed(CONFIG.seed)
-    if kind == "dense":
-        network, sums = toy_network(dropout=0.2), toy_objective
-    else:
-        shape = EncoderConfig(16, 8, 24, 2, 1, causal=True, norm="pre", dropout=0.1)
-        network, sums = LanguageModel(shape), objective
-        network.build()
+    shape = EncoderConfig(16, 8, 24, 2, 1, causal=True, norm="pre", dropout=0.1)
+    network = LanguageModel(shape)
+    network.build()
     config = dataclasses.replace(STEPS, max_steps=10**6) if stop < 0 else STEPS
-    model = build_fit_model(network, sums, config)
+    model = build_fit_model(network, objective, config)
     with contextlib.suppress(KeyboardInterrupt):
         train(model, batches, folder, judge, callbacks=[StopAt(stop, killed)])
 
@@ -68,6 +60,6 @@ def run(kind: str, folder: str, mesh: str, stop: int) -> None:
 if __name__ == "__main__":
     if "TF_CONFIG" in os.environ:
         join_hosts(*read_cluster())
-    for job in sys.argv[2:]:
+    for job in sys.argv[1:]:
         folder, mesh, stop = job.split(":")
-        run(sys.argv[1], folder, mesh, int(stop))
+        run(folder, mesh, int(stop))

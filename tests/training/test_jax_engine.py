@@ -75,18 +75,7 @@ def test_updates_are_those_of_tensorflow(toys):
 
 
 @pytest.mark.slow
-def test_a_stopped_run_goes_on_to_the_bit(toys):
-    """A stopped run resumes bit-identically, with dropout."""
-    ours, theirs = (state_of(toys / name, 20) for name in ("stopped", "whole"))
-    np.testing.assert_equal(ours, theirs)
-    one, other = ((toys / name / "metrics.jsonl").read_bytes() for name in ("stopped", "whole"))
-    assert one == other
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "plain"), [("remat", "plain"), ("mesh", "plain"), ("muon_mesh", "muon")]
-)
+@pytest.mark.parametrize(("name", "plain"), [("remat", "plain"), ("muon_mesh", "muon")])
 def test_recomputing_and_meshes_make_the_same_updates(toys, name, plain):
     """Neither rematerialization nor sharding of weights and moments changes the updates."""
     ours, theirs = (np.load(toys / f"{one}.npz") for one in (name, plain))

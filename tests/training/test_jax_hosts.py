@@ -14,19 +14,17 @@ from tests.toys.processes import cluster, finished, on_jax, started, state_of
 pytest.importorskip("jax")
 
 
-def processes(
-    jobs: list[str], count: int, devices: int = 1, network: str = "language"
-) -> list[subprocess.Popen]:
+def processes(jobs: list[str], count: int, devices: int = 1) -> list[subprocess.Popen]:
     """Starts `count` JAX processes that train together, with `devices` CPU devices each."""
     environment = on_jax(devices)
-    toy = ["-m", "tests.toys.jax_hosts", network, *jobs]
+    toy = ["-m", "tests.toys.jax_hosts", *jobs]
     if count == 1:
         return [started(toy, **environment)]
     return [started(toy, **environment, TF_CONFIG=config) for config in cluster(count)]
 
 
-def run(jobs: list[str], count: int, devices: int = 1, network: str = "language") -> None:
-    for process in processes(jobs, count, devices, network):
+def run(jobs: list[str], count: int, devices: int = 1) -> None:
+    for process in processes(jobs, count, devices):
         finished(process)
 
 
@@ -39,14 +37,6 @@ def assert_equal(ours: pathlib.Path, theirs: pathlib.Path, most: float = 1e-6) -
     assert set(found) == set(expected)
     for name, array in expected.items():
         np.testing.assert_allclose(found[name], array, rtol=most, atol=most, err_msg=name)
-
-
-@pytest.mark.slow
-def test_two_processes_make_the_updates_of_one(tmp_path):
-    """Two processes make the same updates as one, with dropout and with unevenly split batches."""
-    alone, two = (tmp_path / name for name in ("alone", "two"))
-    run([f"{alone}:alone:0", f"{two}:data=2:0"], count=2, network="dense")
-    assert_equal(two, alone)
 
 
 @pytest.mark.slow
@@ -70,7 +60,7 @@ def test_any_number_of_processes_goes_on_with_a_run(tmp_path):
 
 def in_training(out: pathlib.Path) -> list[subprocess.Popen]:
     """Starts two processes, and waits until they have saved two checkpoints of a long run."""
-    both = processes([f"{out}:data=2:-1"], count=2, network="dense")
+    both = processes([f"{out}:data=2:-1"], count=2)
     until = time.monotonic() + 300
     while len(CheckpointDirectory(out).steps()) < 2:
         assert time.monotonic() < until and both[0].poll() is None, both[0].communicate()[0]

@@ -13,7 +13,7 @@ import pytest
 from macaron_tf.models import catalog
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.optimizer import FusedAdam, WarmupSchedule, make_optimizer
-from macaron_tf.variables import declare
+from macaron_tf.variables import declare, spec_of
 from tests import walk
 from tests.harness import refuses
 from tests.toys.training import CONFIG, StopAt, assert_same, killed, run, updated, variables_of
@@ -185,24 +185,26 @@ def test_matrices_side_by_side_are_taken_one_by_one(optimizer, parts):
     assert not np.allclose(expected, start, atol=1e-3)
 
 
-def test_a_block_of_ones_own_has_the_adafactor_of_t5(tmp_path, monkeypatch):
-    """In a user's block, concatenated matrices are updated separately, and biases do not decay."""
+def test_a_saved_block_of_ones_own_says_what_its_weights_are(tmp_path, monkeypatch):
+    """Optimizers and meshes read the declarations of the block in docs/own_block.md."""
     walk.write_modules(tmp_path, pathlib.Path("docs/own_block.md").read_text())
     monkeypatch.syspath_prepend(tmp_path)
     inputs = keras.Input((None, 6))
     block = importlib.import_module("my_gates").GatesBlock(num_heads=2, feed_forward_dim=16)
     keras.Model(inputs, block(inputs)).save(tmp_path / "model.keras")
     weights = keras.models.load_model(tmp_path / "model.keras").trainable_variables
-    optimizer = make_optimizer(TrainingConfig(optimizer="adafactor"))
-    optimizer.build(weights)
-    parts = {
-        w.path.split("gates/")[-1]: len(m) for w, m in zip(weights, optimizer._moments, strict=True)
+    specs = {"/".join(w.path.split("/")[-2:]): spec_of(w) for w in weights}
+    found = {name: dataclasses.astuple(spec) for name, spec in specs.items() if spec.axes[-1]}
+    assert found == {
+        "query_key_value/kernel": (("embed", "heads"), 3, True),
+        "query_key_value/bias": (("heads",), 3, False),
+        "output/kernel": (("heads", "embed"), 1, True),
+        "output/bias": (("embed",), 1, False),
+        "both/kernel": (("embed", "mlp"), 2, True),
+        "gates/biases": ((None, "mlp"), 1, False),
+        "last/kernel": (("mlp", "embed"), 1, True),
+        "last/bias": (("embed",), 1, False),
     }
-    assert (parts["both/kernel"], parts["biases"], parts["last/kernel"]) == (2, 1, 1)
-    optimizer = make_optimizer(TrainingConfig(weight_decay=0.1, decay_vectors=False), weights)
-    optimizer.build(weights)
-    decayed = {weight.name for weight in weights if optimizer._use_weight_decay(weight)}
-    assert decayed == {"kernel"}
 
 
 def test_adafactor_keeps_rows_and_columns_alone():
