@@ -7,13 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.models import (
-    Encoder,
-    EncoderConfig,
-    EncoderDecoder,
-    EncoderDecoderConfig,
-    LanguageModel,
-)
+from macaron_tf.models import Encoder, EncoderConfig, LanguageModel
 from macaron_tf.models.config import differing_fields
 from macaron_tf.models.segment_memory import KeepsMemory
 from tests.harness import built, float32_sum_error, ids, numpy_of, rejects
@@ -24,7 +18,6 @@ from tests.toys.objectives import loss_and_gradients
 MACARON = "channels/2, tokens, channels/2"
 DRY = {"dropout": 0.0, "attention_dropout": 0.0}
 TEXT = {"token_ids": ids(2, 6)}
-PAIRS = {"source": ids(2, 6), "target": ids(2, 5, seed=1)}
 
 
 def encoder(**options):
@@ -36,20 +29,14 @@ def language_model(**options):
     return built(LanguageModel, config, noise=0.2)
 
 
-def translator(**options):
-    config = EncoderDecoderConfig(24, 16, 32, 2, 2, 2, activation_dropout=0.0, **DRY, **options)
-    return built(EncoderDecoder, config, noise=0.2)
-
-
-SYSTEMS = [
-    (encoder, TEXT, {"sharing": "all", "relative_bias": "per_layer"}),
-    (language_model, TEXT, {"positions": "transformer_xl"}),
-    (translator, PAIRS, {"relative_bias": "shared", "norm_type": "rms"}),
-]
-
-
-@pytest.mark.parametrize(("make", "inputs", "options"), [*SYSTEMS[:2], *slow(SYSTEMS[2])])
-def test_a_transformer_with_macarons_scheme_is_the_macaron_to_the_bit(make, inputs, options):
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (encoder, {"sharing": "all", "relative_bias": "per_layer", "norm_type": "rms"}),
+        (language_model, {"positions": "transformer_xl"}),
+    ],
+)
+def test_a_transformer_with_macarons_scheme_is_the_macaron_to_the_bit(make, options):
     """A Transformer with Macaron's scheme is bit-identical to a Macaron from initialization on."""
     macaron = make(block="macaron", **options)
     other = make(block="transformer", scheme=MACARON, **options)
@@ -57,11 +44,11 @@ def test_a_transformer_with_macarons_scheme_is_the_macaron_to_the_bit(make, inpu
     for ours, theirs in zip(other.weights, macaron.weights, strict=True):
         assert ours.path == theirs.path
         np.testing.assert_array_equal(numpy_of(ours), numpy_of(theirs))
-    np.testing.assert_array_equal(numpy_of(other(inputs)), numpy_of(macaron(inputs)))
+    np.testing.assert_array_equal(numpy_of(other(TEXT)), numpy_of(macaron(TEXT)))
     plain = make(block="transformer", **options)
-    assert np.abs(numpy_of(plain(inputs)) - numpy_of(macaron(inputs))).max() > 0.1
+    assert np.abs(numpy_of(plain(TEXT)) - numpy_of(macaron(TEXT))).max() > 0.1
     back = make(block="macaron", scheme="tokens, channels", **options)
-    np.testing.assert_array_equal(numpy_of(back(inputs)), numpy_of(plain(inputs)))
+    np.testing.assert_array_equal(numpy_of(back(TEXT)), numpy_of(plain(TEXT)))
 
 
 def test_a_scheme_in_other_words_is_the_same():

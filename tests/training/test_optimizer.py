@@ -220,26 +220,13 @@ def test_a_rate_that_float32_rounds_to_0_is_refused():
         refuses(f"={rate} must be a number of at least 1.2e-3", TrainingConfig, learning_rate=rate)
 
 
-OWN = '''
+OWN = """
 import keras
-from keras import ops
 
 
-class Momentum(keras.optimizers.Optimizer):
-    """Keras's own example."""
-
+class Momentum(keras.optimizers.SGD):
     def __init__(self, learning_rate=0.1, decay=0.5, **kwargs):
-        super().__init__(learning_rate, **kwargs)
-        self.decay = decay
-
-    def build(self, variables):
-        super().build(variables)
-        self.momenta = self.add_optimizer_variables(variables, "momentum")
-
-    def update_step(self, gradient, variable, learning_rate):
-        momentum = self.momenta[self._get_variable_index(variable)]
-        self.assign(momentum, self.decay * momentum + gradient)
-        self.assign_sub(variable, ops.cast(learning_rate, variable.dtype) * momentum)
+        super().__init__(learning_rate, momentum=decay, **kwargs)
 
 
 class Clips(Momentum):
@@ -250,7 +237,7 @@ class Clips(Momentum):
 class Fails(Momentum):
     def __init__(self, learning_rate, rate):
         raise RuntimeError(f"no {rate}")
-'''
+"""
 
 
 @pytest.fixture
