@@ -81,10 +81,8 @@ def test_a_word_is_cut_into_its_longest_pieces_or_unknown():
     assert np.flatnonzero(~starts).tolist() == [6, 7, 9]
 
 
-def test_training_is_exact_and_the_same_again(real_lines, small):
+def test_training_is_exact_and_pays_off(real_lines, small):
     assert small.pieces == 1000 and small.words[:5] == SPECIAL
-    again = WordPieceVocabulary.train(real_lines, 1000)
-    assert again.words == small.words and again.hash == small.hash
     ids = small.encode_rows(real_lines).ids
     assert np.mean(ids == small.special.unk) < 1e-4
     # Merges pay off: there are far fewer pieces than characters, and most pieces occur.

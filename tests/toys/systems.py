@@ -206,13 +206,6 @@ SYSTEMS = {
         objectives.SpanBoundaryObjective(masking=SPANS),
     ),
     "xlm": pretrained("xlm", models.PretrainingEncoder, MASKED, **LANGUAGES),
-    "xlm_causal": pretrained(
-        "xlm",
-        models.LanguageModel,
-        CAUSAL,
-        {"causal": True},
-        language_ids=np.tile(np.arange(ROWS, dtype="int32")[:, None] % 2, (1, LENGTH)),
-    ),
     "gpt": pretrained("gpt", models.LanguageModel, CAUSAL),
     "gpt2": pretrained("gpt2", models.LanguageModel, CAUSAL),
     "gpt_classification": fine_tuned(
