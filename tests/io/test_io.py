@@ -98,6 +98,7 @@ def test_other_stores_are_one_sentence(path):
     refuses(f"{sentence} or gs://BUCKET/NAME$", errors.check_path, path)
     refuses(f"{sentence} or gs://BUCKET/NAME$", storage.as_path, path)
     refuses(f"{sentence}$", errors.check_path, path, 1)
+    refuses("for a model hub:OWNER/NAME$", errors.check_path, "hf://keras/bert")
 
 
 DEEP = b"[" * 100_000

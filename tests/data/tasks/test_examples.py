@@ -48,6 +48,7 @@ def test_the_classes_are_those_of_the_official_builders():
 
 def test_a_misspelt_task():
     refuses("called 'sst-2': .* perhaps you meant 'sst2'", get_task, "sst-2")
+    refuses("for your own table name the one with its columns", get_task, "classify")
 
 
 SENTIMENT = Task("sentiment", first=("text",), labels=("bad", "good"))
