@@ -27,6 +27,7 @@ from macaron_tf.models.model_card import USE_OF_EXPORT
 from macaron_tf.models.model_parts import ModelParts
 from macaron_tf.models.tasks import CausalClassifier, EncoderClassifier
 from macaron_tf.runs.loading import read_model
+from macaron_tf.runs.starts import Start
 from macaron_tf.tasks import Decoding, TaskKind, task_of
 from macaron_tf.text.base import Vocabulary
 
@@ -211,20 +212,15 @@ class Pretrained(ModelParts):
         if config.splittings != self.config.splittings:
             raise UserError(f"scheme={config.scheme!r} does not fit the weights: leave scheme out")
         self.require_floats()
-        pooler = self.network.pooler
+        arguments, pooler = (config, num_classes, head_dropout), self.network.pooler
         if config.causal and config.summary == "first":
-            classifier = CausalClassifier(config, num_classes, head_dropout)
+            classifier = CausalClassifier(*arguments)
         else:
-            arguments = config, num_classes, head_dropout
             classifier = EncoderClassifier(*arguments, pooler and pooler.activation_argument)
             if pooler and not classifier.pooler.is_like(pooler):
-                pooler, classifier = None, EncoderClassifier(*arguments)
+                classifier = EncoderClassifier(*arguments)
         classifier.build()
-        classifier.encoder.set_weights(self.encoder.get_weights())
-        if pooler and classifier.pooler:
-            classifier.pooler.set_weights(pooler.get_weights())
-        if classifier.language_head and self.network.language_head:
-            classifier.language_head.set_weights(self.network.language_head.get_weights())
+        Start(self.card.title, self.vocabulary, self).copy_to(classifier)
         return classifier
 
     def fit(

@@ -4,12 +4,13 @@ import functools
 import json
 import os
 import pathlib
+import re
 import tempfile
 from typing import Any
 
 from etils import epath
 
-from macaron_tf.errors import check_choice
+from macaron_tf.errors import UserError, check_choice
 from macaron_tf.hub.hugging_face import writer
 from macaron_tf.io import paths
 from macaron_tf.io.code_files import take_code
@@ -56,6 +57,8 @@ def _write(
     """Writes a folder; `location` is the argument of `load` in the model card's example."""
     check_choice("format", format, FORMATS)
     if license is not None:
+        if license and not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", license):
+            raise UserError(f"license={license!r} is not a license identifier of the hub")
         model = model.with_card(license=license)
     manifest = {
         "step": model.card.results.get("step", 0),

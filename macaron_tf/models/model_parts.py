@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import re
 from typing import Any, ClassVar, Self
 
 import keras
@@ -85,10 +84,6 @@ class Card(Settings):
     recipe: Any = dataclasses.field(default_factory=dict)
     unlisted: tuple[str, ...] = ()
     results: Any = dataclasses.field(default_factory=dict)
-
-    def check(self) -> None:
-        if self.license and not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", self.license):
-            raise UserError(f"license={self.license!r} is not a license identifier of the hub")
 
     @property
     def title(self) -> str:
@@ -190,17 +185,14 @@ class ModelParts:
         if self.vocabulary is None and self.card.checkpoint.endswith(".keras"):
             raise needs_vocabulary(self.card.checkpoint)
         if self.vocabulary is None:
-            lack = f"{self.card.title} has no vocabulary"
-            if why := self.card.unread_tokenizer:
-                raise UserError(f"{lack}, because {why}")
-            raise UserError(f"{lack}: pass `vocabulary=`, or put the tokenizer's files beside it")
+            why = self.card.unread_tokenizer and f", because {self.card.unread_tokenizer}"
+            advice = "pass `vocabulary=`, or put the tokenizer's files beside it"
+            raise UserError(f"{self.card.title} has no vocabulary{why}: {advice}")
 
     def require_head(self) -> None:
         """Raises a UserError if the model's head was not read (see `Card.missing_head`)."""
         if self.card.missing_head:
             init = self.card.checkpoint or self.card.name
-            raise UserError(
-                f"{self.card.title} makes no predictions from texts, because "
-                f"{self.card.missing_head} was not read: fine-tune it by `macaron train "
-                f"finetune:TASK` or `text_to_text:TASK` with --init {init}"
-            )
+            lack = f"makes no predictions from texts, because {self.card.missing_head} was not read"
+            advice = "fine-tune it by `macaron train finetune:TASK` or `text_to_text:TASK`"
+            raise UserError(f"{self.card.title} {lack}: {advice} with --init {init}")

@@ -115,8 +115,6 @@ def _corpus_vocabulary(
     for name in ("kind", "size", "lower_case"):
         saved, wanted = (getattr(config, name) for config in (found, recipe.vocabulary))
         if saved != wanted:
-            raise UserError(
-                f"{out} contains a vocabulary with {name}={saved!r}, but the recipe needs "
-                f"{name}={wanted!r}: choose another folder, or give --set vocabulary.{name}={saved}"
-            )
+            found = f"{out} contains a vocabulary with {name}={saved!r}, but the recipe needs"
+            raise UserError(f"{found} {name}={wanted!r}: choose another folder, or set it")
     return vocabulary

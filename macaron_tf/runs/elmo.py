@@ -146,9 +146,8 @@ def read_rows(
     vocabulary = vocabulary or build_vocabulary(word_splits, recipe.vocabulary_size)
     num_train, num_validation = (len(words) // recipe.row_length for words in word_splits)
     if num_train < recipe.batch_size or not num_validation:
-        raise UserError(
-            f"the sources have {num_train} rows for training and {num_validation} for validation, "
-            f"but {recipe.batch_size} and 1 are needed: add documents, or lower batch_size"
-        )
+        found = f"{num_train} rows for training and {num_validation} for validation"
+        needed = f"{recipe.batch_size} and 1 are needed: add documents, or lower batch_size"
+        raise UserError(f"the sources have {found}, but {needed}")
     train, validation = (Rows(words, vocabulary, recipe) for words in word_splits)
     return train, validation, vocabulary

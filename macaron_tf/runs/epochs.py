@@ -106,11 +106,8 @@ class EpochRecipe(Recipe):
         if earlier:
             return Start(NOTHING, earlier.vocabulary)
         if not vocabulary:
-            raise UserError(
-                "--init is missing: give a model, such as hugging-face:DIR, or train from random "
-                "weights by `--set model=bert_tiny --vocabulary CORPUS/vocabulary` after `macaron "
-                "prepare bert_tiny CORPUS --set corpus.sources=text-lines:FILE`"
-            )
+            advice = "or random weights by --set model=NAME and the --vocabulary of a corpus"
+            raise UserError(f"--init is missing: give a model, such as hugging-face:DIR, {advice}")
         refuse_lower_case(lower_case, f"--vocabulary {vocabulary}")
         if self.model in catalog.names(ElmoConfig):
             raise UserError(f"model={self.model} needs pre-trained weights: give --init RUN")

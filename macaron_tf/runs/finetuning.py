@@ -133,13 +133,11 @@ class FinetuningRecipe(EpochRecipe):
         self.table.check_task(get_task(self.task, own=True))
         min_length = labelled(self.task_definition).min_length(self.spans)
         if self.max_length < min_length:
-            raise UserError(
-                f"max_length is {self.max_length}, but {self.task} needs at least {min_length}"
-            )
+            found = f"max_length is {self.max_length}"
+            raise UserError(f"{found}, but {self.task} needs at least {min_length}")
         if self.language and "language" not in labelled(self.task_definition).takes:
-            raise UserError(
-                f"language={self.language!r} applies only to classification tasks, not {self.task}"
-            )
+            found = f"language={self.language!r} applies only to classification tasks"
+            raise UserError(f"{found}, not {self.task}")
         Limits(self.max_length, language=self.language, languages=self.languages)
 
     @functools.cached_property

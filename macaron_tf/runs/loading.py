@@ -73,13 +73,10 @@ def _refuse_network(location: str) -> Iterator[None]:
         yield
     except (ImportError, *paths.FILE_ERRORS, *paths.DAMAGE) as error:
         if "`safe_mode=False`" in str(error):
-            raise UserError(
-                f"{location} contains Python code: to trust it, give --trust-code (trust_code=True)"
-            ) from error
-        raise UserError(
-            f"{location} has no network that this version can read ({first_line(error):.200}): "
-            "use the version of macaron_tf that saved the network, or save the network again"
-        ) from error
+            advice = "to trust it, give --trust-code (trust_code=True)"
+            raise UserError(f"{location} contains Python code: {advice}") from error
+        found = f"has no network that this version can read ({first_line(error):.200})"
+        raise UserError(f"{location} {found}: use the version that saved it") from error
 
 
 def saved_network(folder: epath.Path, trust_code: bool = False) -> keras.Model:
@@ -91,11 +88,9 @@ def _read_record(path: epath.Path, location: str) -> dict[str, Any]:
     try:
         return parse_json(paths.read_bytes(path / MODEL))
     except (UserError, ValueError) as error:
-        raise UserError(
-            f"{location} has no readable model.json: give the folder that `macaron train` or "
-            "`save_pretrained` wrote, hugging-face:DIR, keras-hub:DIR, model-garden:DIR, "
-            "hub:OWNER/NAME or a .keras file"
-        ) from error
+        known = "the folder that `macaron train` or `save_pretrained` wrote, hugging-face:DIR, "
+        known += "keras-hub:DIR, model-garden:DIR, hub:OWNER/NAME or a .keras file"
+        raise UserError(f"{location} has no readable model.json: give {known}") from error
 
 
 def _build_network(path: epath.Path, record: dict[str, Any], trust_code: bool) -> keras.Model:

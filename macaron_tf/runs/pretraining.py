@@ -186,17 +186,13 @@ class PretrainingRecipe(Recipe):
         if config.adaptive_cutoffs and not (objective.causal or objective.has_memory):
             raise UserError(f"{name} does not support an adaptive softmax: set adaptive_cutoffs=()")
         if isinstance(objective, PermutationObjective) and "swish_rnn" in config.blocks:
-            raise UserError(
-                f"{name} does not support model.block=swish_rnn, because the recurrence would "
-                "reveal each token to its own prediction: set model.block=transformer or macaron"
-            )
+            why = "the recurrence would reveal each token to its own prediction"
+            raise UserError(f"{name} does not support model.block=swish_rnn: {why}")
         if objective.has_memory and config.positions != "transformer_xl":
             raise UserError(f"{name} needs model.positions=transformer_xl")
         if config.num_languages and not languages:
-            raise UserError(
-                f"{self.model} has language embeddings, but no source in corpus.sources has a "
-                "language code: write (NAME, SPLIT, None, LANGUAGE), or set model.num_languages=0"
-            )
+            found = f"{self.model} has language embeddings, but no source has a language code"
+            raise UserError(f"{found}: write (NAME, SPLIT, None, LANGUAGE) in corpus.sources")
         if config.adaptive_cutoffs and vocab_size:
             with as_user_errors("model.adaptive_cutoffs"):
                 cluster_bounds(vocab_size, config.adaptive_cutoffs)
@@ -263,23 +259,13 @@ class PretrainingRecipe(Recipe):
         check_corpus(self, corpus)
         rows = corpus.rows("train")
         if rows < self.batch_size:
-            raise UserError(
-                f"one batch needs {self.batch_size} training rows, but {corpus.folder} has only "
-                f"{rows}: prepare a corpus with more text, or lower batch_size"
-            )
+            found = f"one batch needs {self.batch_size} training rows, but {corpus.folder} has only"
+            raise UserError(f"{found} {rows}: prepare a corpus with more text, or lower batch_size")
         # The settings of the corpus and its vocabulary become those of the run.
         vocabulary = VocabularyConfig.of(corpus.vocabulary)
         recipe = self.changed(corpus=corpus.config, vocabulary=vocabulary)
         workers, own_shards = Workers(inputs.devices), inputs.own_shards
         validation_data = validation_batches(recipe, corpus, objective)
-
-        def initialize(network: keras.Model) -> None:
-            if start and (random_parts := start.copy_to(network)):
-                print(
-                    f"parts that start from random weights, because {start.given} does not contain "
-                    f"them: {', '.join(random_parts)}",
-                    flush=True,
-                )
 
         def explain(error: Exception) -> UserError | None:
             # A shard may have been damaged since the corpus was opened.
@@ -298,11 +284,11 @@ class PretrainingRecipe(Recipe):
             fingerprint=corpus.fingerprint,
             counts={"rows": rows, "corpus": str(absolute(corpus.folder))},
             per_worker=own_shards and workers.several,
-            initialize=initialize,
             objective=objective,
             note=f"{f', from {self.init}' if start else ''}; {corpus.summary()}",
             next=commands,
             explain=explain,
+            **({"initialize": start.copy_to} if start else {}),
         )
 
     def adapt(self, network: keras.Model) -> None:
@@ -393,7 +379,5 @@ def check_corpus(
         value, prepared_value = getattr(wanted, name), getattr(prepared, name)
         is_fit = name == "pairs" and any_pairs and wanted.paired == prepared.paired
         if value != prepared_value and not is_fit:
-            raise UserError(
-                f"{corpus.folder} was prepared with {name}={prepared_value!r}, but the run has "
-                f"{name}={value!r}: prepare another corpus, or set corpus.{name} for another run"
-            )
+            found = f"{corpus.folder} was prepared with {name}={prepared_value!r}, not {value!r}"
+            raise UserError(f"{found}: prepare another corpus, or set corpus.{name}")

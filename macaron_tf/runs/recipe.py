@@ -40,20 +40,9 @@ _CLASSES = {
 }
 
 # Settings of training length, validation and saving, which may differ when a run is resumed.
-MAY_CHANGE = tuple(
-    f"training.{name}"
-    for name in (
-        "max_steps",
-        "max_minutes",
-        "max_skipped_updates",
-        "early_stopping_patience",
-        "log_every",
-        "validate_every",
-        "save_every_steps",
-        "save_every_minutes",
-        "keep_last",
-    )
-)
+_LENGTHS = ("max_steps", "max_minutes", "max_skipped_updates", "early_stopping_patience")
+_INTERVALS = ("log_every", "validate_every", "save_every_steps", "save_every_minutes", "keep_last")
+MAY_CHANGE = tuple(f"training.{name}" for name in (*_LENGTHS, *_INTERVALS))
 
 # Settings that a model card always shows. A card shows other settings only if they are not
 # defaults.
@@ -102,15 +91,6 @@ class Recipe(Settings):
     model: str
     training: TrainingConfig
     model_options: tuple[tuple[str, typing.Any], ...] = ()
-
-    @classmethod
-    def read(cls, values: Mapping[str, typing.Any], trust_code: bool) -> typing.Self:
-        """Makes a recipe from the values in a file."""
-        recipe = cls(**values, trust_code=trust_code)
-        # The fields of the model are checked when `model_config` is called, as if the user had
-        # written them.
-        type(recipe.catalog_config()).converted(dict(recipe.model_options), trust_code)
-        return recipe
 
     def changed(self, **values) -> typing.Self:
         """Returns a copy of the recipe with fields replaced. A dict replaces fields of a section.
@@ -252,15 +232,13 @@ class Recipe(Settings):
         The two recipes must agree in all settings except `may_change`. They must also agree in
         `training.max_steps` if the schedule is linear or cosine.
         """
+        if self.training.schedule in ENDING_SCHEDULES:
+            may_change = {*may_change} - {"training.max_steps"}
         for name, (old, new) in before.differences(self).items():
-            changes_decay = (
-                name == "training.max_steps" and self.training.schedule in ENDING_SCHEDULES
-            )
-            if changes_decay or not is_among(name, may_change):
-                raise UserError(
-                    f"{where} was trained with {name}={old!r}, not {new!r}: choose another folder, "
-                    f"or continue the run with its own settings by `train --resume {where}`"
-                )
+            if not is_among(name, may_change):
+                found = f"{where} was trained with {name}={old!r}, not {new!r}"
+                advice = f"continue the run with its own settings by `train --resume {where}`"
+                raise UserError(f"{found}: choose another folder, or {advice}")
 
     def differences(self, other: "Recipe") -> dict[str, tuple[typing.Any, typing.Any]]:
         """Returns the settings that differ between two recipes.
@@ -316,7 +294,10 @@ def recipe_from_json(
         values = parse_json(text)
         found = str(values.pop("kind", None))
         if kind in (None, found):
-            return recipe_class(found).read(values, trust_code)
+            recipe = recipe_class(found)(**values, trust_code=trust_code)
+            # `model_config` checks the fields of the model as if the user had written them.
+            type(recipe.catalog_config()).converted(dict(recipe.model_options), trust_code)
+            return recipe
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{where} is not a recipe of this version ({error})") from error
     raise UserError(f"{where} is a recipe of kind {found!r}, not {kind!r}: give another run")
@@ -339,8 +320,7 @@ def override(
             or `model=macaron_small`.
         read_saved: function that returns the recipe of the run to resume, or `None` for a new run.
             The function is called after the settings are parsed, because the run may name the same
-            user code. If the saved run has the recipe's own warm-up, it keeps this warm-up even if
-            `training.max_steps` changes.
+            user code. The saved run keeps its warm-up unless `settings` give another.
     """
     settings, texts = tuple(settings), {}
     refuse_argument_settings(settings, recipe.by_argument)
@@ -381,21 +361,17 @@ def override(
         values["model_options"] = tuple(sorted(options.items()))
     saved, given, changes = read_saved(), recipe.training, values.setdefault("training", {})
     if "warmup_steps" not in changes:
-        steps = changes.get("max_steps", given.max_steps)
-        if saved and saved.training.warmup_steps == _warm_up(given, saved.training.max_steps):
-            steps = saved.training.max_steps
-        changes["warmup_steps"] = _warm_up(given, steps)
+        shortened = _warm_up(given, changes.get("max_steps", given.max_steps))
+        changes["warmup_steps"] = saved.training.warmup_steps if saved else shortened
     recipe = recipe.changed(**values)
     for path in texts:
         recipe = recipe.follow(path)
     training = recipe.training
     warm_up, steps = training.warmup_steps, training.max_steps
     if not saved and warm_up >= steps and not _has_constant_warm_up(training):
-        raise UserError(
-            f"training.warmup_steps={warm_up} is not less than training.max_steps={steps}, so the "
-            f"run would never reach training.learning_rate={training.learning_rate:g}: set "
-            f"training.warmup_steps={steps // 10}, or raise training.max_steps"
-        )
+        found = f"training.warmup_steps={warm_up} is not less than training.max_steps={steps}"
+        advice = f"set training.warmup_steps={steps // 10}, or raise training.max_steps"
+        raise UserError(f"{found}: {advice}")
     return recipe
 
 
@@ -406,10 +382,8 @@ def named_settings(cls: type[Settings], texts: Iterable[str]) -> dict[str, typin
     for text in texts:
         name, equals, value = text.partition("=")
         if name not in hints or not equals:
-            raise UserError(
-                f"--set {text} is not NAME=VALUE with one of the names {', '.join(hints)}"
-                f"{nearest(name, hints)}"
-            )
+            known = f"NAME=VALUE with one of the names {', '.join(hints)}"
+            raise UserError(f"--set {text} is not {known}{nearest(name, hints)}")
         values[name] = parse(name, value, hints[name])
     cls(**values)  # checks the ranges
     return {name: value for name, value in values.items() if value is not None}
@@ -429,9 +403,8 @@ def refuse_argument_settings(settings: Iterable[str], by_argument: dict[str, str
     for setting in settings:
         name = setting.partition("=")[0]
         if name in by_argument:
-            raise UserError(
-                f"--set {setting} is not allowed in this command: give {by_argument[name]} instead"
-            )
+            advice = f"give {by_argument[name]} instead"
+            raise UserError(f"--set {setting} is not allowed in this command: {advice}")
 
 
 def _warm_up(training: TrainingConfig, steps: int) -> int:

@@ -135,10 +135,8 @@ class Run:
                 raise UserError(f"{path} has checkpoints but no recipe.json: choose another folder")
             return None
         if is_saved(path):
-            raise UserError(
-                f"{path} was written by save_pretrained, without an optimizer state to resume: "
-                f"choose another folder for the run, and start from these weights by --init {path}"
-            )
+            advice = f"choose another folder for the run, and start by --init {path}"
+            raise UserError(f"{path} was written by save_pretrained: {advice}")
         return cls.open(path, trust_code, kind)
 
     def check_continues(self, *may_change: str) -> None:
@@ -211,9 +209,7 @@ class Run:
         if record["sha256"] != fingerprint:
             if self.vocabulary is not None and record.get(_HASH) != self.vocabulary.hash:
                 raise UserError(f"{self.path}/vocabulary is not the run's vocabulary: restore it")
-            raise UserError(
-                f"the training data differ from the data that {self.path} was trained on: {mend}"
-            )
+            raise UserError(f"the training data differ from those of {self.path}: {mend}")
 
     def data_record(self) -> dict[str, typing.Any]:
         """Returns the contents of data.json, which describe the training data of the run."""
@@ -267,8 +263,8 @@ class Plan:
             string turns this check off.
         counts: sizes and locations of the data for data.json, such as `{"pairs": 29_000}`.
         per_worker: whether each worker process makes its own batches; see `FitModel`.
-        initialize: function that loads pre-trained weights into the built network. It is not called
-            if the run has a checkpoint.
+        initialize: function that loads pre-trained weights into the built network, and returns the
+            names of parts that it lacks. It is not called if the run has a checkpoint.
         note: end of the printed line about the model, such as ", from runs/bert".
         best: format string of the printed line about the best checkpoint, with the fields {metric},
             {score} and {step}.
@@ -286,7 +282,7 @@ class Plan:
     fingerprint: str = ""
     counts: dict[str, int | str] = dataclasses.field(default_factory=dict)
     per_worker: bool = False
-    initialize: Callable[[keras.Model], typing.Any] = lambda network: None
+    initialize: Callable[[keras.Model], Sequence[str] | None] = lambda network: None
     objective: Objective | None = None
     note: str = ""
     best: str = "best validation {metric} {score:.4f} at step {step:,}"

@@ -56,8 +56,7 @@ class Start:
     @property
     def config(self) -> catalog.Config:
         """Configuration of `source`, in which `vocab_size` is the size of `vocabulary`."""
-        options = {**dict(self.source.model_options), "vocab_size": self.vocabulary.size}
-        return catalog.config(self.source.card.model, **options)
+        return dataclasses.replace(self.source.config, vocab_size=self.vocabulary.size)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -94,9 +93,8 @@ class Start:
         """
         if (target_config.summary == "last") != self.vocabulary.cls_last:
             end, summary = ("end", "last") if self.vocabulary.cls_last else ("beginning", "first")
-            raise UserError(
-                f"--init {self.given} has [CLS] at the {end}: give --set model.summary={summary}"
-            )
+            advice = f"give --set model.summary={summary}"
+            raise UserError(f"--init {self.given} has [CLS] at the {end}: {advice}")
         if self.source is not None:
             check_shapes(self.given, self.config, target_config)
 
@@ -137,15 +135,12 @@ class Start:
         ]
         if "encoder" in incomplete or "encoder_decoder" in incomplete:
             found, wanted = type(source_network).__name__, type(network).__name__
-            raise UserError(
-                f"--init {self.given}, a {found}, cannot initialize a network of type {wanted}: "
-                "give another model"
-            )
+            raise UserError(f"--init {self.given}, a {found}, cannot initialize a {wanted}")
         if is_task_model and network.language_head and not self.source.card.starts:
             # GPT was pre-trained without [SEP], so the output bias makes [SEP] impossible. But
             # fine-tuning inserts [SEP] between two texts.
             bias = ops.convert_to_numpy(network.language_head.weights[0]).copy()
-            bias[self.vocabulary.special.end] = 0.0
+            bias[self.source.special.end] = 0.0
             assign(network.language_head.weights[0], bias)
         return incomplete
 
@@ -268,16 +263,12 @@ def config_from_encoder(
             layers in each stack (encoder or decoder) that is not in `parts`.
         parts: names from `PARTS` of the parts to initialize. The embeddings are always initialized.
     """
-    for field, plain in (
-        ("embedding_dim", config.hidden_dim),
-        ("sharing", "none"),
-        ("affine", True),
-    ):
+    supported = {"embedding_dim": config.hidden_dim, "sharing": "none", "affine": True}
+    for field, plain in supported.items():
         value = getattr(config, field)
         if value not in (None, plain):
-            raise ValueError(
-                f"{field}={value!r} is not supported in an encoder-decoder: use {plain!r}"
-            )
+            lack = f"{field}={value!r} is not supported in an encoder-decoder"
+            raise ValueError(f"{lack}: use {plain!r}")
     depths = {
         f"num_{part}_layers": config.num_layers for part in ("encoder", "decoder") if part in parts
     }

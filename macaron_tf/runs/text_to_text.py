@@ -112,10 +112,8 @@ class TextRecipe(Recipe):
     def check(self) -> None:
         for task in self.tasks:
             if task not in (choices := (*TEXT_TASKS, *PREFIXES)):
-                suggestion = nearest(task, choices)
-                raise self.error(
-                    f"task is {task!r}, but must be one of {', '.join(choices)}{suggestion}"
-                )
+                known = f"{', '.join(choices)}{nearest(task, choices)}"
+                raise self.error(f"task is {task!r}, but must be one of {known}")
             if self.tasks.count(task) > 1:
                 raise self.error(f"task={self.task!r} names {task!r} twice: name each task once")
         if self.prefix is not None and self.task not in PREFIXES:
@@ -327,10 +325,8 @@ def check_answers(name: str, vocabulary: PieceVocabulary, max_tokens: int | None
     decoded = vocabulary.decode_lines(rows)
     for label, answer, text in zip(labels, answers, decoded, strict=True):
         if read_answer(task, text) != label:
-            raise UserError(
-                f"the model cannot generate the answer {answer!r} of {name}, because its tokens "
-                f"decode to {text!r}: raise max_target, or start from another vocabulary"
-            )
+            why = f"because its tokens decode to {text!r}: raise max_target, or give another model"
+            raise UserError(f"the model cannot generate the answer {answer!r} of {name}, {why}")
 
 
 # T5's training settings for fine-tuning (Raffel et al. 2020, section 3.1.2).
@@ -428,9 +424,7 @@ def answers_of(model: ModelParts, location: str, task: str | None) -> TextToText
             raise UserError(f"{location} was trained for {settings.task}: leave task={task} out")
         return settings
     if not task:
-        raise UserError(
-            f"{location} does not record the task that it was trained for: set task=NAME"
-        )
+        raise UserError(f"{location} lacks the task that it was trained for: set task=NAME")
     recipe = TextRecipe(model=model.card.model, task=task, training=T5_TRAINING)
     settings = recipe_of_model(recipe, model).task_settings()
     longest = model.config.longest or settings.longest

@@ -124,8 +124,10 @@ class Trainer:
         with Workers(strategy).watched(), strategy.scope():
             network = run.build_network(config=plan.config)
             warn_unread(recipe, network, run.settings)
-            if CheckpointDirectory(run.path).latest() is None:
-                plan.initialize(network)
+            is_unsaved = CheckpointDirectory(run.path).latest() is None
+            if is_unsaved and (names := plan.initialize(network)):
+                found = "parts that start from random weights, because the model has none"
+                print(f"{found}: {', '.join(names)}", flush=True)
             recipe.adapt(network)
             validate = plan.validation(network)
             stage = recipe.first_stage(network)
@@ -201,10 +203,9 @@ def plan_of_pairs(
     perfect_scores = score([target for _, target in validation_pairs])
     recipe.check_metric((*TranslationObjective.metric_names, *perfect_scores))
     if perfect_scores.get(metric) == 0:
-        raise UserError(
-            f"training.best_metric={metric} is 0 even if the model's output equals the references: "
-            "set training.best_metric=loss, or for BLEU metric.tokenize=char"
-        )
+        found = "is 0 even if the model's output equals the references"
+        advice = "set training.best_metric=loss, or for BLEU metric.tokenize=char"
+        raise UserError(f"training.best_metric={metric} {found}: {advice}")
 
     def validation(network: keras.Model):
         greedy = dataclasses.replace(recipe.decoding, beam_size=1, n_best=1)

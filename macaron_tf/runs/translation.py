@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import keras
-import tensorflow as tf
 from annotated_types import Ge, Gt, Lt
 
 from macaron_tf.data.sources.names import WHOLE_SPLITS, HeldOut, Source
@@ -262,10 +261,8 @@ class TranslationRecipe(Recipe):
         found = isinstance(source, SentencePieceVocabulary) and source.normalization_rule
         rule = config.normalization_rule
         if rule not in ("nmt_nfkc", found):  # the default accepts any vocabulary
-            raise UserError(
-                f"data.normalization_rule is {rule!r}, but the vocabulary was not trained with it: "
-                "leave it out, or train a vocabulary by `macaron vocabulary`"
-            )
+            found = f"data.normalization_rule is {rule!r}"
+            raise UserError(f"{found}, but the vocabulary was not trained with it: leave it out")
         strategy = inputs.devices
         if self.unsupervised and keras.backend.backend() == "jax":
             raise UserError("unsupervised=True works with the TensorFlow engine only")
@@ -285,15 +282,12 @@ class TranslationRecipe(Recipe):
             raise UserError(f"the text has only {tokens} tokens: lower data.batching.max_tokens")
         if is_tpu(strategy) and len(data.shapes) > 1:
             raise UserError("a TPU needs batches of one shape: set data.batching.shapes=1")
-        objective = self.make_objective(needs_static_shapes(strategy))
-        seed = self.training.seed
-
-        def batches(step: int) -> tf.data.Dataset:
-            rows = data.dataset(seed, step)
-            if not self.unsupervised:
-                return rows
-            return objective.dataset(rows, vocabulary.target, seed, step)
-
+        objective, seed = self.make_objective(needs_static_shapes(strategy)), self.training.seed
+        options: dict[str, Any] = {}
+        if self.unsupervised:
+            options["batches"] = lambda step: objective.dataset(
+                data.dataset(seed, step), vocabulary.target, seed, step
+            )
         cleaning = dataclasses.replace(config.cleaning, max_ratio=None, deduplicate=False)
         validation_data = TranslationData.from_pairs(
             held_out, vocabulary, cleaning=cleaning, batching=config.batching
@@ -318,9 +312,9 @@ class TranslationRecipe(Recipe):
             "source:      {}\nreference:   {}\ntranslation: {}",
             initialize=lambda network: start.copy_to(network, self),
             note=f", from {start.init.given}" if start.init else "",
-            batches=batches,
             objective=objective,
             ended=ended,
+            **options,
         )
 
 

@@ -185,10 +185,9 @@ class EncoderStart(TranslationStart):
         pretrained = self.init.source.card.languages
         for language in recipe.data.languages:
             if language not in pretrained:
-                raise UserError(
-                    f"--init {self.init.given} has language embeddings for "
-                    f"{', '.join(pretrained) or 'unnamed languages'}, but not for {language!r}"
-                )
+                known = ", ".join(pretrained) or "unnamed languages"
+                found = f"--init {self.init.given} has language embeddings for {known}"
+                raise UserError(f"{found}, but not for {language!r}")
         return [pretrained.index(language) for language in recipe.data.languages]
 
 

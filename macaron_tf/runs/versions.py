@@ -42,16 +42,9 @@ def commit(folder: pathlib.Path = _ROOT) -> str:
 def _git(folder: pathlib.Path, *arguments: str) -> str:
     """Runs git without the variables in `_LOCATIONS`, and returns the output, "" if git fails."""
     environment = {name: os.environ[name] for name in os.environ if name not in _LOCATIONS}
+    options = {"cwd": folder, "env": environment, "stdin": subprocess.DEVNULL, "timeout": _TIMEOUT}
     try:
-        process = subprocess.run(
-            ["git", *arguments],
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=True,
-            timeout=_TIMEOUT,
-        )
+        text = subprocess.check_output(["git", *arguments], stderr=subprocess.DEVNULL, **options)
     except (OSError, subprocess.SubprocessError):  # no git, no repository, or too slow a disk
         return ""
-    return os.fsdecode(process.stdout).removesuffix("\n")
+    return os.fsdecode(text).removesuffix("\n")

@@ -73,10 +73,8 @@ class TaskKind(abc.ABC):
         rows = [line.split("\t") for line in lines]
         for line_number, row in enumerate(rows, first):
             if len(row) != len(names):
-                raise LineError(
-                    f"line {line_number} has {len(row)} {plural('column', len(row))}: write "
-                    f"{', '.join(names)}, separated by tabs"
-                )
+                found = f"line {line_number} has {len(row)} {plural('column', len(row))}"
+                raise LineError(f"{found}: write {', '.join(names)}, separated by tabs")
         return [[row[column] for row in rows] for column in range(len(names))]
 
     @abc.abstractmethod

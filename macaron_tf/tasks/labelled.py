@@ -149,11 +149,9 @@ class LabelledTask(OnePass):
         source_name = source or self.task.source
         known_splits = ("train", *self.task.validation_splits)
         if unknown_splits := sorted({*splits} - {*known_splits, "all"}):
-            raise UserError(
-                f"{source_name} has no split {unknown_splits[0]!r}: choose "
-                f"{', '.join(known_splits)} or all, or use a file per split, with {{split}} in its "
-                "name"
-            )
+            advice = "all, or use a file per split, with {split} in its name"
+            choices = f"choose {', '.join(known_splits)} or {advice}"
+            raise UserError(f"{source_name} has no split {unknown_splits[0]!r}: {choices}")
         examples = self.read("train", tfds, source, language)
         is_validation = table.held_out_mask(examples.labels, str(source_name))
         chosen = {"all": np.ones_like(is_validation), "train": ~is_validation}
@@ -288,10 +286,8 @@ def of_classes(
     """
     num_outputs = model.network.head.num_classes
     if len(labels) != (num_outputs if num_outputs > 1 else 0):
-        raise UserError(
-            f"{model.card.title} has {num_outputs} classes, but {len(labels)} class "
-            f"{plural('name', len(labels))}: give {num_outputs} by --labels in `macaron export`"
-        )
+        found = f"{num_outputs} classes, but {len(labels)} class {plural('name', len(labels))}"
+        raise UserError(f"{model.card.title} has {found}: give --labels in `macaron export`")
     task = "classify" if num_outputs > 1 else "regress"
     task = "tag" if isinstance(model.network, EncoderTokenClassifier) else task
     table = TableSettings(text=("text",), classes=tuple(labels))

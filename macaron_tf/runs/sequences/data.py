@@ -172,9 +172,8 @@ def _pieces(path: str | None) -> tuple[list[np.ndarray], ...]:
         pieces = list(np.ravel(arrays.get(name, [])))
         is_matrix = all(np.ndim(piece) == 2 and piece.shape[1] == KEYS for piece in pieces)
         if not is_matrix or not all(np.isin(piece, (0, 1)).all() for piece in pieces):
-            raise UserError(
-                f"data={path}: {name!r} must hold matrices with {KEYS} columns of zeros and ones"
-            )
+            needed = f"must hold matrices with {KEYS} columns of zeros and ones"
+            raise UserError(f"data={path}: {name!r} {needed}")
         splits.append([np.asarray(piece, "float32") for piece in pieces if len(piece) > 1])
         if not splits[-1] and name != "testdata":
             raise UserError(f"data={path}: {name!r} contains no piece of two frames or more")

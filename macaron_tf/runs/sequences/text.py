@@ -130,10 +130,8 @@ def article_data(recipe, tfds: Tfds | None) -> TaskData:
     vocabulary = build_vocabulary(word_splits, recipe.vocabulary_size)
     train, validation = (word_ids(words, vocabulary) for words in word_splits)
     if min(len(train), len(validation)) <= WORDS[0]:
-        raise UserError(
-            f"each split needs more than {WORDS[0]} words, the length of a window, but has "
-            f"{len(train)} and {len(validation)}: give more sources, or lower held_out"
-        )
+        found = f"the splits have {len(train)} and {len(validation)} words, but each needs"
+        raise UserError(f"{found} more than {WORDS[0]} words, the length of a window")
     sizes = (train, recipe.batch_size), (validation, _NUM_STREAMS)
     splits = [*(windows(ids, streams, WORDS) for ids, streams in sizes), None]
     summary = f"{len(train):,} words, {len(validation):,} to validate"
@@ -183,10 +181,8 @@ def last_word_data(recipe, tfds: Tfds | None) -> TaskData:
 
     dev, test = passages("dev"), passages("test")
     if dev is None:
-        raise UserError(
-            f"data={recipe.data}: no passage of dev.txt ends with one of the {vocabulary.size:,}"
-            " words of the training text: give more text by --set sources=text:FILES"
-        )
+        found = f"data={recipe.data}: no passage of dev.txt ends with a word of the training text"
+        raise UserError(f"{found}: give more text by --set sources=text:FILES")
     train = windows(word_ids(words, vocabulary), recipe.batch_size, WORDS)
     summary = f"{len(words):,} words, {dev.count:,} passages to validate"
     digest = _digest([*words, *lines["dev"]])
