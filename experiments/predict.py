@@ -34,7 +34,7 @@ from macaron_tf.errors import LineError, TextError, UserError, warn
 from macaron_tf.evaluation.similarity import unit_vectors
 from macaron_tf.model import Pretrained, load
 from macaron_tf.runs.recipe import named_settings
-from macaron_tf.runs.text_to_text import answers_of, line_translator
+from macaron_tf.runs.text_to_text import answers_of
 from macaron_tf.settings import Count, Natural, NonNegative
 from macaron_tf.tasks import Decoding, LabelledTask, TaskKind
 from macaron_tf.tasks.embedding import SentenceEmbedding, WordVectors
@@ -182,7 +182,7 @@ def _text_to_text(model: Pretrained, given: dict, location: str) -> Answer:
     _check_read(given, ("task",), model.task)
     settings = answers_of(model, location, given.get("task"))
     decoding = BeamSearchConfig(**model.card.recipe.get("decoding", {}))
-    translator = line_translator(model.network, model.vocabulary, settings, decoding)
+    translator = settings.lines(model.network, model.vocabulary, decoding)
     task = given.get("task") or settings.task
     is_pair = task not in PREFIXES and "+" not in task and bool(get_task(task).second)
 

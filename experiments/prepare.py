@@ -5,8 +5,7 @@ import functools
 
 from experiments import registry
 from macaron_tf.errors import needed
-from macaron_tf.runs.corpora import prepare_corpus
-from macaron_tf.runs.pretraining import PretrainingRecipe
+from macaron_tf.runs.pretraining import PretrainingRecipe, prepare_corpus
 
 
 def run(options: argparse.Namespace) -> None:

@@ -27,7 +27,6 @@ from macaron_tf.models.model_card import USE_OF_EXPORT
 from macaron_tf.models.model_parts import ModelParts
 from macaron_tf.models.tasks import CausalClassifier, EncoderClassifier
 from macaron_tf.runs.loading import read_model
-from macaron_tf.runs.starts import Start
 from macaron_tf.tasks import Decoding, TaskKind, task_of
 from macaron_tf.text.base import Vocabulary
 
@@ -212,6 +211,8 @@ class Pretrained(ModelParts):
         if config.splittings != self.config.splittings:
             raise UserError(f"scheme={config.scheme!r} does not fit the weights: leave scheme out")
         self.require_floats()
+        from macaron_tf.runs.starts import Start  # prediction does not need the recipes
+
         arguments, pooler = (config, num_classes, head_dropout), self.network.pooler
         if config.causal and config.summary == "first":
             classifier = CausalClassifier(*arguments)
@@ -262,7 +263,7 @@ class Pretrained(ModelParts):
             model = model.fit(texts, labels)
             model.predict(["It came late."])
         """
-        from macaron_tf.runs.fitting import fit_examples  # prediction does not need the trainer
+        from macaron_tf.runs.finetuning import fit_examples  # prediction does not need the trainer
 
         with contextlib.ExitStack() as stack:
             temporary = folder or stack.enter_context(tempfile.TemporaryDirectory())

@@ -28,13 +28,12 @@ from macaron_tf.evaluation.translation import (
 )
 from macaron_tf.io.paths import as_path, read_json
 from macaron_tf.models import EncoderDecoder
-from macaron_tf.runs.corpora import prepare_corpus
 from macaron_tf.runs.finetuning import CHANCE_MARGIN, RESULT, TaskData
 from macaron_tf.runs.loading import saved_network
-from macaron_tf.runs.pretraining import PretrainingRecipe, check_corpus
+from macaron_tf.runs.pretraining import PretrainingRecipe, check_corpus, prepare_corpus
 from macaron_tf.runs.recipe import Recipe, recipe_class, recipe_from_json
 from macaron_tf.runs.run import DIVERGED, Run, saved_versions
-from macaron_tf.runs.sequences.run import TASKS, SequenceRecipe
+from macaron_tf.runs.sequences import TASKS, SequenceRecipe
 from macaron_tf.runs.starts import read_start
 from macaron_tf.runs.translation import TranslationRecipe
 from macaron_tf.training import Diverged

@@ -78,7 +78,7 @@ def words(opened: Run, options: argparse.Namespace) -> None:
 
 def sequences(opened: Run, options: argparse.Namespace) -> None:
     """Evaluates a checkpoint on the validation split and on the test split, if there is one."""
-    from macaron_tf.runs.sequences.run import TASKS, task_metrics  # needs SciPy
+    from macaron_tf.runs.sequences import TASKS, task_metrics  # needs SciPy
 
     data = TASKS[opened.recipe.task].read_data(opened.recipe, options.tfds)
     if data.fingerprint:

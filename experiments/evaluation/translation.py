@@ -89,7 +89,8 @@ def run_texts(opened: Run, options: argparse.Namespace) -> None:
     decoding = dataclasses.asdict(recipe.decoding)
     with options.devices.scope():
         network = opened.load_network(checkpoint)
-        translator = recipe.line_translator(network, opened.vocabulary, recipe.decoding)
+        settings = recipe.task_settings()
+        translator = settings.lines(network, opened.vocabulary, recipe.decoding)
     for pairs in examples:
         answers = generated(translator, [source for source, _ in pairs.pairs], "answering")
         scores = pairs.score(answers)

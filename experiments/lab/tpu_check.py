@@ -206,7 +206,7 @@ def layout_of(recipe) -> Layout:
         width = recipe.model_config(vocabulary.size).max_characters
         row = {"characters": ids(length, width), "words": ids(length)}
         return Layout(vocabulary, recipe.batch_size, length, row)
-    from macaron_tf.runs.sequences.run import TASKS
+    from macaron_tf.runs.sequences import TASKS
 
     task, config = TASKS[recipe.task], recipe.model_config()
     outputs = () if config.last_only else (task.length,)

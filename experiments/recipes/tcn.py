@@ -11,7 +11,7 @@ unless stated otherwise. The training times are upper limits, because other prog
 the same two cores.
 """
 
-from macaron_tf.runs.sequences.run import TASKS, SequenceRecipe
+from macaron_tf.runs.sequences import TASKS, SequenceRecipe
 from macaron_tf.training.config import TrainingConfig
 
 # Settings that differ for the recurrent models in several recipes.

@@ -1,13 +1,11 @@
 """The parts of a trained model: its network, its vocabulary, and how they are used."""
 
-import contextlib
 import dataclasses
 from typing import Any, ClassVar, Self
 
 import keras
 
 from macaron_tf.errors import UserError, needs_vocabulary
-from macaron_tf.io.paths import refuse_damage
 from macaron_tf.models import catalog
 from macaron_tf.models.base import Model
 from macaron_tf.models.config import (
@@ -170,10 +168,6 @@ class ModelParts:
             "task": settings and {"kind": settings.kind, **dataclasses.asdict(settings)},
             "card": card,
         }
-
-    def refuse_damage(self) -> contextlib.AbstractContextManager[None]:
-        """Converts errors about the content of `model.json` in a `with` block to a `UserError`."""
-        return refuse_damage(f"{self.card.name}/model.json", "save or train the model again")
 
     def require_floats(self) -> None:
         """Raises a UserError if the weights are quantized instead of float."""

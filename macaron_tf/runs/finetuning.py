@@ -1,10 +1,11 @@
-"""Fine-tuning on labelled examples: data (`TaskData`) and recipe (`FinetuningRecipe`)."""
+"""Fine-tuning on labelled examples: data (`TaskData`), recipe (`FinetuningRecipe`) and `fit`."""
 
 import dataclasses
 import functools
+import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -17,14 +18,17 @@ from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task, get_task
 from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.distribution import Workers
+from macaron_tf.engines.graph import columns_of
 from macaron_tf.errors import UserError
+from macaron_tf.io import paths
 from macaron_tf.models import ElmoConfig, EncoderConfig, EncoderDecoderConfig, WordEncoderConfig
+from macaron_tf.models.model_parts import ModelParts
 from macaron_tf.objectives import Objective
 from macaron_tf.runs.epochs import EpochRecipe, example_batches, warn_start
 from macaron_tf.runs.recipe import as_user_errors
 from macaron_tf.runs.run import RESULT, Inputs, Plan, Run, metrics_line, write_json
-from macaron_tf.runs.starts import Start
-from macaron_tf.runs.trainer import warn_truncated
+from macaron_tf.runs.starts import Start, start_of
+from macaron_tf.runs.trainer import Trainer, warn_truncated
 from macaron_tf.settings import Dropout, Natural, NonNegative
 from macaron_tf.tasks import LabelledSettings, LabelledTask, Limits, SpanLimits, labelled
 from macaron_tf.tasks.labelled import embeds_languages
@@ -32,9 +36,13 @@ from macaron_tf.tasks.sets import SetOutputs
 from macaron_tf.text import MosesPairVocabulary, PieceVocabulary
 from macaron_tf.training import FitModel, TrainingResult
 from macaron_tf.training.checkpoints import CheckpointDirectory, read_manifest
+from macaron_tf.training.config import fine_tuning
+from macaron_tf.training.locations import RECIPE
 from macaron_tf.training.lora import add_low_rank_updates
 
 TRAIN = "train"
+_KINDS = ("encoder", "reader")  # models that can get the head of a task, see `starts.KINDS`
+_FILES = "examples"  # folder of the examples in the folder of a run
 CHANCE_MARGIN = 0.02  # a score that is better by no more than this is at chance level
 
 
@@ -316,3 +324,77 @@ def result_of(path: epath.Path, trained: TrainingResult | None) -> dict[str, Any
         "metrics": read_manifest(directory.of_step(best["step"]))["metrics"] if best else {},
         "seconds": trained and round(trained.elapsed_seconds, 1),
     }
+
+
+def fit_examples(
+    model: ModelParts,
+    folder: epath.Path,
+    training: tuple[Iterable[Any], Iterable[Any]],
+    validation: tuple[Iterable[Any], Iterable[Any]] | None,
+    task: str | None,
+    learning_rate: float,
+    seed: int,
+    **settings: Any,
+) -> None:
+    """Fine-tunes a model on texts and labels, or resumes the run in `folder`.
+
+    The examples are saved in FOLDER/examples, so that `macaron evaluate` finds them.
+
+    Args:
+        training, validation: texts and labels; see `Pretrained.fit`. Without validation examples, a
+            tenth of the training examples is held out.
+        task: task on the user's own table; `None` means the task of the labels' type.
+        settings: further settings of `FinetuningRecipe`.
+    """
+    texts, labels = [*training[0]], [*training[1]]
+    task = task or _task_of(texts, labels)
+    sets = {"train": _records(task, texts, labels)}
+    pattern = "train"
+    if validation is not None:
+        pattern, sets["validation"] = "{split}", _records(task, *map(list, validation))
+    start = start_of(model.card.checkpoint or model.card.title, model, _KINDS)
+    longest = model.config.longest
+    max_length = settings.pop("max_length", FinetuningRecipe.max_length)
+    recipe = FinetuningRecipe(
+        model=model.card.model,
+        init=start.given,
+        task=task,
+        source=f"jsonl:{folder / _FILES / pattern}.jsonl",
+        max_length=min(max_length, longest or max_length),
+        training=fine_tuning(learning_rate, seed=seed, best_metric="score"),
+        **settings,
+    )
+    for name, records in sets.items():
+        lines = [json.dumps(record, ensure_ascii=False) for record in records]
+        file, content = folder / _FILES / f"{name}.jsonl", "\n".join([*lines, ""]).encode()
+        if (folder / RECIPE).exists() and not (file.exists() and paths.read_bytes(file) == content):
+            raise UserError(f"{folder} is a run on other examples: choose another folder")
+        paths.write_atomic(file, content)
+    Trainer(recipe, folder, start=start).run()
+
+
+def _task_of(texts: list[Any], labels: list[Any]) -> str:
+    if labels and all(isinstance(label, float | np.floating) for label in labels):
+        return "regress"
+    if not any(isinstance(label, list | tuple | set | np.ndarray) for label in labels):
+        return "classify"
+    # Each word has a tag; a text, or a pair of texts, has any number of labels.
+    return "tag" if isinstance(texts[0], list | np.ndarray) else "multilabel"
+
+
+def _records(task: str, texts: list[Any], labels: list[Any]) -> list[dict[str, Any]]:
+    """Returns records whose columns have the names that `TableSettings` looks for."""
+    if not texts or len(texts) != len(labels):
+        raise UserError(f"{len(texts)} texts have {len(labels)} labels: give each text a label")
+    if task == "tag":
+        columns = [{"tokens": [*words]} for words in texts]
+        values: list[Any] = [[*map(str, tags)] for tags in labels]
+    elif task == "choose":
+        columns, values = texts, [*map(str, labels)]
+    else:
+        names = ("text", "text_b") if isinstance(texts[0], tuple | list) else ("text",)
+        rows = zip(*columns_of(names, [texts])[0], strict=True)
+        columns = [dict(zip(names, row, strict=True)) for row in rows]
+        convert = {"regress": float, "multilabel": lambda names: sorted(map(str, names))}
+        values = [*map(convert.get(task, str), labels)]
+    return [{**row, "label": value} for row, value in zip(columns, values, strict=True)]

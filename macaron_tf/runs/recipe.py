@@ -36,7 +36,7 @@ _CLASSES = {
     "text_to_text": "macaron_tf.runs.text_to_text:TextRecipe",
     "translation": "macaron_tf.runs.translation:TranslationRecipe",
     "elmo": "macaron_tf.runs.elmo:ElmoRecipe",
-    "sequence": "macaron_tf.runs.sequences.run:SequenceRecipe",
+    "sequence": "macaron_tf.runs.sequences:SequenceRecipe",
 }
 
 # Settings of training length, validation and saving, which may differ when a run is resumed.

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import sys
 import typing
 from collections.abc import Sequence
 from typing import Annotated
@@ -24,7 +23,7 @@ from macaron_tf.data.tasks.text_tasks import (
     read_answers,
 )
 from macaron_tf.data.translation import BatchingConfig, CleaningConfig, TranslationData
-from macaron_tf.decoding import BeamSearchConfig, LineTranslator
+from macaron_tf.decoding import BeamSearchConfig
 from macaron_tf.errors import UserError, nearest
 from macaron_tf.evaluation import glue
 from macaron_tf.evaluation.answers import score_answers
@@ -87,7 +86,7 @@ class TextRecipe(Recipe):
     may_change = (*MAY_CHANGE, "decoding.", "validation_examples")
     by_argument: typing.ClassVar = {
         "task": "the recipe with its tasks, as in text_to_text:sst2+cola,",
-        # `max_target` limits the length of answers, see `line_translator`.
+        # `max_target` limits the length of answers, see `TextToTextSettings.lines`.
         **dict.fromkeys(
             ("decoding.max_length", "decoding.max_length_ratio", "decoding.max_length_offset"),
             "--set max_target",
@@ -170,12 +169,6 @@ class TextRecipe(Recipe):
     def text_vocabulary(self, vocabulary: PieceVocabulary) -> TextVocabulary:
         """Returns the vocabulary that tokenizes and truncates source and target lines."""
         return TextVocabulary(vocabulary, self.max_source, self.max_target, self.starts)
-
-    def line_translator(
-        self, network: EncoderDecoder, vocabulary: PieceVocabulary, decoding: BeamSearchConfig
-    ) -> LineTranslator:
-        """Builds a `LineTranslator`, which generates the answer to each line of text."""
-        return line_translator(network, vocabulary, self.task_settings(), decoding)
 
     def plan(self, run: Run, start: Start, inputs: Inputs) -> Plan:
         self.model_config()
@@ -385,28 +378,6 @@ def _metric_name(metric: str, task: str, recipe: TextRecipe) -> str:
     if len(recipe.tasks) > 1:
         return f"{task}_{metric}"
     return metric if task in PREFIXES or metric == "score" else f"task_{metric}"
-
-
-def line_translator(
-    network: EncoderDecoder,
-    vocabulary: PieceVocabulary,
-    settings: TextToTextSettings,
-    decoding: BeamSearchConfig,
-) -> LineTranslator:
-    """Builds a `LineTranslator`, which generates the answer to each line of text."""
-    # The maximum length of an answer is the maximum target length in training. It does not
-    # depend on the source. The search starts at BOS, and `prefix` has the ids before BOS.
-    starts, max_target = settings.starts, settings.max_target
-    max_length = max_target - starts  # including EOS
-    limits = dict(max_length_ratio=0.0, max_length_offset=max_length, max_length=max_length)
-    # No limit for sources, because the translator truncates sources with a warning.
-    return LineTranslator(
-        network,
-        TextVocabulary(vocabulary, sys.maxsize, max_target, starts),
-        dataclasses.replace(decoding, **limits),
-        max_source_length=settings.longest - 1,  # without EOS
-        prefix=(vocabulary.special.end,) if starts else (),
-    )
 
 
 def answers_of(model: ModelParts, location: str, task: str | None) -> TextToTextSettings:

@@ -190,7 +190,7 @@ def plan_of_pairs(
     select a checkpoint.
 
     Args:
-        run: run whose recipe has the section `decoding` and a method `line_translator`.
+        run: run whose recipe has the section `decoding`, and whose task has translators of lines.
         validation_data: held-out pairs whose loss is computed.
         validation_pairs: pairs of texts; the model generates a text for each source.
         score: function from the generated texts to a dict of metrics.
@@ -209,7 +209,7 @@ def plan_of_pairs(
 
     def validation(network: keras.Model):
         greedy = dataclasses.replace(recipe.decoding, beam_size=1, n_best=1)
-        translator = recipe.line_translator(network, run.vocabulary, greedy)
+        translator = recipe.task_settings().lines(network, run.vocabulary, greedy)
 
         def validate(model: TrainedModel, step: int) -> dict:
             losses = evaluate_model(model, validation_data.evaluation_dataset())

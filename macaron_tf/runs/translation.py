@@ -19,7 +19,6 @@ from macaron_tf.data.translation import (
 from macaron_tf.decoding import (
     BackTranslationObjective,
     BeamSearchConfig,
-    LineTranslator,
 )
 from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError, warn
@@ -29,10 +28,10 @@ from macaron_tf.models.encoder_decoder import first_stage_variables
 from macaron_tf.objectives import DenoisingConfig, TranslationObjective
 from macaron_tf.runs.recipe import MAY_CHANGE, Recipe
 from macaron_tf.runs.run import Inputs, Plan, Run
+from macaron_tf.runs.starts import TranslationStart, read_init
 from macaron_tf.runs.trainer import needs_static_shapes, plan_of_pairs
-from macaron_tf.runs.translation_start import TranslationStart, read_init
 from macaron_tf.settings import INT32, Count, Dropout, Natural, Settings
-from macaron_tf.tasks.translation import Translation, TranslationSettings
+from macaron_tf.tasks.translation import TranslationSettings
 from macaron_tf.text import (
     PairVocabulary,
     PieceVocabulary,
@@ -226,12 +225,6 @@ class TranslationRecipe(Recipe):
     def first_stage(self, network: EncoderDecoder) -> FirstStage | None:
         steps = self.first_stage_steps
         return FirstStage(steps, first_stage_variables(network)) if steps else None
-
-    def line_translator(
-        self, network: EncoderDecoder, vocabulary: Any, decoding: BeamSearchConfig
-    ) -> LineTranslator:
-        """Builds a `LineTranslator`, which translates lines of text with `network`."""
-        return Translation(network, vocabulary, decoding).lines()
 
     def train_vocabulary(self, tfds: Tfds | None) -> PieceVocabulary:
         return TranslationStart().vocabulary(self, tfds=tfds)

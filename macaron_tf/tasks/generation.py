@@ -1,6 +1,7 @@
 """Text generation: continuations of a text, and answers to a text."""
 
 import dataclasses
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -9,8 +10,10 @@ import tensorflow as tf
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.text_tasks import PREFIXES, in_one_line, source_texts
 from macaron_tf.decoding import (
+    BeamSearchConfig,
     Controls,
     GenerationConfig,
+    LineTranslator,
     Prompts,
     SequenceGenerator,
     TextGenerator,
@@ -23,6 +26,7 @@ from macaron_tf.models import EncoderDecoder
 from macaron_tf.models.model_parts import ModelParts, TaskSettings
 from macaron_tf.settings import Count
 from macaron_tf.tasks.base import Decoding, DecodingSettings, require
+from macaron_tf.text import TextVocabulary
 from macaron_tf.text.normalization import as_prompts
 
 _WINDOW = 512  # training length of T5 in tokens, although T5 accepts rows of any length
@@ -54,6 +58,21 @@ class TextToTextSettings(TaskSettings):
     longest: Count
     starts: bool = False
     prefix: str | None = None
+
+    def lines(self, network: Any, vocabulary: Any, decoding: BeamSearchConfig) -> LineTranslator:
+        """Creates a translator, which generates the answer to each line of text."""
+        # The maximum length of an answer is the maximum target length in training. It does not
+        # depend on the source. The search starts at BOS, and `prefix` has the ids before BOS.
+        max_length = self.max_target - self.starts  # including EOS
+        limits = dict(max_length_ratio=0.0, max_length_offset=max_length, max_length=max_length)
+        # No limit for sources, because the translator truncates sources with a warning.
+        return LineTranslator(
+            network,
+            TextVocabulary(vocabulary, sys.maxsize, self.max_target, self.starts),
+            dataclasses.replace(decoding, **limits),
+            max_source_length=self.longest - 1,  # without EOS
+            prefix=(vocabulary.special.end,) if self.starts else (),
+        )
 
 
 class Continuation(Decoding):

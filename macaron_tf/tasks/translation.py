@@ -34,6 +34,10 @@ class TranslationSettings(DecodingSettings):
     kind = "translation"
     decoding: BeamSearchConfig = BeamSearchConfig()
 
+    def lines(self, network: Any, vocabulary: Any, decoding: BeamSearchConfig) -> LineTranslator:
+        """Creates a translator of lines of text."""
+        return Translation(network, vocabulary, decoding).lines()
+
 
 class Translation(Decoding):
     """Translation of text lines by beam search.

@@ -29,7 +29,7 @@ from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.verdict import judge
 from macaron_tf.runs import versions
-from macaron_tf.runs.corpora import prepare_corpus
+from macaron_tf.runs.pretraining import prepare_corpus
 from tests.toys.marks import slow
 from tests.toys.numbers import number_settings
 from tests.toys.pretraining import flags, prepare, toy_settings

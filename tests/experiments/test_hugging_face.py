@@ -319,7 +319,7 @@ def test_a_search_s_scores_are_the_model_s_own(static, bart):
     rows = [[*row, special.end] for row in texts.encode_lines(LINES)]
     source = tf.ragged.constant(rows, tf.int32).to_tensor(special.pad)
     spec = tf.TensorSpec(source.shape if static else (None, None), tf.int32)
-    found = recipe.line_translator(network, vocabulary, recipe.decoding).config
+    found = recipe.task_settings().lines(network, vocabulary, recipe.decoding).config
     search = dataclasses.replace(found, beam_size=3, n_best=2, length_penalty=0.0)
     greedy = SamplingConfig(temperature=0.0, max_length=6)
 

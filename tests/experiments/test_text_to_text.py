@@ -95,7 +95,7 @@ def test_a_long_line_is_cut_and_text_without_labels_is_not_scored(tuned, tmp_pat
     run, _ = tuned
     opened = Run.open(run)
     recipe, network = opened.recipe, opened.load_network()
-    translator = recipe.line_translator(network, opened.vocabulary, recipe.decoding)
+    translator = recipe.task_settings().lines(network, opened.vocabulary, recipe.decoding)
     [cut] = translator.translate(["a " * 500]).warnings
     assert "line 1" in cut and "only the first 127" in cut
     unlabelled = tmp_path / "test.tsv"

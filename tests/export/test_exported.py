@@ -124,9 +124,9 @@ def test_at_temperature_0_it_is_predicts_greedy_answer(folder):
     for most in (run.recipe.max_target, 3):  # complete answers, and truncated ones
         run = dataclasses.replace(run, recipe=dataclasses.replace(run.recipe, max_target=most))
         sources = [line.decode() for line in frame_lines("mrpc", tf.constant(lines)).numpy()]
-        expected = run.recipe.line_translator(network, run.vocabulary, greedy).translate(sources)
-        options = run.recipe.task_settings().get_config()
-        generator = TaskGenerator(network, run.vocabulary, **options)
+        settings = run.recipe.task_settings()
+        expected = settings.lines(network, run.vocabulary, greedy).translate(sources)
+        generator = TaskGenerator(network, run.vocabulary, **settings.get_config())
         found = generator.complete(lines, GenerationConfig(temperature=0.0))
         assert [one.text for [one] in found] == expected.best
         for [one], [other] in zip(found, expected.hypotheses, strict=True):

@@ -4,7 +4,6 @@ import pathlib
 
 from experiments import registry
 from macaron_tf.io.paths import as_path
-from macaron_tf.runs.corpora import train_vocabulary
 from macaron_tf.runs.pretraining import PretrainingRecipe
 from macaron_tf.runs.recipe import override
 from macaron_tf.runs.run import Run
@@ -35,7 +34,7 @@ def make_start(folder: pathlib.Path, recipe: str, *settings: str, seed: int = 1)
     every += ["vocabulary.size=60", "corpus.sequence_length=24", "model.max_length=40"]
     every.append("model.num_layers=1" if recipe == "xlm_tiny" else "model.num_encoder_layers=2")
     made = registry.load(recipe, PretrainingRecipe, [*every, *settings])
-    run = Run(as_path(folder / "run"), made, train_vocabulary(made))
+    run = Run(as_path(folder / "run"), made, made.train_vocabulary(None))
     write_untrained(run, seed)
     return str(run.path)
 

@@ -14,8 +14,7 @@ from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.errors import UserError
 from macaron_tf.runs import pretraining as training
 from macaron_tf.runs import trainer as loop
-from macaron_tf.runs.corpora import vocabulary_lines
-from macaron_tf.runs.pretraining import PretrainingRecipe, VocabularyConfig
+from macaron_tf.runs.pretraining import PretrainingRecipe, VocabularyConfig, vocabulary_lines
 from macaron_tf.runs.recipe import override, recipe_from_json
 from macaron_tf.runs.run import Inputs, Run
 from macaron_tf.text import load_encoder_vocabulary

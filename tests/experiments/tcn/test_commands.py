@@ -13,8 +13,8 @@ from experiments import registry
 from experiments.commands import main
 from experiments.compare.commands import main as compare
 from macaron_tf.errors import UserError
-from macaron_tf.runs.sequences import data, text
-from macaron_tf.runs.sequences.run import TASKS, SequenceRecipe
+from macaron_tf.runs import sequences
+from macaron_tf.runs.sequences import TASKS, SequenceRecipe
 from tests.toys.pretraining import flags
 from tests.toys.tasks import scores_in, validations
 
@@ -23,7 +23,7 @@ SMALL += ("batch_size=4", "model.widths=(8,)", "training.learning_rate=0.02", "m
 SMALL += ("training.schedule=constant",)
 
 
-def opened(name: str, size: int = 2, seed: int = 1, tfds=None, **changes) -> data.TaskData:
+def opened(name: str, size: int = 2, seed: int = 1, tfds=None, **changes) -> sequences.TaskData:
     """Opens the data of a task with the task's recipe, a batch size and a seed."""
     recipe = registry.load(f"tcn_{name}", SequenceRecipe)
     recipe = recipe.changed(batch_size=size, training={"seed": seed}, **changes)
@@ -122,7 +122,7 @@ def test_music_is_padded_and_answered_by_the_next_frame(tunes):
 def test_the_adding_problem_adds_two_numbers_anywhere():
     positions = np.zeros(20)
     for number in range(30):
-        batch = data.adding_batch(40, (1, number), length=20)
+        batch = sequences.adding_batch(40, (1, number), length=20)
         inputs, targets = batch["inputs"].numpy(), batch["targets"].numpy()
         assert (inputs[:, :, 1].sum(1) == 2).all()
         np.testing.assert_allclose(targets[:, 0], inputs.prod(-1).sum(1), rtol=1e-6)
@@ -131,7 +131,7 @@ def test_the_adding_problem_adds_two_numbers_anywhere():
 
 
 def test_copy_memory_asks_for_the_symbols_at_the_end():
-    batch = data.copy_batch(3, (1, 2), distance=25)
+    batch = sequences.copy_batch(3, (1, 2), distance=25)
     ids, targets = batch["inputs"].numpy().argmax(-1), batch["targets"].numpy()
     assert ids.shape == targets.shape == batch["weight"].shape == (3, 45)
     assert ((ids[:, :10] >= 1) & (ids[:, :10] <= 8)).all()
@@ -154,7 +154,7 @@ def test_drawn_sequences_go_on_from_any_batch_and_never_repeat(name):
 def test_windows_answer_every_symbol_once_with_all_the_history_there_is():
     ids = np.arange(2 * 23 + 1, dtype="int32")
     seen = []
-    windows = text.windows(ids, 2, (8, 5))
+    windows = sequences.windows(ids, 2, (8, 5))
     for batch in windows.evaluation_dataset().as_numpy_iterator():
         np.testing.assert_array_equal(batch["targets"], batch["inputs"] + 1)
         assert batch["inputs"].shape[1] == 8
@@ -214,7 +214,7 @@ def test_lambada_asks_for_the_last_word_of_each_passage(tmp_path):
 
 
 def test_mnist_reads_pixels_in_one_order(tfds, monkeypatch):
-    monkeypatch.setattr(data, "read_columns", functools.cache(data.read_columns))
+    monkeypatch.setattr(sequences, "read_columns", functools.cache(sequences.read_columns))
     in_order, permuted = (opened(name, 3, tfds=tfds) for name in ("mnist", "permuted_mnist"))
     plain = next(iter(in_order.validation))["inputs"].numpy()
     mixed = next(iter(permuted.validation))["inputs"].numpy()

@@ -16,8 +16,8 @@ from macaron_tf.models.encoder_decoder import Backward
 from macaron_tf.objectives import TranslationObjective, shift_right
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
 from macaron_tf.runs.run import Run
+from macaron_tf.runs.starts import read_init as read_start
 from macaron_tf.runs.translation import _warn_unequal_lengths
-from macaron_tf.runs.translation_start import read_init as read_start
 from macaron_tf.text import PairVocabulary
 from tests.toys.numbers import write_numbers
 from tests.toys.pretraining import flags

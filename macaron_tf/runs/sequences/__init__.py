@@ -1,1 +1,0 @@
-"""TCNs and recurrent models on the sequence tasks of Bai et al. 2018."""
