@@ -182,11 +182,14 @@ class Heads:
             if field := head.activation_field:
                 names = {name: name for name in _HEAD_ACTIVATIONS}
                 options["pooler_activation"] = config.choice(field, names, head.activation)
-        task, limits, metrics = _recorded_task(config, network_class, labels) or (
-            _default_task(config, network_class, labels),
-            _default_limits(network_class, settings, has_special_tokens),
-            {},
-        )
+        is_reader = network_class is EncoderQuestionAnswering
+        max_length = _MAX_LENGTH_SPANS if is_reader else _MAX_LENGTH
+        max_length = min(settings.get("max_length", max_length), max_length)
+        spans = SpanLimits(max_question=min(SpanLimits.max_question, max_length // 2))
+        is_causal = network_class is CausalClassifier
+        limits = Limits(max_length, spans, causal=is_causal, special=has_special_tokens)
+        default = _default_task(config, network_class, labels), limits, {}
+        task, limits, metrics = _recorded_task(config, network_class, labels) or default
         labelled = LabelledSettings(task=task, limits=limits)
         return ReadHead(network_class, options, head.table, labelled, {"metrics": metrics})
 
@@ -225,17 +228,6 @@ class Heads:
         activation = network.pooler_activation
         supported = _HEAD_ACTIVATIONS if head.activation_field else (head.activation,)
         return None if activation in supported else activation
-
-
-def _default_limits(
-    network_class: type, settings: Mapping[str, Any], has_special_tokens: bool
-) -> Limits:
-    """Returns default maximum lengths for another library's model, at most the model's own."""
-    max_length = _MAX_LENGTH_SPANS if network_class is EncoderQuestionAnswering else _MAX_LENGTH
-    max_length = min(settings.get("max_length", max_length), max_length)
-    spans = SpanLimits(max_question=min(SpanLimits.max_question, max_length // 2))
-    is_causal = network_class is CausalClassifier
-    return Limits(max_length, spans, causal=is_causal, special=has_special_tokens)
 
 
 def default_labels(count: int) -> tuple[str, ...]:

@@ -78,12 +78,18 @@ def read_hugging_face(
     return model
 
 
-def hugging_face_folder(model: ModelParts) -> HuggingFaceFolder:
-    """Converts a model to the files of a Hugging Face model.
+def writer(model: ModelParts, location: str) -> Callable[[epath.Path], None]:
+    """Returns a function that writes a model in Hugging Face's format into an empty folder.
 
     The model is written as the first family that can express it. Families whose released models
-    have the same kind of vocabulary come first.
+    have the same kind of vocabulary come first. The returned function also prints a note on stderr
+    for each part of the model that the export leaves out or adds.
+
+    Args:
+        location: folder or Hub repository that the example code in the model card loads.
     """
+    with needed("writing model.safetensors"):
+        import safetensors.numpy
     model.require_floats()
     network, vocabulary = type(model.network).__name__, type(model.vocabulary)
     if isinstance(model.network, Model):  # other Keras networks have no configuration
@@ -105,24 +111,10 @@ def hugging_face_folder(model: ModelParts) -> HuggingFaceFolder:
     notes = [*folder.notes]
     if model.vocabulary is None:
         notes.append("the tokenizer is missing, because the model has no vocabulary")
-    files = {**folder.files, **(code() if "auto_map" in folder.config else {})}
-    return dataclasses.replace(folder, files=files, notes=tuple(notes))
-
-
-def writer(model: ModelParts, location: str) -> Callable[[epath.Path], None]:
-    """Returns a function that writes a model in Hugging Face's format into an empty folder.
-
-    The returned function also prints a note on stderr for each part of the model that the export
-    leaves out or adds.
-
-    Args:
-        location: folder or Hub repository that the example code in the model card loads.
-    """
-    with needed("writing model.safetensors"):
-        import safetensors.numpy
-    folder = hugging_face_folder(model)
+    folder = dataclasses.replace(folder, notes=tuple(notes))
     state = {name: np.ascontiguousarray(array) for name, array in folder.state.items()}
     files = {"config.json": json_bytes(folder.config), **folder.files}
+    files |= code() if "auto_map" in folder.config else {}
     files[checkpoints.CARD] = _card(model, folder, location).encode()
 
     def write(directory: epath.Path) -> None:

@@ -22,7 +22,7 @@ from macaron_tf.objectives import (
     PairClassificationObjective,
     TripletObjective,
 )
-from macaron_tf.runs.epochs import EpochRecipe, warn_start
+from macaron_tf.runs.finetuning import EpochRecipe, warn_start
 from macaron_tf.runs.recipe import as_user_errors
 from macaron_tf.runs.run import Inputs, Plan, Run
 from macaron_tf.runs.starts import Start, read_start

@@ -363,10 +363,9 @@ class TranslationStart:
     def check(self, recipe: "TranslationRecipe") -> None:
         """Raises a `UserError` if the recipe's settings do not fit this initialization."""
         wanted, data = recipe.model_config(), recipe.data
-        if recipe.unsupervised and not isinstance(self, EncoderStart):
-            raise UserError("unsupervised=True needs a model of both languages: give --init")
-        if recipe.unsupervised and data.source_language == data.target_language:
-            raise UserError(f"unsupervised=True needs two languages, not {data.source_language}")
+        has_both = isinstance(self, EncoderStart) and data.source_language != data.target_language
+        if recipe.unsupervised and not has_both:
+            raise UserError("unsupervised=True needs two languages, and --init with both of them")
         if self.init:
             check_shapes(self.init.given, self.apply(recipe).model_config(), wanted, _MAY_DIFFER)
         elif wanted.num_source_layers:
@@ -549,13 +548,10 @@ def read_init(
             raise UserError("init_parts and init_decoder need a model to start from: give --init")
         return TranslationStart()
     model = read_model(location, trust_code=trust_code)
-    if (
-        objective_class(model.card.objective).encoder_decoder
-        and not locate(location).without_recipe
-    ):
-        for name, value in (("init_parts", parts), ("init_decoder", decoder)):
-            if value:
-                raise UserError(f"{name} cannot be combined with the encoder-decoder {location}")
+    is_pair = objective_class(model.card.objective).encoder_decoder
+    if is_pair and not locate(location).without_recipe:
+        if parts or decoder:
+            raise UserError(f"init_parts and init_decoder cannot be combined with {location}")
         return SequenceStart(start_of(location, model, ["pair"]))
     start, parts = start_of(location, model, ["encoder"]), parts or PARTS[1:]
     parts = tuple(part for part in PARTS if part in parts)

@@ -16,8 +16,7 @@ from macaron_tf.data.tasks.definitions import TASKS, get_task
 from macaron_tf.data.tasks.examples import read_examples
 from macaron_tf.engines.graph import TaskGraph
 from macaron_tf.errors import UserError
-from macaron_tf.runs.epochs import warn_start
-from macaron_tf.runs.finetuning import TaskData
+from macaron_tf.runs.finetuning import TaskData, warn_start
 from macaron_tf.runs.pretraining import PretrainingRecipe
 from macaron_tf.runs.recipe import override
 from macaron_tf.runs.run import Run, saved_data_dir

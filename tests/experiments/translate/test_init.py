@@ -161,7 +161,7 @@ def test_mismatches_are_one_sentence(starts, number_text, tmp_path, refused):
         (XLM, [xlm], {"data.target_language": "fr"}, "for en, de, but not for 'fr'"),
         (XLM, [xlm], {"data.cleaning.max_tokens": 99}, "is 99, but the model has 40 positions"),
         (XLM, [xlm, "--vocabulary", f"{bart}/vocabulary"], {}, "vocabulary mismatch"),
-        (XLM, [bart], {"init_parts": "encoder"}, "init_parts cannot be combined with"),
+        (XLM, [bart], {"init_parts": "encoder"}, "init_parts and init_decoder cannot be combined"),
         (XLM, [bart], {"model.num_source_layers": 0}, "needs model.num_source_layers=2, not 0"),
     ):
         command = ["train", recipe, tmp_path / "run", "--init", *init]
