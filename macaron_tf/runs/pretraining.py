@@ -5,7 +5,7 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 import keras
@@ -148,17 +148,12 @@ class PretrainingRecipe(Recipe):
     init: str | None = None
     validation_batches: Count | None = None
 
-    def check_metric(self, metric_names: Iterable[str]) -> None:
-        """Also raises a `UserError` if it is unknown which values of an own metric are better."""
-        super().check_metric(metric_names)
-        metric, known = self.training.best_metric, {*LOWER_IS_BETTER, "accuracy"}
-        name = self.objective.name
-        if is_import_path(name) and not (self.training.best_mode or metric in known):
-            raise UserError(f"set training.best_mode=min or max for the metric {metric} of {name}")
-
     def check(self) -> None:
         objective, corpus = self.objective, self.corpus
         name = f"objective {objective.name!r}"
+        metric, known = self.training.best_metric, {*LOWER_IS_BETTER, "accuracy"}
+        if is_import_path(objective.name) and not (self.training.best_mode or metric in known):
+            raise UserError(f"set training.best_mode=min or max for the metric {metric} of {name}")
         if corpus.paired and not isinstance(objective, MaskedLanguageObjective):
             raise UserError(f"{name} needs rows of running text: set corpus.pairs=none")
         if objective.causal and corpus.has_translations:

@@ -191,7 +191,7 @@ class Run:
         record = {
             **ModelParts(network, self.vocabulary, settings, card).record(),
             "save_every_steps": self.recipe.training.save_every_steps,
-            "versions": saved_versions(self.path) or versions(),
+            "versions": (self.earlier and saved_versions(self.path)) or versions(),
         }
         write_json(self.path / "model.json", record)
         # Written last, so that a folder with recipe.json has all other files.

@@ -1,6 +1,7 @@
 """Training of a run: `Trainer`, and what several kinds of runs share."""
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -73,12 +74,10 @@ class Trainer:
             given = {*recipe.start_settings} - {"model"}
             settings = [text for text in settings if text.partition("=")[0] not in given]
 
-        def read_saved() -> Recipe | None:
-            nonlocal earlier
-            earlier = earlier or Run.existing(path, inputs.trust_code, recipe.kind)
-            return earlier.recipe if earlier else None
-
-        recipe = override(recipe, settings, read_saved)
+        options = (path, inputs.trust_code, recipe.kind)
+        read_run = functools.cache(lambda: earlier or Run.existing(*options))
+        recipe = override(recipe, settings, lambda: (saved := read_run()) and saved.recipe)
+        earlier = read_run()
         run = Run(
             path,
             recipe,

@@ -64,12 +64,12 @@ class TextToTextSettings(TaskSettings):
         # The maximum length of an answer is the maximum target length in training. It does not
         # depend on the source. The search starts at BOS, and `prefix` has the ids before BOS.
         max_length = self.max_target - self.starts  # including EOS
-        limits = dict(max_length_ratio=0.0, max_length_offset=max_length, max_length=max_length)
+        limits: dict[str, Any] = dict.fromkeys(("max_length", "max_length_offset"), max_length)
         # No limit for sources, because the translator truncates sources with a warning.
         return LineTranslator(
             network,
             TextVocabulary(vocabulary, sys.maxsize, self.max_target, self.starts),
-            dataclasses.replace(decoding, **limits),
+            dataclasses.replace(decoding, max_length_ratio=0.0, **limits),
             max_source_length=self.longest - 1,  # without EOS
             prefix=(vocabulary.special.end,) if self.starts else (),
         )

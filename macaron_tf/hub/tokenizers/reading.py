@@ -53,8 +53,8 @@ _MODEL_TYPES = {
 def refuse_lower_case(lower_case: bool | None, location: str | os.PathLike) -> None:
     """Raises a UserError if `lower_case` is not `None`."""
     if lower_case is not None:
-        found = f"lower_case (--[no-]lower-case) does not apply to {location}, whose files say it"
-        raise UserError(f"{found}: leave lower_case out")
+        use = "lower_case (--[no-]lower-case) is for files that do not say whether to lower-case"
+        raise UserError(f"{use}, unlike {location}: leave lower_case out")
 
 
 def read_vocabulary(
