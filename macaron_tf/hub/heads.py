@@ -188,8 +188,9 @@ class Heads:
         spans = SpanLimits(max_question=min(SpanLimits.max_question, max_length // 2))
         is_causal = network_class is CausalClassifier
         limits = Limits(max_length, spans, causal=is_causal, special=has_special_tokens)
-        default = _default_task(config, network_class, labels), limits, {}
-        task, limits, metrics = _recorded_task(config, network_class, labels) or default
+        arguments = config, network_class, labels
+        found = _recorded_task(*arguments)
+        task, limits, metrics = found or (_default_task(*arguments), limits, {})
         labelled = LabelledSettings(task=task, limits=limits)
         return ReadHead(network_class, options, head.table, labelled, {"metrics": metrics})
 

@@ -135,6 +135,11 @@ class EpochRecipe(Recipe):
     may_change = (*MAY_CHANGE, "epochs", "warmup_fraction", "validate_epochs")
     training_flags = ("vocabulary", "lower_case")
     by_argument: ClassVar = {"task": "the recipe with its task, as in finetune:sst2,"}
+    implied: ClassVar = {
+        "training.max_steps": ("epochs", "None"),
+        "training.warmup_steps": ("warmup_fraction", "None"),
+        "training.validate_every": ("validate_epochs", "None"),
+    }
     start_settings = ("init", "model")
     lengths = ("max_length",)
 
@@ -149,15 +154,6 @@ class EpochRecipe(Recipe):
 
     def card(self) -> dict:
         return {**super().card(), "trained_length": self.max_length}
-
-    def follow(self, path: str) -> "EpochRecipe":
-        """Returns the recipe without the setting that a new value of `path` overrides."""
-        computed = {
-            "training.max_steps": "epochs",
-            "training.warmup_steps": "warmup_fraction",
-            "training.validate_every": "validate_epochs",
-        }
-        return self.changed(**{computed[path]: None}) if path in computed else self
 
     def resolved(self, num_examples: int) -> "EpochRecipe":
         """Returns the recipe with update counts for a training set of `num_examples` examples."""

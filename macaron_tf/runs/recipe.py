@@ -26,7 +26,6 @@ if typing.TYPE_CHECKING:
     from macaron_tf.data.sources.tfds import Tfds
     from macaron_tf.models.model_parts import TaskSettings
     from macaron_tf.runs.run import Inputs, Plan, Run
-    from macaron_tf.training.updates import FirstStage
 
 # Class of each kind of recipe.
 _CLASSES = {
@@ -72,6 +71,9 @@ class Recipe(Settings):
     # Settings that may differ when a run is resumed. A path that ends in a dot is a whole section.
     may_change: typing.ClassVar[tuple[str, ...]] = MAY_CHANGE
 
+    # Dict mapping a setting to the path of a setting that it replaces, and to the new text of this
+    # setting; `None` means the same text.
+    implied: typing.ClassVar[dict[str, tuple[str, str | None]]] = {}
     # Dict mapping a setting to the name of the command-line argument that determines the setting.
     by_argument: typing.ClassVar[dict[str, str]] = {}
     # Settings that determine the pre-trained model from which training starts.
@@ -109,18 +111,14 @@ class Recipe(Settings):
         options = dict(self.model_options)
         if "vocab_size" in options:
             raise UserError("model.vocab_size is the size of the vocabulary: leave it out")
-        config = self.catalog_config(vocab_size=vocab_size or 8, **options)
+        with as_user_errors("model"):
+            config = catalog.config(self.model, vocab_size=vocab_size or 8, **options)
         self.expect_model(config, *self.configs)
         for name in self.lengths if config.longest is not None else ():
             length, longest = operator.attrgetter(name)(self), config.longest
             if longest < length:
                 raise UserError(f"{name} is {length}, but the model has {longest} positions")
         return config
-
-    def catalog_config(self, **options):
-        """Returns the catalog's configuration of the model, with only `options` replaced."""
-        with as_user_errors("model"):
-            return catalog.config(self.model, **options)
 
     @property
     def names_code(self) -> bool:
@@ -138,7 +136,7 @@ class Recipe(Settings):
 
     def started(self, start: typing.Any) -> typing.Self:
         """Returns the recipe with the settings of the pre-trained model `start`."""
-        return self.changed(**start.settings) if start else self
+        return self.changed(**start.settings)
 
     def train_vocabulary(self, tfds: "Tfds | None") -> PieceVocabulary:
         """Trains the vocabulary of the recipe on its text."""
@@ -161,10 +159,6 @@ class Recipe(Settings):
 
     def adapt(self, network: keras.Model) -> None:
         """Prepares a network with initial weights for training."""
-
-    def first_stage(self, network: keras.Model) -> "FirstStage | None":
-        """Returns the first stage of training in two stages, or `None` if there is one stage."""
-        return None
 
     def memory(
         self, network: keras.Model, use: typing.Literal["training", "evaluation"] = "training"
@@ -204,13 +198,6 @@ class Recipe(Settings):
         if not isinstance(config, classes):
             choices = ", ".join(catalog.names(classes[0]))
             raise UserError(f"the model {self.model} does not fit: set model to {choices}")
-
-    def follow(self, path: str) -> "Recipe":
-        """Adapts the settings that depend on the changed setting `path`, and returns the recipe.
-
-        For example, `EpochRecipe` sets `epochs` to `None` if `path` is "training.max_steps".
-        """
-        return self
 
     def unread(self) -> list[str]:
         """Returns the paths of settings that nothing reads, apart from those of the model.
@@ -296,7 +283,8 @@ def recipe_from_json(
         if kind in (None, found):
             recipe = recipe_class(found)(**values, trust_code=trust_code)
             # `model_config` checks the fields of the model as if the user had written them.
-            type(recipe.catalog_config()).converted(dict(recipe.model_options), trust_code)
+            config_class = type(catalog.config(recipe.model))
+            config_class.converted(dict(recipe.model_options), trust_code)
             return recipe
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{where} is not a recipe of this version ({error})") from error
@@ -328,6 +316,9 @@ def override(
         path, equals, texts[path] = setting.partition("=")
         if not equals:
             raise UserError(f"--set {setting} contains no '=': write PATH=VALUE")
+    for path, (implied, text) in recipe.implied.items():
+        if path in texts:
+            texts[implied] = text or texts[path]
     # Settings of new classes, which replace sections of the recipe.
     chosen = {
         name: parse(name, texts[name], hint)
@@ -364,8 +355,6 @@ def override(
         shortened = _warm_up(given, changes.get("max_steps", given.max_steps))
         changes["warmup_steps"] = saved.training.warmup_steps if saved else shortened
     recipe = recipe.changed(**values)
-    for path in texts:
-        recipe = recipe.follow(path)
     training = recipe.training
     warm_up, steps = training.warmup_steps, training.max_steps
     if not saved and warm_up >= steps and not _has_constant_warm_up(training):

@@ -45,6 +45,7 @@ from macaron_tf.training.checkpoints import CheckpointDirectory, find_checkpoint
 from macaron_tf.training.progress import finite
 from macaron_tf.training.session import Validate
 from macaron_tf.training.state import load_network
+from macaron_tf.training.updates import FirstStage
 
 DIVERGED, RESULT = "diverged.json", "result.json"
 _DATA_DIR = "data_dir"
@@ -265,6 +266,7 @@ class Plan:
         per_worker: whether each worker process makes its own batches; see `FitModel`.
         initialize: function that loads pre-trained weights into the built network, and returns the
             names of parts that it lacks. It is not called if the run has a checkpoint.
+        first_stage: function that returns the first stage of training in two stages, if there are.
         note: end of the printed line about the model, such as ", from runs/bert".
         best: format string of the printed line about the best checkpoint, with the fields {metric},
             {score} and {step}.
@@ -284,6 +286,7 @@ class Plan:
     per_worker: bool = False
     initialize: Callable[[keras.Model], Sequence[str] | None] = lambda network: None
     objective: Objective | None = None
+    first_stage: Callable[[keras.Model], FirstStage | None] = lambda network: None
     note: str = ""
     best: str = "best validation {metric} {score:.4f} at step {step:,}"
     next: Sequence[str] = ()

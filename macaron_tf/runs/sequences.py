@@ -22,7 +22,7 @@ from macaron_tf.data.batches import ArrayBatches, Batches
 from macaron_tf.data.sources.tfds import Tfds, read_columns
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import lines_of
-from macaron_tf.models import TemporalConfig
+from macaron_tf.models import TemporalConfig, catalog
 from macaron_tf.objectives import SequenceObjective
 from macaron_tf.runs.elmo import build_vocabulary, read_word_splits
 from macaron_tf.runs.recipe import MAY_CHANGE, Recipe, as_user_errors
@@ -545,7 +545,8 @@ class SequenceRecipe(Recipe):
         A recurrent model, `model.mixer=lstm`, `gru` or `rnn`, gets the widths with which it has
         nearly as many parameters as the TCN, whose widths are `model.widths`.
         """
-        config = self.catalog_config(**dict(self.model_options))
+        with as_user_errors("model"):
+            config = catalog.config(self.model, **dict(self.model_options))
         self.expect_model(config, TemporalConfig)
         if vocab_size and config.vocab_size:
             config = dataclasses.replace(config, vocab_size=vocab_size, output_dim=vocab_size)

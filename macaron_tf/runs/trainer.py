@@ -70,7 +70,8 @@ class Trainer:
             raise UserError(f"--engine jax does not train {kind}: leave it out")
         start = start or recipe.read_start(inputs, earlier)
         if not earlier:
-            recipe = recipe.started(start)  # the start may have put `init_parts` in order
+            # The start may have put `init_parts` in order.
+            recipe = recipe.started(start) if start else recipe
             given = {*recipe.start_settings} - {"model"}
             settings = [text for text in settings if text.partition("=")[0] not in given]
 
@@ -129,7 +130,7 @@ class Trainer:
                 print(f"{found}: {', '.join(names)}", flush=True)
             recipe.adapt(network)
             validate = plan.validation(network)
-            stage = recipe.first_stage(network)
+            stage = plan.first_stage(network)
             objective = plan.objective or recipe.make_objective(needs_static_shapes(strategy))
             model = build_fit_model(network, objective, recipe.training, first_stage=stage)
         model.per_worker_data = plan.per_worker

@@ -23,7 +23,7 @@ from macaron_tf.decoding import (
 from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError, warn
 from macaron_tf.evaluation.translation import TranslationMetric, evaluate_translations
-from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig
+from macaron_tf.models import EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import first_stage_variables
 from macaron_tf.objectives import DenoisingConfig, TranslationObjective
 from macaron_tf.runs.recipe import MAY_CHANGE, Recipe
@@ -145,6 +145,7 @@ class TranslationRecipe(Recipe):
     trains_on_jax = True
     configs = (EncoderDecoderConfig,)
     lengths = ("data.cleaning.max_tokens", "decoding.max_length")
+    implied: ClassVar = {"data.target_language": ("metric.language", None)}
     start_settings = ("init", "init_decoder", "init_parts")
     evaluation_settings = ("decoding.", "metric.", "data.source_language", "data.target_language")
     may_change = (
@@ -205,12 +206,6 @@ class TranslationRecipe(Recipe):
         options |= self.denoising.get_config()
         return BackTranslationObjective(length=self.data.cleaning.max_tokens, **options)
 
-    def follow(self, path: str) -> "TranslationRecipe":
-        """Sets `metric.language` to the target language if `path` is "data.target_language"."""
-        if path != "data.target_language":
-            return self
-        return self.changed(metric=dict(language=self.data.target_language))
-
     def read_start(self, inputs: Inputs, earlier: Run | None) -> TranslationStart:
         return read_init(self.init, self.init_parts, self.init_decoder, inputs.trust_code)
 
@@ -221,10 +216,6 @@ class TranslationRecipe(Recipe):
         if not isinstance(vocabulary, PairVocabulary):
             return super().sized_config(vocabulary)
         return self.model_config(vocabulary.target.size, vocabulary.source.size)
-
-    def first_stage(self, network: EncoderDecoder) -> FirstStage | None:
-        steps = self.first_stage_steps
-        return FirstStage(steps, first_stage_variables(network)) if steps else None
 
     def train_vocabulary(self, tfds: Tfds | None) -> PieceVocabulary:
         return TranslationStart().vocabulary(self, tfds=tfds)
@@ -280,6 +271,10 @@ class TranslationRecipe(Recipe):
         if self.unsupervised:
             options["batches"] = lambda step: objective.dataset(
                 data.dataset(seed, step), vocabulary.target, seed, step
+            )
+        if steps := self.first_stage_steps:
+            options["first_stage"] = lambda network: FirstStage(
+                steps, first_stage_variables(network)
             )
         cleaning = dataclasses.replace(config.cleaning, max_ratio=None, deduplicate=False)
         validation_data = TranslationData.from_pairs(
