@@ -546,7 +546,7 @@ class SequenceRecipe(Recipe):
         nearly as many parameters as the TCN, whose widths are `model.widths`.
         """
         with as_user_errors("model"):
-            config = catalog.config(self.model, **dict(self.model_options))
+            config: Any = catalog.config(self.model, **dict(self.model_options))
         self.expect_model(config, TemporalConfig)
         if vocab_size and config.vocab_size:
             config = dataclasses.replace(config, vocab_size=vocab_size, output_dim=vocab_size)

@@ -77,7 +77,7 @@ class Trainer:
 
         options = (path, inputs.trust_code, recipe.kind)
         read_run = functools.cache(lambda: earlier or Run.existing(*options))
-        recipe = override(recipe, settings, lambda: (saved := read_run()) and saved.recipe)
+        recipe = override(recipe, settings, lambda: saved.recipe if (saved := read_run()) else None)
         earlier = read_run()
         run = Run(
             path,
