@@ -23,7 +23,7 @@ from macaron_tf.decoding import (
 from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError, warn
 from macaron_tf.evaluation.translation import TranslationMetric, evaluate_translations
-from macaron_tf.models import EncoderDecoderConfig
+from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import first_stage_variables
 from macaron_tf.objectives import DenoisingConfig, TranslationObjective
 from macaron_tf.runs.recipe import MAY_CHANGE, Recipe
@@ -217,6 +217,11 @@ class TranslationRecipe(Recipe):
             return super().sized_config(vocabulary)
         return self.model_config(vocabulary.target.size, vocabulary.source.size)
 
+    def first_stage(self, network: EncoderDecoder) -> FirstStage | None:
+        """Returns the first stage of training in two stages, or `None` if there is one stage."""
+        steps = self.first_stage_steps
+        return FirstStage(steps, first_stage_variables(network)) if steps else None
+
     def train_vocabulary(self, tfds: Tfds | None) -> PieceVocabulary:
         return TranslationStart().vocabulary(self, tfds=tfds)
 
@@ -272,10 +277,6 @@ class TranslationRecipe(Recipe):
             options["batches"] = lambda step: objective.dataset(
                 data.dataset(seed, step), vocabulary.target, seed, step
             )
-        if steps := self.first_stage_steps:
-            options["first_stage"] = lambda network: FirstStage(
-                steps, first_stage_variables(network)
-            )
         cleaning = dataclasses.replace(config.cleaning, max_ratio=None, deduplicate=False)
         validation_data = TranslationData.from_pairs(
             held_out, vocabulary, cleaning=cleaning, batching=config.batching
@@ -301,6 +302,7 @@ class TranslationRecipe(Recipe):
             initialize=lambda network: start.copy_to(network, self),
             note=f", from {start.init.given}" if start.init else "",
             objective=objective,
+            first_stage=self.first_stage,
             ended=ended,
             **options,
         )
