@@ -1,4 +1,4 @@
-"""The documentation names only files and commands that exist, and tests run its commands.
+"""The documentation names only files, commands and settings that exist.
 
 The committed results stay small, and no file names a path of the machine that made it.
 """
@@ -7,7 +7,6 @@ import contextlib
 import functools
 import importlib
 import importlib.util
-import itertools
 import pathlib
 import re
 import shlex
@@ -22,12 +21,14 @@ from macaron_tf.cli.launcher import COMMANDS, RUNS, import_command
 from macaron_tf.errors import UserError
 from macaron_tf.runs.recipe import Recipe, named_settings, override, settings_of
 from macaron_tf.settings import hints_of
-from tests import lab, walk
+from tests import lab
+from tests.toys import guides
 
 ROOT = pathlib.Path(__file__).parents[1]
 FILES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FILES += [ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")]
 RESULTS = [path for path in (ROOT / "experiments" / "results").rglob("*") if path.is_file()]
+FILES += sorted(path for path in RESULTS if path.suffix == ".md")
 PAGES = {file.relative_to(ROOT).as_posix(): file.read_text(encoding="utf-8") for file in FILES}
 
 
@@ -140,15 +141,6 @@ def test_the_parsers_accept_every_command(shown, accepted):
     assert not {line: page for line, page in shown.items() if not accepted(line)}
 
 
-def test_every_command_of_the_results_exists_and_is_accepted(accepted):
-    """The result pages name only modules, flags and settings that exist."""
-    for file in (ROOT / "experiments" / "results").rglob("*.md"):
-        text = file.read_text(encoding="utf-8")
-        for line in commands_in(text):
-            assert key(line) == line or accepted(line), (file, line)
-        assert not [setting for setting in settings_in(text) if not is_setting(setting)], file
-
-
 @functools.cache
 def recipes() -> list[tuple[Recipe, set[str]]]:
     """Returns recipes of every kind, each with the paths of its settings."""
@@ -207,16 +199,6 @@ def test_targets_and_scripts_exist():
             assert name in NAMES, (page, name)
 
 
-def test_every_test_is_run_once():
-    """`make test-all` runs every test in exactly one pytest pass, except slow tests."""
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    chosen = re.findall(r'-m "(.*thorough.*)"', makefile)
-    for values in itertools.product((False, True), repeat=2):
-        marks = dict(zip(("thorough", "slow"), values, strict=True))
-        runs = sum(eval(expression, marks) for expression in chosen)
-        assert runs == (not marks["slow"]), marks
-
-
 def test_the_committed_results_are_small():
     assert len(RESULTS) <= 70 and sum(path.stat().st_size for path in RESULTS) <= 1_500_000
     assert {path.suffix for path in RESULTS} <= {".md", ".json", ".png"}
@@ -238,7 +220,7 @@ def test_no_result_has_a_path_of_a_machine_and_every_figure_is_shown():
 @pytest.mark.parametrize("page", ["docs/own_block.md", "docs/own_objective.md"])
 def test_the_code_of_the_guides_runs(page, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
-    modules = walk.write_modules(tmp_path, PAGES[page])
+    modules = guides.write_modules(tmp_path, PAGES[page])
     assert modules
     for name in modules:
         importlib.import_module(name)

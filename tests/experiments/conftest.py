@@ -1,12 +1,17 @@
 """Fixtures for command tests: toy tasks, runs on toy tasks, and functions that call commands."""
 
+import pathlib
+
 import numpy as np
 import pytest
 import scipy.io
 
+from experiments import registry
+from tests.toys import runs
+from tests.toys.numbers import number_pairs
 from tests.toys.pretraining import prepare, t5_settings, toy_settings, train, write_documents
 from tests.toys.studies import calls, study, study_corpus  # noqa: F401
-from tests.toys.tasks import train_toy, write_toy
+from tests.toys.tasks import train_toy, write_reading, write_toy
 
 
 @pytest.fixture(scope="session")
@@ -25,6 +30,39 @@ def toy_run(once, toy):
 def source(once) -> str:
     """Returns the `text:` source of toy documents, each of which repeats one letter."""
     return f"text:{once('documents', write_documents)}/*.txt"
+
+
+@pytest.fixture(scope="session")
+def reading(once) -> pathlib.Path:
+    """Returns a folder with SQuAD and CoNLL files, and with a trained run for each task."""
+
+    def make(folder) -> None:
+        write_reading(folder, unanswerable=True)
+        for task in ("squad2", "conll2003"):
+            train_toy(folder, folder / task, task)
+
+    return once("reading", make, own=True)
+
+
+@pytest.fixture(scope="session")
+def embedding_run(once, toy) -> pathlib.Path:
+    """Returns the folder of a run that learnt to score pairs of toy sentences."""
+    make = lambda folder: train_toy(toy, folder / "sts", "stsb")  # noqa: E731
+    return once("embedding_run", make, own=True) / "sts"
+
+
+@pytest.fixture(scope="session")
+def masked_run(once, source) -> pathlib.Path:
+    """Returns the folder of a BERT run on the toy documents, beside the folder of its corpus."""
+    settings = [*toy_settings("text:/nowhere/*", 90), "training.validate_every=30"]
+    settings += ["training.schedule=inverse_sqrt", "training.save_every_steps=30"]
+    settings += ["model.num_layers=2", "model.dropout=0.1", "vocabulary.size=999"]
+
+    def make(folder) -> None:
+        corpus = prepare("bert_tiny", str(folder / "corpus"), toy_settings(source))
+        assert train("bert_tiny", folder / "run", corpus, settings) == 0
+
+    return once("masked_run", make, own=True) / "run"
 
 
 @pytest.fixture(scope="session")
@@ -68,6 +106,58 @@ def t5_run(once, t5_corpus) -> str:
         assert train("t5_tiny", folder / "t5", t5_corpus, settings) == 0
 
     return str(once("t5_run", make, own=True) / "t5")
+
+
+@pytest.fixture(scope="session")
+def digits(once) -> str:
+    """Returns the `text:` source of documents whose sentences spell digits or name a task."""
+
+    def make(folder) -> None:
+        pairs = number_pairs(900, seed=3)
+        for index in range(60):
+            lines = [f"{side} ." for pair in pairs[index::60] for side in pair]
+            lines += ["sst2 sentence : a c b d negative . positive ."] * 4
+            (folder / f"{index:02d}.txt").write_text("\n".join(lines), encoding="utf-8")
+
+    return f"text:{once('digits', make)}/*.txt"
+
+
+@pytest.fixture(scope="session")
+def value(request, once):
+    """Returns a function from a fixture's name to its value, and from a recipe to a run of it."""
+
+    def get(name: str):
+        if name not in registry.FAMILY_OF:
+            return request.getfixturevalue(name)
+        folder = once(f"ten_updates_{name}", lambda folder: runs.train(name, folder / "run", get))
+        return str(folder / "run")
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def elmo_run(once, value) -> pathlib.Path:
+    """Returns the folder of an ELMo run on texts in which each number is followed by its colour."""
+    settings = ["model.lstm_dim=12", "model.projection_dim=8", "model.max_characters=7"]
+    training = ["max_steps=60", "warmup_steps=5", "learning_rate=0.02", "validate_every=30"]
+    settings += [f"training.{setting}" for setting in training]
+
+    def make(folder) -> None:
+        texts = (" and ".join(map("{0[0]} {0[1]}".format, runs.colours(4, n))) for n in range(120))
+        (folder / "colours.txt").write_text("".join(f"{text} .\n" for text in texts))
+        sources = f"sources=text-lines:{folder}/colours.txt"
+        runs.train("elmo_tiny", folder / "elmo", value, sources, *settings)
+
+    return once("elmo_run", make, own=True) / "elmo"
+
+
+@pytest.fixture(scope="session")
+def tcn_run(once, value) -> pathlib.Path:
+    """Returns the folder of a TCN run on the piano rolls."""
+    training = ["max_steps=40", "validate_every=20", "learning_rate=0.02", "schedule=constant"]
+    settings = [f"training.{setting}" for setting in training]
+    make = lambda folder: runs.train("tcn_jsb", folder / "tcn", value, *settings)  # noqa: E731
+    return once("tcn_run", make, own=True) / "tcn"
 
 
 @pytest.fixture(scope="session")

@@ -116,13 +116,8 @@ def test_every_arm_takes_its_best_rate_by_other_seeds(calls, compared, tmp_path)
     calls.clear()
     compared("--rates", "0.02", "0.04", "--tuning-seeds", "7", "8")
     assert {call[2].rpartition("-")[2] for call in calls} == {"7", "8"}
-    for words, message in (
-        (["--tuning-seeds", "7"], "--tuning-seeds has no effect without --rates"),
-        (["--rates", "1e-3", "--tuning-seeds", "2"], "2 is in both --tuning-seeds and --seeds"),
-        (["--rates", "9", "99"], "bert_rab_tiny diverged at every learning rate"),
-        (["--rates", "1e-3", "--set", "training.learning_rate=1"], "give --rates instead"),
-    ):
-        assert message in compared(*words, status=2)
+    words = "bert_rab_tiny diverged at every learning rate"
+    assert words in compared("--rates", "9", "99", status=2)
 
 
 def test_arms_are_compared_in_equal_time(calls, compared, tmp_path):
@@ -166,8 +161,6 @@ def test_arms_are_compared_at_several_widths(calls, compared, tmp_path):
     assert "## Trend" in text and is_figure(tmp_path / "widths.png", tmp_path / "compare.png")
     model = json.loads((tmp_path / "bert_rab_tiny-w16-1" / "recipe.json").read_text())
     assert dict(model["model_options"])["hidden_dim"] == 16
-    error = compared("--widths", "16", "--set", "model.hidden_dim=8", status=2)
-    assert "give --widths instead" in error
 
 
 def test_a_trend_is_judged_seed_by_seed():
@@ -425,30 +418,6 @@ def test_commands_of_an_arm_may_run_the_block_that_it_names(
     del sys.modules["my_arm"]
 
 
-@pytest.mark.slow
-def test_arms_have_equal_parameters(calls, comparing, tmp_path):
-    small = ["data.vocabulary_size=40", "model.hidden_dim=64", "training.max_steps=500"]
-    small += ["model.num_encoder_layers=1", "model.num_decoder_layers=1"]
-    words = ["--seeds", "1", "--equal", "parameters", *flags(small)]
-    one, other = "one=multi30k_macaron_tiny", "other=multi30k_macaron_tiny"
-    for number, scheme in enumerate(
-        ("tokens, channels width 1/3", "channels width 1, tokens, channels width 1")
-    ):
-        place = tmp_path / str(number)
-        record, _, said = comparing(one, f"{other}:model.scheme={scheme}", *words, out=place)
-        a, b = (row["parameters"] for row in record["rows"])
-        assert abs(a - b) < 0.005 * a
-        assert "other: multi30k_macaron_tiny, model.scheme=" in said
-    calls.clear()
-    same = "channels step 1/2 width 1/2, tokens, channels/2"
-    for arm, message in (
-        ("model.scheme=tokens", "other (53,120 parameters) as many parameters as one (119,936)"),
-        (f"model.scheme={same}", "other has the same model and settings as one"),
-        ("model.feed_forward_dim=9", "other sets model.feed_forward_dim, but --equal parameters"),
-    ):
-        assert message in comparing(one, f"{other}:{arm}", *words, status=2) and not calls
-
-
 STEPS = ["--seeds", "1", "--set", "training.max_steps=500"]
 
 
@@ -466,25 +435,3 @@ def test_a_comparison_goes_on_with_its_own_runs_and_scores(calls, comparing, tmp
         ("training.seed=7", "seed=7 is not allowed in this command: give --seeds"),
     ):
         assert message in comparing(*BLOCKS, *STEPS, "--set", setting, status=2) and not calls
-
-
-def test_bad_arms_are_one_sentence(study_corpus, tmp_path, refused):
-    pair, tuned = ["bert_tiny", "b=bert_tiny"], ["a=finetune:sst2:init=r", "b=finetune:sst2:init=q"]
-    for words, message in (
-        (["demo"], "'demo' is the only arm: give a second arm"),
-        (["demo", "demo:a=b"], "two arms are called demo: write NAME=demo"),
-        (["demo", "b=bert_tiny"], "recipes of different kinds, translation and pretraining"),
-        (["elmo_tiny", "b=elmo_tiny"], "recipes of kind 'elmo' cannot be compared"),
-        (["bert_tiny", "b=bert_tiny:training.seed=2"], "b sets training.seed, but --seeds sets"),
-        (["bert_tiny", "b=bert_tiny:init=runs/a"], "b sets init=runs/a, but bert_tiny is"),
-        (
-            ["bert_tiny", "b=bert_tiny:objective.masking.rate=0.3"],
-            "0.3, bert_tiny 0.15: give --differ",
-        ),
-        (["a=finetune:sst2", "b=finetune:sst2:init=runs/a"], "a does not set init, the weights"),
-        ([*tuned, "--corpus", "c"], "--corpus applies only to comparisons of pre-training"),
-        (["a=runs/a", "--tasks", "b=bert"], "no task is called 'b=bert'"),
-        (["a=runs/a", "--tasks", "rte", "finetune_bert:rte"], "--tasks names rte twice"),
-    ):
-        refused(compare, [str(tmp_path / "out"), *words], message, tmp_path)
-    refused(compare, [str(tmp_path / "out"), *pair, "--corpus", study_corpus], "length", tmp_path)

@@ -1,48 +1,35 @@
 """Tests of the fine-tuning commands: training, evaluation, predictions and submission."""
 
 import io
-import json
-import pathlib
 import shutil
 
 import numpy as np
 import pytest
 
 import macaron_tf
-from experiments import registry
 from experiments.commands import main
 from macaron_tf.data.corpus.config import CorpusConfig
-from macaron_tf.data.tasks.definitions import TASKS, get_task
+from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.examples import read_examples
 from macaron_tf.engines.graph import TaskGraph
-from macaron_tf.errors import UserError
 from macaron_tf.runs.finetuning import TaskData, warn_start
 from macaron_tf.runs.pretraining import PretrainingRecipe
-from macaron_tf.runs.recipe import override
-from macaron_tf.runs.run import Run, saved_data_dir
-from macaron_tf.runs.starts import read_start
+from macaron_tf.runs.run import Run
 from macaron_tf.tasks import Limits
 from macaron_tf.tasks.sets import SetOutputs
-from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
+from macaron_tf.text.wordpiece import WordPieceVocabulary
 from macaron_tf.training import TrainingConfig
-from tests.harness import refuses
 from tests.toys import tasks as toys
 from tests.toys.hugging_face import write_bert
 
 pytestmark = pytest.mark.quick
 
 
-def test_evaluate_says_what_the_training_has_measured(toy_run, toy, tmp_path, ran):
-    lines, run = toys.validations(toy_run), Run.open(toy_run)
-    assert [line["step"] for line in lines] == [20, 40]
+def test_evaluate_takes_the_best_checkpoint(toy_run, toy, tmp_path, ran):
+    lines, result = toys.validations(toy_run), toys.result_in(toy_run)
     assert {"loss", "accuracy", "score"} <= set(lines[0])
-    assert lines[-1]["score"] > 0.95 and lines[-1]["loss"] < 0.3
-    result = toys.result_in(toy_run)
     assert (result["reason"], result["step"]) == ("max_steps", 40)
     assert result["best_score"] == max(line["score"] for line in lines)
-    assert json.loads((toy_run / "recipe.json").read_text())["kind"] == "finetuning"
-    assert dict(run.recipe.model_options)["hidden_dim"] == 32
-
     evaluate = ["evaluate", toy_run, "--output", tmp_path]
     assert "50 examples of validation" in ran(main, *evaluate).out
     record = toys.scores_in(tmp_path)
@@ -120,23 +107,6 @@ def test_the_servers_files(toy_run, toy, tmp_path, monkeypatch, refused, capsys)
     refused(main, lost, "outputs NaN because its training diverged", tmp_path)
 
 
-def test_the_papers_numbers():
-    recipe = registry.load("finetune:rte").resolved(2490)
-    training = recipe.training
-    assert (training.max_steps, training.warmup_steps, training.validate_every) == (234, 23, 78)
-    halved = override(recipe, ["training.accumulation_steps=2"]).resolved(2490)
-    assert halved.training.max_steps == 117
-    assert override(recipe, ["training.max_steps=50"]).resolved(2490).training.max_steps == 50
-    swish = {name: registry.load(f"finetune_swish_rnn:{name}") for name in TASKS}
-    for recipe in swish.values():
-        training = recipe.resolved(1000).training
-        assert (training.warmup_steps, training.validate_every) == (1000, 1000)
-        assert (training.schedule, training.weight_decay) == ("constant", 0)
-    steps = {name: recipe.training.max_steps for name, recipe in swish.items()}
-    assert (steps["boolq"], steps["mnli"], steps["sst2"]) == (50_000, 200_000, 80_000)
-    assert steps["rte"] == steps["copa"] == 20_000  # default for sets that no paper names
-
-
 def test_a_pre_training_run_gives_encoder_pooler_and_vocabulary(toy, tmp_path, capsys):
     vocabulary = WordPieceVocabulary.load(toy / "vocabulary")
     pretraining = PretrainingRecipe(
@@ -157,17 +127,6 @@ def test_a_pre_training_run_gives_encoder_pooler_and_vocabulary(toy, tmp_path, c
     TaskData(get_task("sst2"), f"tsv:{toy}/{{split}}.tsv").encoded(vocabulary, Limits(4))
     assert "raise max_length, if the weights were trained on longer " in capsys.readouterr().err
 
-    def check(*settings):
-        init.check(override(recipe, settings).model_config(vocabulary.size))
-
-    refuses("needs model.norm='pre', not 'post'", check, "model.norm=post")
-    refuses("needs model.scheme=None, not 'tokens/2'", check, "model.scheme=tokens/2")
-    check("model.dropout=0.3", "model.remat=True")
-    with pytest.raises(UserError, match="vocabulary"):
-        WordPieceVocabulary((*SPECIAL_PIECES, *toys.FILLERS)).save(tmp_path / "other")
-        read_start(f"{tmp_path}/bert", vocabulary=tmp_path / "other")
-    refuses("has no checkpoint 7", read_start, f"{tmp_path}/bert@7")
-
 
 def test_another_librarys_bert_is_a_recipe_of_ours(tmp_path):
     pytest.importorskip("safetensors")
@@ -178,85 +137,3 @@ def test_another_librarys_bert_is_a_recipe_of_ours(tmp_path):
     assert recipe.model_config(theirs.vocabulary.size) == theirs.config
     toys.assert_same_weights(network.pooler, theirs.network.pooler)
     toys.assert_same_weights(network.encoder, theirs.network.encoder)
-
-
-def test_a_keras_hub_preset_is_a_recipe_of_ours(toy, tmp_path):
-    keras_hub = pytest.importorskip("keras_hub")
-    words = WordPieceVocabulary.load(toy / "vocabulary").words
-    sizes = dict(num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32)
-    backbone = keras_hub.models.BertBackbone(len(words), max_sequence_length=24, **sizes)
-    tokenizer = keras_hub.models.BertTokenizer(vocabulary=list(words), lowercase=True)
-    for part in (backbone, tokenizer):
-        part.save_to_preset(str(tmp_path / "preset"))
-    init, recipe, network = toys.not_yet_trained(f"keras-hub:{tmp_path}/preset")
-    assert dict(recipe.model_options)["activation"] == "gelu_tanh"
-    assert init.vocabulary.words == words
-    for own, theirs in (
-        (network.encoder.embeddings.tokens.table[: len(words)], backbone.token_embedding),
-        (network.pooler.dense.kernel, backbone.pooled_dense),
-    ):
-        np.testing.assert_allclose(own, theirs.get_weights()[0], atol=1e-6)
-
-
-# TRAIN stands for a valid training command, OWN for one without a start, OUT for a new folder, RUN
-# for a run, OTHER for another vocabulary.
-TRAIN = "train finetune:sst2 OUT"
-MISTAKES = [
-    ("TRAIN --set table.label=label", "table.label has no effect"),
-    ("TRAIN --set source=tsv:FOLDER/seven-{split}.tsv", "seven-train.tsv, line 2: '7'"),
-    ("train finetune OUT --init RUN", "finetune needs a task"),
-    ("train bert_tiny:sst2 OUT", "bert_tiny has no tasks"),
-    ("TRAIN --set max_length=17", "the model has 16 positions"),
-    ("TRAIN --set max_length=2", "max_length is 2"),
-    ("OWN --init /nowhere", "/nowhere has no readable model.json"),
-    ("OWN", "--vocabulary"),
-    ("OWN --vocabulary TOY/vocabulary --set model=bert_tiny --lower-case", "unlike --vocabulary"),
-    ("OWN --init RUN --vocabulary OTHER", "vocabulary mismatch"),
-    ("OWN --init RUN --set model.hidden_dim=16", "needs model.hidden_dim=32, not 16"),
-    ("OWN --vocabulary TOY/vocabulary --set model=elmo_tiny", "needs pre-trained weights"),
-    ("evaluate RUN --source tsv:FOLDER/secret.tsv", "has no labels"),
-]
-
-
-@pytest.mark.parametrize(("command", "error"), MISTAKES)
-def test_bad_input_is_one_sentence_and_leaves_nothing(
-    command, error, toy, toy_run, tmp_path, refused
-):
-    WordPieceVocabulary((*SPECIAL_PIECES, *toys.FILLERS)).save(tmp_path / "other")
-    for name, label in (("train", 1), ("validation", 1), ("bad", 1), ("seven-train", 7)):
-        toys.write_table(tmp_path / f"{name}.tsv", [("film was fun", label)])
-    toys.write_table(tmp_path / "secret.tsv", [("film was fun",)], "sentence")
-    command = command.replace("TRAIN", f"{TRAIN} " + " ".join(toys.toy_flags(toy)))
-    own = f"{TRAIN} --set source=tsv:TOY/{{split}}.tsv --set max_length=16"
-    command = command.replace("OWN", own)
-    places = {"RUN": toy_run, "TOY": toy, "OTHER": tmp_path / "other"}
-    places |= {"FOLDER": tmp_path, "OUT": tmp_path / "out"}
-    refused(main, toys.split_command(command, **places), error, tmp_path, toy_run)
-
-
-@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"null", b'"x"', b"\xff", b"[" * 100_000])
-def test_the_records_of_a_run_are_whole_or_one_sentence(toy_run, tmp_path, content, capsys):
-    run = pathlib.Path(shutil.copytree(toy_run, tmp_path / "run"))
-    [checkpoint, *_] = sorted((run / "checkpoints").glob("step-*"))
-    records = ["recipe.json", "model.json", "data.json", "vocabulary/vocabulary.json"]
-    records += ["checkpoints/best.json", f"checkpoints/{checkpoint.name}/manifest.json"]
-    said = {}
-    for name in records:
-        whole = (run / name).read_bytes()
-        (run / name).write_bytes(content)
-        loads = [macaron_tf.load] if name.startswith(("model", "vocabulary")) else []
-        for read in (saved_data_dir, resumed, *loads):
-            try:
-                read(run)
-            except UserError as error:
-                said.setdefault(name, set()).add(str(error))
-        (run / name).write_bytes(whole)
-    assert all("\n" not in one and str(run) in one for each in said.values() for one in each)
-    assert {"recipe.json", "model.json", "vocabulary/vocabulary.json"} <= {*said}
-
-
-def resumed(path):
-    """Opens a run, and reads each file that resumed training reads."""
-    run = Run.open(path)
-    run.checkpoint()
-    run.data_record()

@@ -8,7 +8,7 @@ import macaron_tf
 from experiments.commands import main
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import get_task
-from macaron_tf.data.tasks.examples import Examples, read_examples
+from macaron_tf.data.tasks.examples import read_examples
 from macaron_tf.runs.finetuning import load_labelled_task
 from macaron_tf.runs.run import Run
 from macaron_tf.tasks.sets import SetOutputs
@@ -54,7 +54,9 @@ def test_one_language_of_translations_is_read(xnli):
 
 
 @pytest.mark.slow
-def test_a_model_trained_in_one_language_is_scored_in_others(xnli, tmp_path, capsys, refused):
+def test_a_model_trained_in_one_language_is_scored_in_others_and_keeps_it(
+    xnli, tmp_path, ran, refused
+):
     start = make_start(tmp_path / "xlm", "xlm_tiny")
     names = get_task("xnli").labels
     rows = [(text, text, names[number % 3]) for number, (_, text) in enumerate(PAIRS)]
@@ -64,14 +66,13 @@ def test_a_model_trained_in_one_language_is_scored_in_others(xnli, tmp_path, cap
     settings = [f"source=tsv:{tmp_path}/{{split}}.tsv", "language=de", "max_length=24"]
     settings += ["training.max_steps=2", "model.dropout=0"]
     words = ["--init", start, *flags(settings)]
-    assert main(["train", "finetune:xnli", run, *words]) == 0
+    ran(main, "train", "finetune:xnli", run, *words)
     opened = Run.open(run)
     assert opened.recipe.languages == ("en", "de") and opened.recipe.limits.language_id == 1
     scores = ["--data-dir", xnli, "--source", TOY, "--split", "validation"]
     evaluate = ["evaluate", run, *scores, "--output", str(tmp_path / "scores"), "--languages"]
-    capsys.readouterr()
-    assert main([*evaluate, "en", "de"]) == 0
-    assert [line[:3] for line in capsys.readouterr().out.splitlines()[:2]] == ["en ", "de "]
+    said = ran(main, *evaluate, "en", "de").out
+    assert [line[:3] for line in said.splitlines()[:2]] == ["en ", "de "]
     record = scores_in(tmp_path / "scores")
     assert record["languages"] == [*record["metrics"]] == ["en", "de"]
     # Once the two languages' vectors are swapped, German text read as English has German's outputs.
@@ -90,35 +91,23 @@ def test_a_model_trained_in_one_language_is_scored_in_others(xnli, tmp_path, cap
     refused(main, [*evaluate, "fr"], "not a language of the model: give one of en, de", tmp_path)
     other = ["train", "finetune:xnli", f"{run}2", *words, "--set", "language=fr"]
     refused(main, other, "language='fr'", tmp_path)
-
-
-@pytest.mark.slow
-def test_the_language_of_a_run_goes_with_its_folder_and_its_export(tmp_path, ran, refused):
-    start, texts = make_start(tmp_path / "xlm", "xlm_tiny"), [german for _, german in PAIRS]
-    table, run, saved = (tmp_path / name for name in ("own.tsv", "run", "saved"))
-    write_table(table, [(text, "xy"[n % 2]) for n, text in enumerate(texts)], "text\tlabel")
-    given = ["--init", start, *flags([f"source=tsv:{table}", "language=de"])]
-    own = flags(["max_length=24", "training.max_steps=2", "model.dropout=0"])
-    ran(main, "train", "finetune:classify", run, *given, *own)
-    macaron_tf.load(run).with_card(recipe={}).save_pretrained(saved)
-    task = load_labelled_task(Run.open(run))
-    expected = tf.nn.softmax(outputs_of(task, texts)).numpy()
-    english = SetOutputs(task, 8).compute(Examples((texts,), None), "en")
-    english = tf.nn.softmax(english).numpy()
-    assert np.abs(expected - english).max() > 1e-4
-    again = tf.nn.softmax(outputs_of(macaron_tf.load(saved).task, texts)).numpy()
-    np.testing.assert_array_equal(again, expected)
-    for place in (run, saved):
-        found = macaron_tf.load(place).task.serve(tf.constant(texts))["probabilities"]
-        np.testing.assert_allclose(found, expected, atol=1e-6)
-    (tmp_path / "other.tsv").write_bytes(table.read_bytes())
-    score = ["evaluate", run, "--source", f"tsv:{tmp_path}/other.tsv", "--languages", "en", "de"]
-    refused(main, score, "has identical texts for the languages en and de", tmp_path)
-    lines = ["predict", run, "--input", tmp_path / "lines.txt", "--set"]
-    (tmp_path / "lines.txt").write_text("\n".join(texts), encoding="utf-8")
-    for code, outputs in (("de", expected), ("en", english)):
-        said = ran(main, *lines, f"language={code}").out
-        answers = [line.split("\t")[1] for line in said.splitlines()]
-        np.testing.assert_allclose(np.array(answers, float), outputs[:, 0], atol=1e-4)
-    tags = ["train", "finetune:conll2003", tmp_path / "tags", *given]
+    tags = ["train", "finetune:conll2003", f"{run}2", *words]
     refused(main, tags, "'de' applies only to classification tasks, not conll2003", tmp_path)
+    same = ["evaluate", run, "--source", f"tsv:{tmp_path}/train.tsv", "--languages", "en", "de"]
+    refused(main, same, "has identical texts for the languages en and de", tmp_path)
+
+    # The language goes with the folder and the export.
+    texts, saved = [german for _, german in PAIRS], tmp_path / "saved"
+    macaron_tf.load(run).with_card(recipe={}).save_pretrained(saved)
+    expected = tf.nn.softmax(outputs_of(load_labelled_task(opened), texts, texts)).numpy()
+    for place in (run, saved):
+        task = macaron_tf.load(place).task
+        again = tf.nn.softmax(outputs_of(task, texts, texts)).numpy()
+        np.testing.assert_array_equal(again, expected)
+        found = task.serve(tf.constant(texts), tf.constant(texts))["probabilities"]
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+    (tmp_path / "lines").write_text("\n".join(f"{text}\t{text}" for text in texts))
+    for code in ("de", "en"):
+        said = ran(main, "predict", run, "--input", tmp_path / "lines", "--set", f"language={code}")
+        answers = [float(line.split("\t")[1]) for line in said.out.splitlines()]
+        assert np.allclose(answers, expected[:, 0], atol=1e-4) == (code == "de")

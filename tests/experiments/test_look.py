@@ -30,40 +30,20 @@ def looked(ran, folder, model, *arguments):
     return numbers, drawn, lines
 
 
-@pytest.mark.slow
-def test_a_translation_s_words_attend_the_words_that_they_translate(number_run, tmp_path, ran):
-    diagonal = []
-    for number, (source, target) in enumerate(number_pairs(3, seed=5)):
-        folder, words = tmp_path / str(number), source.split()
-        found, drawn, lines = looked(ran, folder, number_run, source)
-        sides = ("encoder", "decoder", "cross")
-        assert drawn == {*sides, *(f"{name}_mean" for name in sides)}
-        assert lines[0] == " ".join(found["target_tokens"])
-        said = "".join(found["target_tokens"][:-1]).replace("▁", " ").split()
-        assert said == target.split()
-        weights = found["cross"].mean(axis=(0, 1))  # `(T, S)`
-        np.testing.assert_allclose(found["cross"].sum(axis=-1), 1.0, atol=1e-5)
-        # The word index of each piece, on both sides.
-        of_words = [
-            np.cumsum([name.startswith("▁") for name in found[f"{side}_tokens"][:-1]]) - 1
-            for side in ("source", "target")
-        ]
-        for word in range(len(words)):
-            mine = weights[:-1, :-1][of_words[1] == word].mean(axis=0)
-            share = np.bincount(of_words[0], mine, len(words))
-            diagonal.append(share.argmax() == word)
-        assert not np.triu(found["decoder"], 1).any()
-        assert list(found["read_tokens"][1:]) == list(found["target_tokens"][:-1])
-    assert np.mean(diagonal) > 0.8
+SIDES = ("encoder", "decoder", "cross")
 
 
-def test_a_given_translation_is_read_instead(number_run, tmp_path, ran, refused):
-    [(source, _), (_, other)] = number_pairs(2, seed=5)
+def test_a_translation_is_drawn_and_a_given_one_is_read_instead(number_run, tmp_path, ran):
+    [(source, said), (_, other)] = number_pairs(2, seed=5)
+    found, drawn, lines = looked(ran, tmp_path / "own", number_run, source)
+    assert drawn == {f"{side}{end}" for side in SIDES for end in ("", "_mean")}
+    assert lines[0] == " ".join(found["target_tokens"])
+    assert "".join(found["target_tokens"][:-1]).replace("▁", " ").split() == said.split()
+    assert list(found["read_tokens"][1:]) == list(found["target_tokens"][:-1])
+    assert not np.triu(found["decoder"], 1).any()
+    np.testing.assert_allclose(found["cross"].sum(axis=-1), 1.0, atol=1e-5)
     found, *_ = looked(ran, tmp_path / "given", number_run, source, other)
     assert "".join(found["target_tokens"][:-1]).replace("▁", " ").split() == other.split()
-    out = ["--out", tmp_path / "none"]
-    refused(main, [number_run, "one " * 300, "a", *out], "the first text has")
-    assert not (tmp_path / "none").exists()
 
 
 WORDS = WordPieceVocabulary((*SPECIAL_PIECES, "i", "paid", "$", "5", "##s"))
@@ -106,11 +86,10 @@ def test_any_encoder_s_attention_over_two_texts(network, arguments, changes, sha
     assert missing.any() == (network is models.EncoderTokenClassifier)
 
 
-def test_a_language_model_s_and_an_answer_s(tmp_path, language_run, t5_run, ran, refused):
+def test_a_language_model_s_and_an_answer_s(tmp_path, language_run, t5_run, ran):
     found, drawn, _ = looked(ran, tmp_path / "gpt", language_run, "c c c")
     assert drawn == {"decoder", "decoder_mean"} and found["tokens"][0] == "[CLS]"
     assert not np.triu(found["decoder"], 1).any()
-    refused(main, [language_run, "c", "c", "--out", tmp_path / "none"], "reads at most 1 text:")
     found, *_ = looked(ran, tmp_path / "t5", t5_run, "c c [MASK] c")
     assert "<0>" in found["source_tokens"]
     layers, _, length, _ = found["cross"].shape

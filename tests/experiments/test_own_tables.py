@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import macaron_tf
-from experiments import registry
 from experiments.commands import main
 from experiments.few_shot.commands import main as few_shot
 from macaron_tf.data.sources.tfds import Tfds
@@ -80,58 +79,6 @@ def test_a_changed_table_is_refused(own, command, old, new, words, capsys):
     assert main([*command.replace("RUN", str(folder / "run")).split(), *more]) == 2
     assert words in capsys.readouterr().err.splitlines()[-1]
     table.write_text(text)
-
-
-@pytest.mark.slow
-def test_scores_are_of_the_tables_size(toy, tmp_path, answered):
-    rows = [(text, 1000 + 50 * (label == "positive")) for text, label in toys.sentences(240, 1)]
-    toys.write_table(tmp_path / "own.tsv", rows, "text\tlabel")
-    flags = toys.toy_flags(toy, "regress", source=f"tsv:{tmp_path}/own.tsv")
-    assert main(["train", "finetune:regress", str(tmp_path / "run"), *flags]) == 0
-    assert toys.result_in(tmp_path / "run")["best_score"] > 0.9
-    text = "the plot was great\nvery dull film\n"
-    good, bad = map(float, answered(main, "predict", tmp_path / "run", text=text).split())
-    assert 1030 < good < 1070 and 980 < bad < 1020
-
-
-@pytest.mark.parametrize(
-    ("table", "usual"),
-    [
-        (("table.classes=('B-PER','I-PER','O')",), "O"),
-        (("table.classes=('ADJ','NOUN','VERB')", "table.usual_tag=NOUN"), "NOUN"),
-    ],
-)
-def test_a_word_without_a_piece_has_the_usual_tag(table, usual, tmp_path, answered):
-    """A word without tokens gets the usual tag from the command and the export."""
-    toys.write_reading(tmp_path)
-    recipe = registry.load("finetune_bert:tag", settings=table)
-    toys.write_run(tmp_path / "run", recipe, tmp_path)
-    run = Run.open(tmp_path / "run")
-    words = ["ann", "\u200b", "saw", "\xad", "️"]
-    found = answered(main, "predict", run.path, text=" ".join(words)).splitlines()
-    assert [found[number] for number in (1, 3, 4)] == [f"{words[n]}\t{usual}" for n in (1, 3, 4)]
-    tags = macaron_tf.load(run.path).task.serve([" ".join(words)])["tags"].numpy()[0]
-    assert [f"{word}\t{tag.decode()}" for word, tag in zip(words, tags, strict=True)] == found[:5]
-
-
-@pytest.mark.slow
-def test_a_function_of_ones_own_is_a_table(toy, tmp_path, monkeypatch, ran, refused):
-    code = (
-        "from tests.toys.tasks import sentences\n"
-        "def rows(split):\n"
-        "    for text, label in sentences(*{'train': (240, 1), 'validation': (40, 2)}[split]):\n"
-        "        yield {'text': text, 'label': label}\n"
-    )
-    (tmp_path / "my_rows.py").write_text(code)
-    monkeypatch.syspath_prepend(tmp_path)
-    flags = toys.toy_flags(toy, "classify", source="python:my_rows:rows")
-    ran(main, "train", "finetune:classify", tmp_path / "run", *flags)
-    assert "40 examples of validation" in ran(main, "evaluate", tmp_path / "run").out
-    broken = ["evaluate", tmp_path / "run", "--split", "dev"]
-    refused(main, broken, "my_rows:rows", tmp_path / "run" / "checkpoints")
-    monkeypatch.setattr("my_rows.rows", lambda split: [{"text": "a", "label": None}])
-    broken = ["train", "finetune:classify", tmp_path / "none", *flags]
-    refused(main, broken, "the label in column 'label' is empty", tmp_path / "none")
 
 
 def test_a_set_of_tensorflow_datasets_is_a_table(tmp_path):

@@ -114,6 +114,9 @@ def masking(**changes) -> str:
 
 
 BERT = f"corpus.pairs=next_sentence {masking(mask=0.8, random=0.1)}"
+TRANSLATION = "training.warmup_steps=8000 training.clip_norm=None"
+WMT = "training.weight_decay=0.0 decoding.beam_size=4 decoding.length_penalty=0.6 "
+WMT += f"decoding.length_penalty_name=gnmt {TRANSLATION}"
 # From the papers and their released code.
 PAPERS = {
     **dict.fromkeys(
@@ -143,6 +146,16 @@ PAPERS = {
         ["xlm_xnli", "xlm_tiny", "xlm_clm_tiny"],
         "corpus.language_alpha=0.5 corpus.batch_alpha=0.7 corpus.packing=full_text",
     ),
+    "iwslt14_macaron_small": "data.batching.max_tokens=4096 training.accumulation_steps=1 "
+    "training.learning_rate=1.5e-3 training.weight_decay=1e-4 model.dropout=0.3 "
+    "model.hidden_dim=512 decoding.beam_size=5 decoding.length_penalty=1.0 "
+    f"decoding.length_penalty_name=fairseq average_last=10 {TRANSLATION}",
+    "wmt14_macaron_base": "data.batching.max_tokens=4096 training.accumulation_steps=8 "
+    "training.learning_rate=1.5e-3 model.dropout=0.1 model.hidden_dim=512 "
+    f"average_last=5 {WMT}",
+    "wmt14_macaron_big": "data.batching.max_tokens=4096 training.accumulation_steps=64 "
+    "training.learning_rate=3e-3 model.dropout=0.3 model.hidden_dim=1024 "
+    f"average_last=20 {WMT}",
     "finetune:rte": "batch_size=32 epochs=3 max_length=128 training.learning_rate=5e-5 "
     "training.schedule=linear training.epsilon=1e-6 training.weight_decay=0.01",
     "finetune:squad": "training.learning_rate=5e-5 epochs=3 batch_size=32 max_length=384",
@@ -169,25 +182,30 @@ def test_settings_of_a_paper_change_nothing_in_its_recipe(name):
     assert values_of(override(recipe, PAPERS[name].split())) == values_of(recipe)
 
 
-@pytest.mark.parametrize(
-    ("name", "tokens", "rate", "decay", "beam", "dropout", "width"),
-    [
-        ("iwslt14_macaron_small", 4_096, 1.5e-3, 1e-4, (5, 1.0, "fairseq", 10), 0.3, 512),
-        ("wmt14_macaron_base", 32_768, 1.5e-3, 0, (4, 0.6, "gnmt", 5), 0.1, 512),
-        ("wmt14_macaron_big", 262_144, 3e-3, 0, (4, 0.6, "gnmt", 20), 0.3, 1024),
-    ],
-)
-def test_the_papers_numbers_of_translation(name, tokens, rate, decay, beam, dropout, width):
+# The papers' passes over a training set, as updates.
+SWISH = {"warmup_steps": 1_000, "validate_every": 1_000, "schedule": "constant", "weight_decay": 0}
+UPDATES = [
+    ("finetune:rte", 2_490, {"max_steps": 234, "warmup_steps": 23, "validate_every": 78}),
+    ("sentence_bert:mnli", 942_069, {"max_steps": 58_880, "warmup_steps": 5_888}),  # with SNLI
+    ("sentence_bert:stsb", 5_749, {"max_steps": 1_440, "validate_every": 360}),
+    ("finetune_swish_rnn:boolq", 9_427, {"max_steps": 50_000, **SWISH}),
+    ("finetune_swish_rnn:mnli", 392_702, {"max_steps": 200_000, **SWISH}),
+    ("finetune_swish_rnn:sst2", 67_349, {"max_steps": 80_000, **SWISH}),
+    # The default for sets that no paper names.
+    ("finetune_swish_rnn:copa", 400, {"max_steps": 20_000, **SWISH}),
+]
+
+
+@pytest.mark.parametrize(("name", "examples", "expected"), UPDATES)
+def test_passes_are_so_many_updates(name, examples, expected):
     recipe = registry.load(name)
-    training = recipe.training
-    assert recipe.data.batching.max_tokens * training.accumulation_steps == tokens
-    assert (training.learning_rate, training.weight_decay) == (rate, decay)
-    assert training.warmup_steps == 8_000 and training.clip_norm is None
-    found = recipe.decoding
-    penalty = (found.length_penalty, found.length_penalty_name)
-    assert (found.beam_size, *penalty, recipe.average_last) == beam
-    config = recipe.model_config()
-    assert (config.dropout, config.hidden_dim) == (dropout, width)
+    training = recipe.resolved(examples).training
+    assert {name: getattr(training, name) for name in expected} == expected
+    short = override(recipe, ["training.max_steps=50"])
+    assert short.resolved(examples).training.max_steps == 50
+    if recipe.epochs:
+        halved = override(recipe, ["training.accumulation_steps=2"]).resolved(examples)
+        assert halved.training.max_steps == pytest.approx(expected["max_steps"] / 2, abs=1)
 
 
 @pytest.mark.parametrize(
@@ -208,10 +226,21 @@ def test_the_papers_numbers_of_translation(name, tokens, rate, decay, beam, drop
         ("gpt2_tiny", "objective.masking.mask=0.9", "names an unknown setting, 'masking'"),
         ("bert_tiny", "objective.name=bert", "give --set objective=NAME instead"),
         ("bert_tiny", "objective.sentence_pair=True", "give --set corpus.pairs instead"),
+        # Settings that do not go with others.
+        ("bert_tiny", "model.max_length=8", "model.max_length is 8"),
+        ("bert_tiny", "objective=span_boundary", "set objective.masking.choice=spans"),
+        ("bert_tiny", "model.causal=True", "does not support model.causal=True"),
+        ("t5_tiny", "model=bert_tiny", "bert_tiny does not fit: set model to bart_base"),
+        ("t5_tiny", "isolate_documents=True", "an encoder-decoder or translation pairs join doc"),
+        ("transformer_xl_tiny", "isolate_documents=True", "a memory, .* join documents"),
+        ("transformer_xl_tiny", "corpus.packing=doc_text", "corpus.packing=full_text"),
+        ("transformer_xl_tiny", "model.positions=learned", "model.positions=transformer_xl"),
+        ("xlnet_tiny", "model.block=swish_rnn", "would reveal each token to its own prediction"),
+        ("gpt_tiny", "isolate_documents=True model.block=gmlp", "GatedMLP mixes packed documents"),
     ],
 )
 def test_bad_settings_are_named(recipe, setting, message):
-    refuses(message, registry.load, recipe, settings=[setting])
+    refuses(message, lambda: registry.load(recipe, settings=setting.split()).model_config(99))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """`train --resume RUN` uses the run's own recipe and last checkpoint, for each kind of run."""
 
 import json
+import signal
+import time
 
 import filelock
 import numpy as np
@@ -13,16 +15,22 @@ from macaron_tf.model import load
 from macaron_tf.runs import trainer as training
 from macaron_tf.runs.versions import versions
 from macaron_tf.training import build_fit_model
+from macaron_tf.training.progress import read_lines
 from macaron_tf.variables import spec_of
 from tests.harness import numpy_of
 from tests.toys.marks import slow
-from tests.toys.runs import check_resumed, elmo, embeddings, fine_tuning, text_to_text, translation
+from tests.toys.pretraining import flags, prepare, toy_settings
+from tests.toys.processes import assert_same_run, cluster, finished, started
+from tests.toys.runs import check_resumed, words_of
 from tests.toys.tasks import toy_flags, validations
 
+KINDS = ["multi30k_macaron_tiny", "elmo_tiny", "text_to_text:sst2", "t5_tiny", "tcn_jsb"]
+KINDS += ["bert_tiny", "gpt2_tiny", "electra_tiny", "xlnet_tiny", "xlm_tiny"]
 
-@pytest.mark.parametrize("make", [embeddings, fine_tuning, *slow(translation, elmo, text_to_text)])
-def test_a_run_goes_on_by_its_own_recipe(make, request, tmp_path, ran, refused):
-    words = make(request.getfixturevalue)
+
+@pytest.mark.parametrize("name", ["sentence_bert:stsb", "finetune:sst2", *slow(*KINDS)])
+def test_a_run_goes_on_by_its_own_recipe(name, value, tmp_path, ran, refused):
+    words = [*words_of(name, value), "--set", "model.dropout=0.1"]
     run = check_resumed(words, tmp_path)
     before, model, data = (
         json.loads((run / f"{name}.json").read_text()) for name in ("recipe", "model", "data")
@@ -42,6 +50,35 @@ def test_a_run_goes_on_by_its_own_recipe(make, request, tmp_path, ran, refused):
     refused(main, ["train", "--resume", tmp_path / "none"], "is not a run", tmp_path)
     (run / "data.json").write_text(json.dumps({**data, "sha256": "another"}))
     refused(main, resume, "the training data differ from", run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("victim", "number"), [(0, signal.SIGKILL), (1, signal.SIGTERM)])
+def test_two_workers_end_together_and_go_on_to_the_bit(victim, number, source, tmp_path):
+    settings = [*toy_settings(source, 60), "model.dropout=0.1", "training.log_every=1"]
+    corpus = prepare("bert_tiny", str(tmp_path / "corpus"), settings)
+    words = ["--corpus", corpus, "--strategy", "multi_worker", *flags(settings)]
+
+    def workers(run):
+        command = ["-m", "macaron_tf", "train", "bert_tiny", str(run), *words]
+        return [started(command, TF_CONFIG=config) for config in cluster(2)]
+
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    both, until = workers(killed), time.monotonic() + 300
+    while len(read_lines(killed / "metrics.jsonl")) < 30:  # after the first checkpoint
+        assert time.monotonic() < until and both[0].poll() is None, both[0].communicate()[0]
+        time.sleep(0.01)
+    both[victim].send_signal(number)
+    said = [process.communicate(timeout=300)[0] for process in both]
+    statuses = [process.returncode for process in both]
+    if number == signal.SIGTERM:  # a worker that is told to stop stops all
+        assert statuses == [143, 143] and all("is saved in" in output for output in said), said
+    else:
+        assert statuses[0] == -9 and statuses[1] and "lost another worker" in said[1], said
+    for run in (killed, whole):
+        for process in workers(run):
+            finished(process)
+    assert_same_run(killed, whole)
 
 
 def test_low_rank_updates_go_on_to_the_bit_and_leave_the_other_matrices(toy, tmp_path):

@@ -156,6 +156,31 @@ def test_each_kind_of_network_takes_what_it_shares():
     np.testing.assert_array_equal(plain.masked_language.bias, source.masked_language.bias)
 
 
+def test_a_bart_reads_the_texts_of_a_task():
+    config = models.catalog.config("bart_tiny", vocab_size=24)
+    pair = built(models.EncoderDecoder, config, noise=0.2)
+    task, other = (built(models.EncoderClassifier, config, 3) for _ in range(2))
+    start(pair, objective="denoising").copy_to(task)
+    same(task.encoder_decoder, pair)
+    start(task).copy_to(other)  # a model of a task is a start, too
+    same(other.encoder_decoder, pair)
+
+
+def test_models_with_a_memory_give_their_encoder_and_their_logits():
+    config = dataclasses.replace(SMALL, positions="transformer_xl", embedding_norm=False)
+    streams, task = built(models.TwoStreamModel, config, 4), models.EncoderClassifier(config, 3)
+    task.build()
+    start(streams).copy_to(task)
+    same(task.encoder, streams.encoder)
+    adaptive = {"adaptive_cutoffs": (6, 8), "adaptive_divisor": 2}
+    config = dataclasses.replace(config, causal=True, num_segments=0, **adaptive)
+    writer, task = built(models.SegmentLanguageModel, config, 4), models.CausalClassifier(config, 2)
+    task.build()
+    start(writer).copy_to(task)
+    inputs = {"token_ids": ids(2, 4)}
+    np.testing.assert_array_equal(task.language_model(inputs), writer(inputs))
+
+
 def test_a_network_that_cannot_be_filled_is_refused():
     task = built(models.EncoderClassifier, dataclasses.replace(SMALL, hidden_dim=32), 3)
     refuses("the weights for .* have shape ", start(bert()).copy_to, task)

@@ -1,4 +1,4 @@
-"""Runs, their exports in plain TensorFlow, and the server agree on 200 varied texts.
+"""Runs and their exports in plain TensorFlow agree on 200 varied texts.
 
 Weights are random and large, so that answers differ from text to text without near ties.
 """
@@ -16,8 +16,6 @@ import tensorflow as tf
 import macaron_tf
 from experiments import registry
 from export.saved_model import main
-from export.server.config import ServerConfig
-from export.server.model_server import ModelServer
 from macaron_tf.data.tasks.tags import at_spaces
 from macaron_tf.decoding import GenerationConfig
 from macaron_tf.decoding.spans import decide_answered
@@ -41,7 +39,7 @@ from macaron_tf.text import (
 from macaron_tf.text.byte_pairs import BytePairVocabulary
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 from macaron_tf.text.words import WordVocabulary, character_ids, split_words, with_ends
-from tests.export.serving_toys import ask_elsewhere, call
+from tests.export.serving_toys import ask_elsewhere
 from tests.toys.hard_texts import hard_texts
 from tests.toys.marks import slow
 from tests.toys.numbers import number_settings
@@ -401,14 +399,6 @@ def elsewhere(names, folder, expected, tmp_path_factory):
     return {name: [next(found) for _ in asked[name]] for name in names}
 
 
-def over_rest(port: int, name: str, inputs: dict[str, list]) -> dict:
-    _, answer = call(port, "POST", f"/v1/models/{name}:predict", {"inputs": inputs})
-    if "error" in answer:
-        return answer
-    outputs = answer["outputs"]
-    return outputs if isinstance(outputs, dict) else {"": outputs}
-
-
 def largest_difference(expected: dict, found: dict, row: int, where: str) -> float:
     """Asserts that two answers have equal texts; returns the largest difference of their numbers.
 
@@ -461,35 +451,3 @@ def test_the_export_says_what_the_run_says(name, expected, elsewhere):
     assert len(answers) > 150
     assert len({json.dumps(one, default=str) for one in answers}) > 40
     assert check(name, expected[name], elsewhere[name], "alone") < ROUNDING
-
-
-@pytest.mark.parametrize("name", [one for one in NAMES if not KINDS[one.values[0]].keras])
-def test_python_says_what_the_run_says(name, folder, expected):
-    kind, found = KINDS[name], []
-    model = macaron_tf.load(folder / name)
-    options = {**kind.inputs, **({"n_best": 2} if kind.expected is translations else {})}
-    for part in parts_of(expected[name]):
-        try:
-            answers = model.predict(*columns_of(kind, part), **options)
-        except UserError as error:
-            found.append({"error": str(error)})
-            continue
-        if isinstance(answers[0], dict):
-            found.append({key: [one[key] for one in answers] for key in answers[0]})
-        else:
-            found.append({"": answers})
-    assert check(name, expected[name], found, "Python") < ROUNDING
-
-
-def server_of(folder, name: str) -> ModelServer:
-    return ModelServer(ServerConfig(str(folder / "served" / name), name, port=0))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", KINDS)
-def test_the_server_says_what_the_run_says(name, folder, expected):
-    kind, found = KINDS[name], []
-    with server_of(folder, name) as server:
-        for part in parts_of(expected[name]):
-            found.append(over_rest(server.port, name, inputs_of(kind, part)))
-    assert check(name, expected[name], found, "REST") < ROUNDING

@@ -1,4 +1,4 @@
-"""Tests of exports: refusals, controls, bfloat16, records, batches and new versions.
+"""Tests of exports: refusals, compiled translators, bfloat16 and records.
 
 All models except the translator have random weights. test_every_text.py compares the answers.
 """
@@ -16,7 +16,6 @@ from export.saved_model import main
 from macaron_tf.decoding import GenerationConfig
 from macaron_tf.engines import certificate, graph
 from macaron_tf.engines.warm_up import WARMUP_REQUESTS
-from macaron_tf.io.serving import failed_rows
 from macaron_tf.runs.run import Run
 from macaron_tf.tasks import translation
 from macaron_tf.tasks.generation import TaskGenerator, frame_lines
@@ -105,17 +104,6 @@ def test_bytes_that_are_no_text_are_refused_and_no_texts_have_no_answers(folder,
         assert outputs and not any(len(output) for output in outputs.values())
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [{"temperature": -1.0}, {"temperature": np.nan}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.5}],
-)
-def test_controls_out_of_range_are_refused(folder, bad):
-    serve = serving(folder, "continues")
-    message = "top_p must be above 0 and at most 1"
-    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        serve(**inputs_of(serve, ["c"], **bad))
-
-
 def test_at_temperature_0_it_is_predicts_greedy_answer(folder):
     run = Run.open(folder / "answers_bart")
     network, ended = run.load_network(), 0
@@ -198,15 +186,6 @@ def test_scores_of_translations_are_the_runs(folder, number_hypotheses):
     assert scored["tokens"].numpy().tolist() == [one.length for one in best]
 
 
-def test_the_row_of_a_line_that_is_too_long_is_named(folder):
-    """So a server runs the other lines again; test_serve_requests.py counts the runs."""
-    lines = tf.constant([NUMBERS[0], "one " * 300])
-    said = "a line has more than 256 tokens"
-    with pytest.raises(tf.errors.InvalidArgumentError, match=said) as caught:
-        serving(folder, "numbers")(text=lines)
-    assert failed_rows(caught.value.message) == {1}
-
-
 def test_a_classifier_without_a_run_is_one_where_its_classes_have_names(folder, tmp_path, refused):
     found = macaron_tf.load(folder / "classes").with_card(recipe={})
     found = dataclasses.replace(found, settings=None)
@@ -232,21 +211,3 @@ def test_every_export_is_on_record(folder):
         record = record_of(served(folder, name))
         assert record["longest"] == longest and record["checkpoint"] == checkpoint
     assert record_of(served(folder, "numbers"))["checkpoint"] == "average"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ("{tmp} {tmp}/out", "has no readable model.json"),
-        ("{tmp}/damaged {tmp}/out", "damaged"),
-        ("{runs}/classes {tmp}/out --n-best 2", "--n-best"),
-        ("{runs}/answers_bart {tmp}/out --beam-size 2", "--beam-size"),
-        ("{runs}/classes {runs}/served/classes --version 1", "--version 1 already exists"),
-        ("hugging-face:DIR {tmp}/out --checkpoint best", "leave --checkpoint out"),
-    ],
-)
-def test_bad_requests_are_one_sentence(arguments, words, folder, tmp_path, refused):
-    (tmp_path / "damaged").mkdir()
-    (tmp_path / "damaged" / "model.json").write_text('{"kind": "poetry"}')
-    asked = [part.format(tmp=tmp_path, runs=folder) for part in arguments.split()]
-    refused(main, asked, words, tmp_path, folder / "served")

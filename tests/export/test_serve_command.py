@@ -15,8 +15,10 @@ import time
 import pytest
 
 from export import serve
-from macaron_tf.cli.program import exit_on_user_error
+from export.server.config import ServerConfig
+from export.server.model_server import ModelServer
 from tests.export.serving_toys import export_toy
+from tests.harness import refuses
 
 PREDICT = "/v1/models/toy:predict"
 
@@ -98,37 +100,19 @@ def test_the_example_is_a_command_of_the_shell(live_server, monkeypatch):
     assert url == f"{live_server.url}{PREDICT}"
 
 
-@exit_on_user_error
-def run(arguments):
-    """Runs the command without its signal handlers."""
-    try:
-        serve.run(serve.parse_arguments(arguments), None)
-    finally:
-        gc.unfreeze()  # this process is not only the server's
-
-
-@pytest.mark.parametrize(
-    "arguments, words",
-    [
-        (["{}/missing"], "is not a local folder"),
-        (["{}"], "has no version such as"),
-        (["{}/toy/1"], "is a single version"),
-        (["{}/toy", "--host", "300.1.1.1"], "of '300.1.1.1' cannot be opened"),
-        (["{}/toy", "--host", "a" * 70], "cannot be opened"),
-        (["{}/toy", "--name", "a/b"], "cannot be part of a URL"),
-        (["{}/toy", "--port", "70000"], "--port=70000 must be a whole number of at"),
-        (["{}/toy", "--poll-seconds", "0"], "--poll-seconds=0 must be a number above 0"),
-        (["{}/toy", "--workers", "x"], "--workers='x' must be a whole number of at least 1"),
-    ],
-)
-def test_bad_arguments_are_one_sentence(tmp_path, model_folder, arguments, words, refused):
-    refused(run, [text.format(tmp_path) for text in arguments], words, tmp_path)
-
-
-def test_a_port_in_use_is_one_sentence(model_folder, refused):
+def test_what_cannot_be_served_is_one_sentence(model_folder, tmp_path):
+    folder = str(model_folder)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         port = listener.getsockname()[1]
-        words = f"port {port} of '127.0.0.1' cannot be opened"
-        refused(run, [str(model_folder), "--port", str(port)], words)
+        for place, settings, words in (
+            (f"{tmp_path}/missing", {}, "is not a local folder"),
+            (str(tmp_path), {}, "has no version such as"),
+            (f"{folder}/1", {}, "is a single version"),
+            (folder, {"host": "300.1.1.1"}, "of '300.1.1.1' cannot be opened"),
+            (folder, {"port": port}, f"port {port} of '127.0.0.1' cannot be opened"),
+        ):
+            refuses(words, ModelServer(ServerConfig(place, "toy", **settings)).start)
+    refuses("cannot be part of a URL", ServerConfig, folder, "a/b")
+    refuses("port=70000 must be a whole number of at", ServerConfig, folder, "toy", port=70_000)

@@ -1,5 +1,4 @@
 import importlib
-import json
 import pathlib
 import re
 
@@ -8,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from experiments.lab.benchmarks import decoding, peers
-from experiments.lab.benchmarks.harness import compare, interleave, machine, publish
+from experiments.lab.benchmarks.harness import compare, interleave
 from macaron_tf.decoding import GenerationConfig, TextGenerator, translate_ids
 from macaron_tf.models import catalog
 
@@ -29,23 +28,6 @@ def test_ratios_are_for_a_unit_and_paired_by_round():
     assert b["ratio"] == b["cpu_ratio"] == [0.5, 0.5, 0.5]
     assert b["rate"][1] == 2.0
     assert compare(rows, "b")[0]["ratio"] == [2.0, 2.0, 2.0]
-
-
-def test_the_report_holds_the_facts_and_every_row(tmp_path, capsys):
-    rows = compare(interleave({"one": lambda: 1, "two": lambda: 1}, rounds=2, warm_up=1))
-    facts = machine(2)
-    publish(tmp_path, "Title", facts, [("batch 1", rows)], "tokens")
-    assert "batch 1: one: " in (printed := capsys.readouterr().out)
-    assert "1.00 times the rate of one" in printed
-    written = json.loads((tmp_path / "results.json").read_text())
-    assert written["machine"]["threads"] == 2
-    assert {"python", "numpy", "tensorflow"} <= written["machine"]["versions"].keys()
-    assert [(row["setting"], row["name"]) for row in written["rows"]] == [
-        ("batch 1", "one"), ("batch 1", "two"),
-    ]  # fmt: skip
-    text = (tmp_path / "README.md").read_text()
-    assert "| one |" in text and "## batch 1" in text and "threads per contender: 2" in text
-    assert not list(tmp_path.glob(".tmp-*"))
 
 
 def test_a_marian_says_other_tokens_for_other_texts_and_ours_says_the_same():

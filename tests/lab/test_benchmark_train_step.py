@@ -10,7 +10,6 @@ from experiments.lab.benchmarks import encoder_step, keras_encoders, train_step
 from experiments.lab.benchmarks.workers import Worker
 from macaron_tf.hub.arrays import Arrays, Raw, assign_weights
 from macaron_tf.models import PretrainingEncoder
-from tests.harness import refuses
 
 TINY = encoder_step.StepSetting(2, 32, 96, 4, 3, 16, vocab_size=50, dropout=0.0)
 
@@ -24,14 +23,6 @@ def test_a_worker_runs_its_contenders_and_counts_their_cpu_time():
         assert worker.parameters == {"toy": 7}
         assert worker.run("toy", 3) == 1.5
         assert 0 < worker.cpu_seconds < 60
-
-
-def test_a_worker_that_fails_is_one_sentence(capfd):
-    worker = Worker(OTHERS, {"hidden_dim": 7}, {})
-    assert worker.run("other", 3) == 0.0
-    refuses("steps:others ended with exit status 1", worker.run, "other", 4)
-    assert "RuntimeError: it fails" in capfd.readouterr().err
-    refuses("no_such_module.* ended with exit", Worker, "no_such_module:contenders", {}, {})
 
 
 @pytest.mark.parametrize("name", encoder_step.SETTINGS)
@@ -128,19 +119,6 @@ def test_a_whole_run_writes_its_report(monkeypatch, tmp_path):
     assert [row["name"] for row in rows] == ["toy", "other"]
     assert rows[0]["units"] == 2 * 3 * 16
     assert rows[1]["ratio"] == [1.0, 1.0, 1.0]
-
-
-@pytest.mark.slow
-def test_our_step_learns_on_jax():
-    pytest.importorskip("jax")
-    setting = dataclasses.replace(TINY, num_layers=1)
-    options, on_jax = dataclasses.asdict(setting), train_step.JAX_VARIABLES
-    on_jax = on_jax | {"JAX_PLATFORMS": "cpu"}
-    with Worker(train_step.AGAINST["peers"], options, on_jax) as worker:
-        [(name, parameters)] = worker.parameters.items()
-        first, later = worker.run(name, 1), worker.run(name, 20)
-    network = PretrainingEncoder(keras_encoders.bert_config(setting))
-    network.build()
-    assert parameters == network.count_params()
-    assert first == pytest.approx(np.log(TINY.vocab_size), abs=0.1)
-    assert later < first - 0.1
+    assert {"python", "numpy", "tensorflow"} <= {*written["machine"]["versions"]}
+    text = (tmp_path / "README.md").read_text()
+    assert "| toy |" in text and "threads per contender: " in text

@@ -1,19 +1,35 @@
-"""Commands of `macaron train` that train one tiny run of each kind, and the check of resumption.
-
-Each function of a kind takes `value`, a function from a fixture's name to its value, and returns
-the words of a command, in which RUN stands for the folder of the run.
-"""
+"""Commands of `macaron train` that train a tiny run of any recipe, and the check of resumption."""
 
 import pathlib
 
+import numpy as np
+
+from experiments import registry
 from experiments.commands import main
 from tests.toys.numbers import number_settings
-from tests.toys.pretraining import flags, t5_settings, toy_settings
+from tests.toys.pretraining import flags
 from tests.toys.processes import assert_same_run
-from tests.toys.tasks import toy_flags
+from tests.toys.tasks import toy_flags, without
 
 SHORT = ["schedule=constant", "warmup_steps=0", "validate_every=1", "save_every_steps=1"]
 SHORT = flags([f"training.{one}" for one in [*SHORT, "log_every=1", "max_minutes=None"]])
+# Sizes for the fields that a model's configuration has.
+SIZES = dict(hidden_dim=32, feed_forward_dim=64, num_heads=2, num_kv_heads=1, head_dim=16)
+SIZES |= dict(num_layers=2, num_encoder_layers=1, num_decoder_layers=1, num_source_layers=1)
+SIZES |= dict(embedding_dim=16, lstm_dim=8, projection_dim=4, widths=(8, 16))
+SIZES |= dict(filters=((1, 4), (2, 4)))
+TEN = dict(max_steps=10, warmup_steps=2, validate_every=10, save_every_steps=10, log_every=1)
+TEN = flags([f"training.{name}={value}" for name, value in {**TEN, "max_minutes": None}.items()])
+# Runs that others start from.
+STARTS = {
+    "multi30k_xlm_tiny": "xlm_tiny",
+    "multi30k_unsupervised_tiny": "xlm_tiny",
+    "multi30k_bart_tiny": "bart_tiny",
+    "finetune_elmo:sst2": "elmo_tiny",
+    "finetune_gpt:sst2": "gpt_tiny",
+    "text_to_text:sst2": "t5_tiny",
+}
+FILES = {"ptb_words": "ptb", "ptb_characters": "ptb", "lambada": "lambada"}
 
 
 def check_resumed(words: list[str], folder: pathlib.Path) -> pathlib.Path:
@@ -36,47 +52,72 @@ def check_resumed(words: list[str], folder: pathlib.Path) -> pathlib.Path:
     return folder / "parts"
 
 
-def pretraining(recipe: str, *more: str):
-    def words(value):
-        settings = [*toy_settings(value("source")), "model.dropout=0.1", *more]
-        return ["train", recipe, "RUN", *flags(settings)]
+def words_of(name: str, value) -> list[str]:
+    """Returns a command that trains a recipe for ten updates.
 
-    return words
+    Args:
+        name: name of the recipe.
+        value: function from a fixture's name to its value, and from a recipe's name to a run of it.
+
+    Returns:
+        The words, in which RUN stands for the folder of the run.
+    """
+    recipe, more = registry.load(name), []
+    config = recipe.model_config()
+    settings = {f"model.{field}": SIZES[field] for field in SIZES if getattr(config, field, None)}
+    if name in STARTS:
+        more, settings = ["--init", value(STARTS[name])], {}
+    match recipe.kind:
+        case "pretraining":
+            settings["corpus.sources"] = tuple(
+                (value("number_text" if one.is_translation else "digits"), "train", one.weight,
+                 one.language)
+                for one in recipe.corpus.sources
+            )  # fmt: skip
+            pieces = {"byte_bpe": 300, "unigram": 50}.get(recipe.vocabulary.kind, 60)
+            settings |= {"corpus.sequence_length": 16, "corpus.validation_every": 20}
+            settings |= {"vocabulary.size": pieces, "batch_size": 4, "validation_batches": 2}
+            settings |= {"training.accumulation_steps": 1}
+            if recipe.objective.has_memory:
+                settings["objective.memory_length"] = 8
+        case "translation":
+            settings["data.train_split"] = "train"
+            if recipe.data.target_split:
+                settings["data.target_split"] = "train"
+            more += flags(
+                [one for one in number_settings(value("number_text")) if one[:5] == "data."]
+            )
+        case "text_to_text":
+            settings = {"batching.max_tokens": 512, "max_target": 16, "validation_examples": 8}
+            settings["source"] = value("tables")
+        case "elmo":
+            settings |= {"sources": value("digits"), "batch_size": 4, "row_length": 10}
+            settings |= {"held_out": 6, "vocabulary_size": 7}
+        case "sequence":
+            settings["batch_size"] = 4
+            if recipe.task in ("jsb", "nottingham"):
+                settings["data"] = value("tunes")
+            elif recipe.task in FILES:
+                settings["data"] = value("shared_data") / FILES[recipe.task]
+            if "mnist" in recipe.task:
+                more = ["--data-dir", value("tfds_dir")]
+            if recipe.sources:
+                settings["sources"] = value("digits")
+        case _:
+            toy = toy_flags(value("toy"), "stsb" if recipe.kind == "embedding" else "sst2")
+            own = [word.split("=")[0] for word in toy if word.startswith("model")]
+            more += without(toy, "--vocabulary", *own) if more else toy
+    given = flags([f"{path}={one}" for path, one in settings.items()])
+    return ["train", name, "RUN", *map(str, more), *given, *TEN]
 
 
-def t5(value):
-    settings = [*t5_settings("t5_tiny", "macaron"), "model.dropout=0.1"]
-    corpus = ["--corpus", value("t5_corpus")]
-    return ["train", "t5_tiny", "RUN", *corpus, *flags(settings)]
+def train(name: str, run, value, *settings: str) -> None:
+    """Runs the command of `words_of` with further settings."""
+    words = [*words_of(name, value), *flags(settings)]
+    assert main([word.replace("RUN", str(run)) for word in words]) == 0
 
 
-def text_to_text(value):
-    rows = ["batching.max_tokens=512", "max_target=16", "validation_examples=8"]
-    settings = flags([*rows, f"source={value('tables')}"])
-    return ["train", "text_to_text:sst2", "RUN", "--init", value("t5_run"), *settings]
-
-
-def fine_tuning(value):
-    return ["train", "finetune:sst2", "RUN", *toy_flags(value("toy"), model__dropout=0.1)]
-
-
-def embeddings(value):
-    toy = toy_flags(value("toy"), "stsb", model__dropout=0.1)
-    return ["train", "sentence_bert:stsb", "RUN", *toy]
-
-
-def elmo(value):
-    settings = ["batch_size=8", "row_length=10", "held_out=6", "vocabulary_size=7"]
-    settings += ["model.lstm_dim=8", "model.projection_dim=4", "model.filters=((1, 4), (2, 4))"]
-    settings += [f"sources={value('source')}"]
-    return ["train", "elmo_tiny", "RUN", *flags(settings)]
-
-
-def tcn(value):
-    settings = ["batch_size=4", "model.widths=(8,)", f"data={value('tunes')}"]
-    return ["train", "tcn_jsb", "RUN", *flags(settings)]
-
-
-def translation(value):
-    settings = [*number_settings(value("number_text")), "model.dropout=0.1"]
-    return ["train", "multi30k_macaron_tiny", "RUN", *flags(settings)]
+def colours(count: int, seed: int) -> list[tuple[int, str]]:
+    """Returns random pairs of a number and its colour."""
+    names = ("red", "blue", "green")
+    return [(n, names[n]) for n in np.random.default_rng(seed).integers(0, 3, count)]

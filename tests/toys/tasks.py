@@ -177,16 +177,6 @@ def scores_in(folder: pathlib.Path) -> dict:
     return json.loads(path.read_text())
 
 
-def split_command(text: str, **replacements) -> list[str]:
-    """Splits a command line into arguments.
-
-    The values in `replacements` replace placeholders such as RUN.
-    """
-    for name, replacement in replacements.items():
-        text = text.replace(name, str(replacement))
-    return text.split()
-
-
 def write_table(path: pathlib.Path, rows: list[tuple], header: str = "sentence\tlabel") -> None:
     """Writes a tab-separated table with a header."""
     lines = [header, *("\t".join(map(str, row)) for row in rows)]

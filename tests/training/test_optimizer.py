@@ -14,8 +14,8 @@ from macaron_tf.models import catalog
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.optimizer import FusedAdam, WarmupSchedule, make_optimizer
 from macaron_tf.variables import declare, spec_of
-from tests import walk
 from tests.harness import refuses
+from tests.toys import guides
 from tests.toys.training import CONFIG, StopAt, assert_same, killed, run, updated, variables_of
 
 
@@ -187,7 +187,7 @@ def test_matrices_side_by_side_are_taken_one_by_one(optimizer, parts):
 
 def test_a_saved_block_of_ones_own_says_what_its_weights_are(tmp_path, monkeypatch):
     """Optimizers and meshes read the declarations of the block in docs/own_block.md."""
-    walk.write_modules(tmp_path, pathlib.Path("docs/own_block.md").read_text())
+    guides.write_modules(tmp_path, pathlib.Path("docs/own_block.md").read_text())
     monkeypatch.syspath_prepend(tmp_path)
     inputs = keras.Input((None, 6))
     block = importlib.import_module("my_gates").GatesBlock(num_heads=2, feed_forward_dim=16)

@@ -2,7 +2,6 @@
 
 import collections
 import resource
-import shutil
 
 import pytest
 
@@ -19,54 +18,24 @@ from macaron_tf.runs.recipe import override, recipe_from_json
 from macaron_tf.runs.run import Inputs, Run
 from macaron_tf.text import load_encoder_vocabulary
 from macaron_tf.training.config import TrainingConfig
-from tests.harness import refuses
-from tests.toys.pretraining import flags, prepare, toy_settings, train
-from tests.toys.tasks import assert_same_weights, scores_in, validations
+from tests.toys.pretraining import flags, prepare, toy_settings
+from tests.toys.tasks import assert_same_weights
 
 
 @pytest.fixture(scope="module")
-def corpus(source, tmp_path_factory) -> str:
-    folder = str(tmp_path_factory.mktemp("corpora") / "toy")
-    return prepare("bert_tiny", folder, toy_settings(source))
+def corpus(masked_run) -> str:
+    return str(masked_run.parent / "corpus")
 
 
-# A run with dropout and three validations, whose corpus must already exist.
-LONG = [*toy_settings("text:/nowhere/*", 90), "training.validate_every=30", "model.num_layers=2"]
-LONG += ["training.save_every_steps=30", "training.schedule=inverse_sqrt", "model.dropout=0.1"]
-LONG.append("vocabulary.size=999")
-
-
-@pytest.fixture(scope="module")
-def trained(corpus, tmp_path_factory):
-    run = tmp_path_factory.mktemp("runs") / "bert"
-    assert train("bert_tiny", run, corpus, LONG) == 0
-    return run
-
-
-def test_it_learns_which_letter_a_document_says(trained, corpus):
-    lines = validations(trained)
-    assert [line["step"] for line in lines] == [30, 60, 90]
-    # Chance level is 1 in 10. The end of a sentence is unpredictable.
-    assert lines[-1]["accuracy"] > 0.7
-    opened = Run.open(trained)
-    answer = macaron_tf.load(trained).predict("c c [MASK] c c", top=3)
-    [words], [shares] = answer["words"], answer["probabilities"]
-    assert words[0] == "c" and shares[0] > 0.5
-    assert len(words) == 3 and shares[0] >= shares[1] >= shares[2]
-    # The run records its corpus, not the corpus that the recipe would have prepared.
-    assert opened.recipe.corpus == PretrainingCorpus.open(corpus).config
-    assert opened.recipe.vocabulary.size == 27
-    # So the same command resumes the run.
-    assert train("bert_tiny", trained, corpus, LONG) == 0
-
-
-def test_evaluate_repeats_the_validation_and_predict_fills_masks(trained, corpus, ran):
-    assert "accuracy" in ran(main, "evaluate", trained, "--checkpoint", "last").out
-    record = scores_in(trained / "scores")
-    assert record["loss"] == pytest.approx(validations(trained)[-1]["loss"], abs=1e-6)
-    assert record["rows"] == PretrainingCorpus.open(corpus).rows("validation")
-    lines = ran(main, "predict", trained, "a [MASK] a", "--set", "top=2").out.splitlines()
-    assert lines[0] == "a [MASK] a" and lines[1].count("%") == 2
+def test_masks_are_filled_and_the_corpus_is_recorded(masked_run, corpus, ran):
+    [shares] = macaron_tf.load(masked_run).predict("c c [MASK] c c", top=3)["probabilities"]
+    assert shares[0] > 0.5 and shares[0] >= shares[1] >= shares[2]
+    lines = ran(main, "predict", masked_run, "c [MASK] c", "--set", "top=2").out.splitlines()
+    assert lines[0] == "c [MASK] c" and lines[1].count("%") == 2
+    # Not the corpus that the recipe would have prepared.
+    recipe = Run.open(masked_run).recipe
+    assert recipe.corpus == PretrainingCorpus.open(corpus).config
+    assert recipe.vocabulary.size == 27
 
 
 @pytest.mark.slow
@@ -92,70 +61,17 @@ def test_nothing_is_traced_again_and_memory_stays_flat(source, corpus, tmp_path,
     assert memory[2_000] - memory[500] < 20_000
 
 
-@pytest.mark.slow
-def test_a_shard_that_is_damaged_since_the_corpus_was_opened(source, corpus, tmp_path):
-    """The run stops with an error that names the shard, and resumes once the shard is restored."""
-    inputs = Inputs(corpus=shutil.copytree(corpus, tmp_path / "corpus"))
-    [shard] = (tmp_path / "corpus").glob("train*")
-    content = shard.read_bytes()
-    recipe = registry.load("bert_tiny", settings=toy_settings(source, 20))
-    trainer = loop.Trainer(recipe, tmp_path / "run", inputs=inputs)
-    shard.write_bytes(content[: len(content) // 2])
-    refuses(f"{shard} is missing or damaged", trainer.run)
-    shard.write_bytes(content)
-    assert trainer.run().step == 20
-
-
-def test_bad_input_is_one_sentence(source, corpus, trained, tmp_path, refused):
-    settings, run = flags(toy_settings(source)), tmp_path / "run"
-    begin, words = ["train", "bert_tiny", run, *settings], tmp_path / "words"
+def test_another_corpus_or_vocabulary_is_refused(source, corpus, masked_run, tmp_path, refused):
     longer = [*toy_settings(source), "corpus.sequence_length=24"]
     longer = prepare("bert_tiny", str(tmp_path / "longer"), longer)
-    shutil.copytree(corpus, words)
-    for path in trained.glob("vocabulary/*"):
-        shutil.copy(path, words)
-    with open(f"{words}/vocabulary.txt", "a") as file:
+    refused(main, ["evaluate", masked_run, "--corpus", longer], "sequence_length=24", tmp_path)
+    again = ["prepare", "bert_tiny", longer, *flags([*toy_settings(source), "vocabulary.size=30"])]
+    words = "contains a vocabulary with size=27, but the recipe needs size=30"
+    refused(main, again, words, tmp_path)
+    with open(f"{longer}/vocabulary.txt", "a") as file:
         file.write("more\n")
-    second = ["--init", trained, *flags([f"corpus.sources={source}", "corpus.sequence_length=32"])]
-    given = [*begin, "--corpus", corpus, "--set"]
-    for arguments, message in (
-        ([*given, "corpus.sequence_length=32"], "prepared with sequence_length=16"),
-        ([*given, "model.max_length=8"], "model.max_length is 8"),
-        ([*given, "batch_size=100000"], "one batch needs 100000 training rows, but"),
-        ([*given, "objective=span_boundary"], "set objective.masking.choice=spans"),
-        ([*given, "model.causal=True"], "does not support model.causal=True"),
-        (
-            ["train", "t5_tiny", run, "--set", "model=bert_tiny"],
-            "bert_tiny does not fit: set model to bart_base",
-        ),
-        (["train", "demo", run, "--corpus", corpus], "--corpus"),
-        ([*begin, "--corpus", words], "vocabulary"),
-        (
-            ["prepare", "bert_tiny", corpus, *settings, "--set", "vocabulary.size=30"],
-            "contains a vocabulary with size=27, but the recipe needs size=30",
-        ),
-        (["evaluate", trained, "--corpus", longer], "sequence_length=24"),
-        (["predict", trained, "a " * 600 + "[MASK]"], "more than the 16 tokens that the model"),
-        # A second phase.
-        (["train", "gpt2_tiny", run, *second], "does not support model.causal=False"),
-        (["train", "bert_tiny", run, *second, "--vocabulary", "x"], "already has a vocabulary"),
-        (["train", "bert_tiny", run, *second, "--resume", trained], "RUN and --init: the run"),
-    ):
-        refused(main, arguments, message, tmp_path)
-
-
-def test_blocks_that_cannot_keep_documents_apart_are_refused_before_a_corpus_is_prepared():
-    def config(name, *changes):
-        settings = ["corpus.sources=text:/nowhere/*", "isolate_documents=True", *changes]
-        return registry.load(name, settings=settings).model_config()
-
-    for block in ("swish_rnn", "macaron"):
-        assert config("gpt_tiny", f"model.block={block}").block == block
-    refuses(
-        "isolate_documents=True: GatedMLP mixes packed documents: use",
-        *(config, "gpt_tiny", "model.block=('transformer', 'gmlp')"),
-    )
-    refuses("an encoder-decoder or translation pairs join documents", config, "t5_tiny")
+    begin = ["train", "bert_tiny", tmp_path / "run", *flags(toy_settings(source))]
+    refused(main, [*begin, "--corpus", longer], "vocabulary", tmp_path)
 
 
 TEXT = "the quick brown fox jumped over the lazy dog, and the Café was full of 12 dogs.\n" * 30
@@ -188,16 +104,6 @@ def test_every_kind_of_vocabulary_is_trained(kind, size, lower_case, folded, tmp
     rows = vocabulary.encode_lines(["the café", "THE café", "the cafe"])
     assert (rows[0] == rows[1]) is lower_case
     assert (rows[0] == rows[2]) is folded
-
-
-@pytest.mark.slow
-def test_a_corpus_has_the_vocabulary_that_its_recipe_trains(tmp_path, ran):
-    settings = vocabulary_flags(tmp_path, "byte_bpe", 280)  # other tests use the other kinds
-    places = [tmp_path / name for name in ("vocabulary", "corpus")]
-    for command, place in zip(("vocabulary", "prepare"), places, strict=True):
-        ran(main, command, "bert_tiny", place, *settings)
-    assert len({load_encoder_vocabulary(place).hash for place in places}) == 1
-    ran(main, "train", "bert_tiny", tmp_path / "run", "--corpus", places[1], *settings)
 
 
 @pytest.fixture
@@ -241,7 +147,7 @@ def test_a_model_has_the_corpus_languages(recipe):
 
 
 @pytest.mark.slow
-def test_a_second_phase_starts_from_the_first_ones_weights(trained, source, tmp_path, ran):
+def test_a_second_phase_starts_from_the_first_ones_weights(masked_run, source, tmp_path, ran):
     """A second run starts from the first run's weights and vocabulary, on different text.
 
     The second run also adds a sentence-pair head.
@@ -250,11 +156,13 @@ def test_a_second_phase_starts_from_the_first_ones_weights(trained, source, tmp_
     changes = [f"corpus.sources={source}", "corpus.sequence_length=32", "batch_size=8", *few]
     changes += ["corpus.pairs=next_sentence", "training.save_every_steps=1", "model.dropout=0"]
     run = tmp_path / "second"
-    command = ["train", "bert_tiny", run, "--init", trained, *flags(changes)]
+    command = ["train", "bert_tiny", run, "--init", masked_run, *flags(changes)]
     out = ran(main, *command).out
     assert "parts that start from random weights, " in out and "pooler, sentence_pair" in out
-    opened, before = Run.open(run), Run.open(trained)
-    assert opened.recipe.init == str(trained) and opened.vocabulary.hash == before.vocabulary.hash
+    opened, before = Run.open(run), Run.open(masked_run)
+    assert (
+        opened.recipe.init == str(masked_run) and opened.vocabulary.hash == before.vocabulary.hash
+    )
     assert opened.recipe.model_config().hidden_dim == 32  # from the first run
     one, other = opened.load_network(), before.load_network("best")
     assert_same_weights(one.encoder, other.encoder, 1e-6)

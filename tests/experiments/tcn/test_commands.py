@@ -1,4 +1,4 @@
-"""Tests of runs on the TCN's sequence tasks, of their comparison, and of their data."""
+"""Tests of the TCN's sequence tasks: their comparison and their data."""
 
 import functools
 import gzip
@@ -16,7 +16,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.runs import sequences
 from macaron_tf.runs.sequences import TASKS, SequenceRecipe
 from tests.toys.pretraining import flags
-from tests.toys.tasks import scores_in, validations
+from tests.toys.tasks import validations
 
 SMALL = ("training.max_steps=40", "training.validate_every=20", "training.log_every=10")
 SMALL += ("batch_size=4", "model.widths=(8,)", "training.learning_rate=0.02", "model.dropout=0.1")
@@ -38,18 +38,6 @@ def write_pieces(path, tunes: str, **changes) -> None:
     pieces = scipy.io.loadmat(tunes)
     pieces |= {split: change(pieces[split]) for split, change in changes.items()}
     scipy.io.savemat(path, {name: split for name, split in pieces.items() if name[0] != "_"})
-
-
-def test_a_model_is_trained_and_evaluated_alone(tunes, tmp_path, ran, refused):
-    run, settings = tmp_path / "run", flags([*SMALL, "training.max_steps=20"])
-    refused(main, ["train", "tcn_jsb", run, *settings], "data is missing", tmp_path)
-    ran(main, "train", "tcn_jsb", run, *settings, "--set", f"data={tunes}")
-    ran(main, "train", "--resume", run, "--set", "training.max_steps=40")
-    last = validations(run)[-1]
-    assert last["step"] == 40
-    ran(main, "evaluate", run, "--checkpoint", "last")
-    found = scores_in(run / "scores")
-    assert found["validation"]["loss"] == pytest.approx(last["loss"]) and found["test"]["loss"] > 0
 
 
 @pytest.mark.parametrize("calls", ["real"], indirect=True)
@@ -78,20 +66,6 @@ def test_other_pieces_with_as_many_keys_are_refused(split, tunes, tmp_path, ran,
     write_pieces(other := tmp_path / "other.mat", tunes, **{split: lambda pieces: pieces[:, ::-1]})
     words += ["--set", "training.max_steps=2", "--set", f"data={other}"]
     refused(main, words, "the training data differ from")
-
-
-def test_bad_input_is_named(tunes, tmp_path, refused):
-    other, loud = tmp_path / "other.mat", tmp_path / "loud.mat"
-    scipy.io.savemat(other, {"traindata": np.zeros((3, 88))})
-    write_pieces(loud, tunes, validdata=lambda pieces: pieces * 60)
-    for task, settings, message in (
-        ("jsb", [f"data={other}"], "'traindata' must hold matrices with 88 columns"),
-        ("jsb", [f"data={loud}"], "columns of zeros and ones"),
-        ("jsb", [f"data={tunes}", "model=bert_tiny"], "bert_tiny does not fit: set model to tcn_"),
-        ("adding", [f"data={tunes}"], "has no effect in adding: leave "),
-    ):
-        words = ["train", f"tcn_{task}", tmp_path / "out", *flags(settings)]
-        refused(main, words, message, tmp_path)
 
 
 @pytest.mark.parametrize("task", TASKS)

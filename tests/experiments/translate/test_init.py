@@ -18,7 +18,6 @@ from macaron_tf.objectives.corruption import SENTINEL_ROWS
 from macaron_tf.runs.run import Run
 from macaron_tf.runs.starts import read_init as read_start
 from macaron_tf.runs.translation import _warn_unequal_lengths
-from macaron_tf.text import PairVocabulary
 from tests.toys.numbers import write_numbers
 from tests.toys.pretraining import flags
 from tests.toys.processes import assert_same_run
@@ -78,23 +77,6 @@ def test_the_rows_of_the_papers_table(starts, number_text):
         assert recipe.data.cleaning.max_tokens == recipe.decoding.max_length == 40
 
 
-@pytest.mark.slow  # test_commands.py and test_resume.py resume by commands
-def test_it_trains_and_resumes(starts, number_text, tmp_path, capsys, ran):
-    """A run initialized from a pre-trained model trains and resumes.
-
-    If a run is killed before its first checkpoint, it starts again from the pre-trained model.
-    """
-    words = ["train", XLM, "RUN", *flags(settings(number_text, 4))]
-    run, whole = check_resumed([*words, "--init", starts["xlm"]], tmp_path), tmp_path / "whole"
-    assert f", from {starts['xlm']}" in capsys.readouterr().out
-    shutil.rmtree(whole / "checkpoints")
-    ran(main, "train", "--resume", whole)
-    assert_same_run(whole, run)
-    assert isinstance(Run.open(run).vocabulary, PairVocabulary)
-    assert main([*words[:2], str(run), *words[3:]]) == 2
-    assert "was trained with " in capsys.readouterr().err
-
-
 def differing(network, pretrained):
     """Returns the names of weights that differ from the pre-trained weights.
 
@@ -151,23 +133,6 @@ def test_t5_stands_behind_a_new_encoder_too(starts, german_text):
     stage = recipe.first_stage(network)
     trained = [weight for weight in network.weights if stage.trains(weight)]
     assert len(trained) == len(network.source_encoder.weights) + 1  # no positions, no bias
-
-
-def test_mismatches_are_one_sentence(starts, number_text, tmp_path, refused):
-    bart, xlm = starts["bart"], starts["xlm"]
-    (tmp_path / "recipe.json").write_text('{"kind": "translation"}')
-    for recipe, init, change, words in (
-        (XLM, [xlm], {"model.hidden_dim": 64}, "needs model.hidden_dim=32, not 64"),
-        (XLM, [xlm], {"data.target_language": "fr"}, "for en, de, but not for 'fr'"),
-        (XLM, [xlm], {"data.cleaning.max_tokens": 99}, "is 99, but the model has 40 positions"),
-        (XLM, [xlm, "--vocabulary", f"{bart}/vocabulary"], {}, "vocabulary mismatch"),
-        (XLM, [bart], {"init_parts": "encoder"}, "init_parts and init_decoder cannot be combined"),
-        (XLM, [bart], {"model.num_source_layers": 0}, "needs model.num_source_layers=2, not 0"),
-    ):
-        command = ["train", recipe, tmp_path / "run", "--init", *init]
-        refused(main, [*command, *flags(settings(number_text, 5, **change))], words, tmp_path)
-    command = ["train", BART, tmp_path / "run", *flags(settings(number_text, 5))]
-    refused(main, command, "needs --init with a run of BART or T5", tmp_path)
 
 
 # Unsupervised translation, in two directions, begins with an XLM.
@@ -276,10 +241,14 @@ def test_the_two_texts_are_no_pairs(start, number_text, capsys):
     assert not capsys.readouterr().err
 
 
-@pytest.mark.slow  # `tests.walk` runs the same commands
-def test_it_trains_resumes_and_translates_both_ways(start, number_text, tmp_path, answered):
+@pytest.mark.slow
+def test_it_trains_resumes_and_translates_both_ways(start, number_text, tmp_path, answered, ran):
     made = flags(settings(number_text, 3, **HALVES, **{"model.dropout": 0.1}))
     run = check_resumed(["train", UNSUPERVISED, "RUN", "--init", start, *made], tmp_path)
+    # A run that is killed before its first checkpoint begins with the pre-trained model again.
+    shutil.rmtree(tmp_path / "whole" / "checkpoints")
+    ran(main, "train", "--resume", tmp_path / "whole")
+    assert_same_run(tmp_path / "whole", run)
     for way in ([], ["--backward"]):
         scores = tmp_path / f"scores{len(way)}"
         assert main(["evaluate", str(run), *way, "--output", str(scores)]) == 0
@@ -296,12 +265,3 @@ def test_a_recipe_of_pairs_becomes_one_without(start, number_text):
     made, network = begun(read_start(start), UNSUPERVISED, number_text, unsupervised=False,
                           **{**HALVES, "data.target_split": None})  # fmt: skip
     assert not network.config.two_way and "two_way" not in dict(made.model_options)
-
-
-def test_other_translators_have_one_direction(number_run, refused, tmp_path):
-    for command in ("predict", "evaluate"):
-        words = [command, str(number_run), "--backward"]
-        refused(main, words, "--backward is not possible: give a run", tmp_path)
-    swapped = flags(["data.source_language=de", "data.target_language=en"])
-    words = ["evaluate", str(number_run), *swapped]
-    refused(main, words, "from en to de: train another run", tmp_path)
