@@ -100,9 +100,6 @@ def test_a_block_of_ones_own_is_judged(run, tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     _, lines = run("own_block", tiny("own_block"))
     assert "| own |" in lines and "- own: gpt_quick, model.block=my_block:Mine" in lines
-    (tmp_path / "my_block.py").write_text("class Mine: pass")
-    with pytest.raises(SystemExit, match="2"):
-        run("own_block", ["homeassistant:en", "--out", "runs/other"])
 
 
 @pytest.mark.slow
