@@ -9,7 +9,7 @@ RUN := env TF_CPP_MIN_LOG_LEVEL=3
 # A test is thorough or it is not, so that each is run once: tests/conftest.py marks them.
 PYTEST := $(RUN) $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo test test-all test-lab fuzz test-slow test-peers test-newest test-tpu test-notebooks notebooks tpu-check lint bench release wheel docs clean
+.PHONY: help setup demo test test-all test-lab fuzz test-slow test-peers test-newest test-tpu test-notebooks notebooks tpu-check lint bench walk release wheel docs clean
 
 help:  ## print this list
 	@echo "A target installs what it needs into .venv or into the environment in parentheses."
@@ -59,6 +59,10 @@ MINUTES ?= 60
 fuzz: $(STAMP)  ## test with random invalid settings, flags, folders and requests (1 hour, or MINUTES=N)
 	@timeout $(MINUTES)m sh -c 'for seed in $$(seq $(SEED) $$(($(SEED) + 9999))); do echo seed $$seed; $(RUN) MACARON_TF_FUZZ=long \
 	  $(BIN)/python -m pytest -x tests/fuzz --hypothesis-seed=$$seed || exit 1; done'; test $$? = 124
+
+DATA ?= ../shared/data/tfds
+walk: $(STAMP)  ## run every command of the docs on real data for a few updates (1 hour; DATA=DIR)
+	@$(RUN) $(BIN)/python -m tests.walk $(DATA) runs/walk
 
 # An environment beside .venv, to which main.pth adds this checkout and the pinned packages. One for all cannot be
 # resolved: Apache Beam asks for pyarrow below 26 and protobuf below 7, but other packages need protobuf 7, with which Beam runs.

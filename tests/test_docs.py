@@ -7,6 +7,7 @@ import contextlib
 import functools
 import importlib
 import importlib.util
+import itertools
 import pathlib
 import re
 import shlex
@@ -197,6 +198,16 @@ def test_targets_and_scripts_exist():
             assert re.search(rf"^{target}:", makefile, re.M), (page, target)
         for name in re.findall(r"(?:^    |`)macaron ([a-z_.]+)", text, re.M):
             assert name in NAMES, (page, name)
+
+
+def test_every_test_is_run_once():
+    """`make test-all` runs every test in exactly one pytest pass, except slow tests."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    chosen = re.findall(r'-m "(.*thorough.*)"', makefile)
+    for values in itertools.product((False, True), repeat=2):
+        marks = dict(zip(("thorough", "slow"), values, strict=True))
+        runs = sum(eval(expression, marks) for expression in chosen)
+        assert runs == (not marks["slow"]), marks
 
 
 def test_the_committed_results_are_small():
