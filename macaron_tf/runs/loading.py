@@ -88,6 +88,8 @@ def _read_record(path: epath.Path, location: str) -> dict[str, Any]:
     try:
         return parse_json(paths.read_bytes(path / MODEL))
     except (UserError, ValueError) as error:
+        if (path / "1" / "saved_model.pb").exists():
+            raise UserError(f"{location} is an export: serve it by `macaron serve`") from error
         known = "the folder that `macaron train` or `save_pretrained` wrote, hugging-face:DIR, "
         known += "keras-hub:DIR, model-garden:DIR, hub:OWNER/NAME or a .keras file"
         raise UserError(f"{location} has no readable model.json: give {known}") from error

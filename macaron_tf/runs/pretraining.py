@@ -292,7 +292,8 @@ class PretrainingRecipe(Recipe):
             return corpus.shard_error(error) if isinstance(error, tf.errors.OpError) else None
 
         example = "text_to_text:sst2" if objective.encoder_decoder else "finetune:sst2"
-        commands = [f"train {example} {{run}}-sst2 --init {{run}}"]
+        commands = ["evaluate {run}"]
+        commands += [f"train {example} {{run}}-sst2 --init {{run}} --data-dir DIR"]
         if objective.causal:
             commands.append('predict {run} "The story of"')
         elif isinstance(objective, MaskedLanguageObjective | SpanBoundaryObjective):

@@ -74,7 +74,8 @@ class TaskKind(abc.ABC):
         for line_number, row in enumerate(rows, first):
             if len(row) != len(names):
                 found = f"line {line_number} has {len(row)} {plural('column', len(row))}"
-                raise LineError(f"{found}: write {', '.join(names)}, separated by tabs")
+                advice = f"write {', '.join(names)}, separated by tabs, as printf 'A\\tB\\n' does"
+                raise LineError(f"{found}: {advice}")
         return [[row[column] for row in rows] for column in range(len(names))]
 
     @abc.abstractmethod
