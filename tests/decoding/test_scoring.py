@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from macaron_tf.decoding import SequenceGenerator, TextGenerator
 from macaron_tf.decoding.scoring import TextScorer, split_ids
+from macaron_tf.models.model_parts import Card, ModelParts
 from macaron_tf.tasks.generation import Continuation
 from macaron_tf.text import WordPieceVocabulary
 from macaron_tf.text.byte_pairs import BytePairVocabulary, CharacterPairVocabulary
@@ -137,12 +138,8 @@ def test_line_ends_are_kept_for_models_that_were_trained_with_them(kind, network
 
 
 def test_only_models_from_other_libraries_read_line_ends(network):
-    def generator(**options) -> TextGenerator:
-        network_of = types.SimpleNamespace(
-            network=network, vocabulary=llama_2(), objective="causal_language", answers={},
-            starts=True, ends={}, sentinels=0, config=network.config, **options,
-        )  # fmt: skip
-        return Continuation.of(network_of).generator
+    def generator(**facts) -> TextGenerator:
+        return Continuation.of(ModelParts(network, llama_2(), card=Card(**facts))).generator
 
     assert generator(trained_length=None).line_ends
     assert not generator(trained_length=12).line_ends
