@@ -265,7 +265,7 @@ def test_a_comparison_makes_its_corpus_and_says_who_learnt_little(
     settings = [*study, "corpus.validation_every=9"]
     prepare_corpus(registry.load("bert_tiny", settings=settings), str(tmp_path / "other"), None)
     error = comparing(*arguments, "--corpus", str(tmp_path / "other"), status=2)
-    assert "bert_tiny-1 was trained on: restore the data" in error
+    assert "bert_tiny-1: restore the data" in error
     # The comparison is between corpora.
     calls.clear()
     arguments[1] = "b=bert_tiny:corpus.validation_every=10,training.max_steps=6"

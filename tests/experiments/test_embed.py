@@ -14,7 +14,7 @@ from macaron_tf.tasks import SentenceEmbedding
 from tests.harness import refuses
 from tests.toys import tasks as task_toys
 
-PAIRS = ("mrpc", "qqp", "mnli", "snli", "xnli", "qnli", "rte", "wnli", "boolq")
+PAIRS = ("mrpc", "qqp", "mnli", "snli", "xnli", "qnli", "rte", "wnli", "boolq", "cb", "wic", "wsc")
 # One update that changes almost nothing.
 BARELY = ["--set", "training.max_steps=1", "--set", "training.learning_rate=1e-12"]
 BARELY += ["--set", "training.warmup_steps=0"]
