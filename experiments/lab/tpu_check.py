@@ -261,13 +261,15 @@ def build(recipe, layout: Layout):
     import keras
 
     from macaron_tf.runs.run import Run
+    from macaron_tf.runs.translation import TranslationRecipe
     from macaron_tf.training import build_fit_model
 
     keras.utils.set_random_seed(recipe.training.seed)
     run = Run(None, recipe, layout.vocabulary)
     network, objective = run.build_network(), recipe.make_objective(static_shapes=True)
     recipe.adapt(network)
-    stage = recipe.first_stage(network)
+    is_translation = isinstance(recipe, TranslationRecipe)
+    stage = recipe.first_stage(network) if is_translation else None
     model = build_fit_model(network, objective, recipe.training, first_stage=stage)
     model.memory = recipe.memory(network)
     model.prepare()
