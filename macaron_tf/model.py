@@ -267,11 +267,9 @@ class Pretrained(ModelParts):
 
         with contextlib.ExitStack() as stack:
             temporary = folder or stack.enter_context(tempfile.TemporaryDirectory())
-            run = (
-                as_path(temporary) / (self.card.name or "model")
-                if folder is None
-                else as_path(folder)
-            )
+            run = as_path(temporary)
+            if folder is None:
+                run /= self.card.name or "model"
             options = (task, learning_rate, seed)
             fit_examples(self, run, (texts, labels), validation, *options, **settings)
             return load(run).with_card(name=self.card.name)

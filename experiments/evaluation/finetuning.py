@@ -101,7 +101,7 @@ def evaluate(run: Run, options: argparse.Namespace) -> None:
 def check_trained(run: Run, train: Any) -> None:
     """Raises a `UserError` if the user's table has changed since the run was trained.
 
-    Another part is then held out, on much of which the run was trained: its score would be too
+    Another part is then held out, and the run was trained on much of it, so the score would be too
     high.
     """
     recipe = run.recipe

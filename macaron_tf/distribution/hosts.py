@@ -24,7 +24,7 @@ def join_hosts(addresses: list[str] | None = None, process_index: int | None = N
     connected processes. The function also sets the random seed of every process to 0.
 
     Args:
-        addresses: `"host:port"` of each process, of which the first coordinates. `None` means that
+        addresses: `"host:port"` of each process; the first one coordinates. `None` means that
             JAX detects the cluster: a TPU slice, SLURM, Open MPI or Kubernetes.
         process_index: index of this process, from 0. `None` means that JAX detects the index.
     """

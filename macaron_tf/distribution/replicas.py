@@ -75,8 +75,8 @@ def distributed(
 ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
     """Divides the rows of each batch among the replicas, in order and without padding.
 
-    B counts the rows of all replicas, of which some get one row more or no row. With one replica,
-    the dataset is returned unchanged.
+    B counts the rows of all replicas. Some replicas get one row more than others, or no row. With
+    one replica, the dataset is returned unchanged.
 
     Args:
         dataset: batches of tensors `(B, ...)` in dicts or tuples, equal on every worker unless

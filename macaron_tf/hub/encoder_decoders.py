@@ -161,7 +161,7 @@ class SequenceFamily(family.Family):
             tokenizer = sequence_tokenizer(
                 model.vocabulary,
                 config.longest,
-                starts=_starts(model),
+                starts=bool(model.settings and model.settings.starts),
                 sentinels=sentinels if model.card.sentinels else (),
                 pad_last=pad_last,
                 pads_with_start=is_own and not pad_last,
@@ -224,12 +224,6 @@ def _answer_start(model: ModelParts) -> tuple[int, ...]:
         return special.end, special.begin
     ends = settings.ends if isinstance(settings, DecodingSettings) else {}
     return tuple(ends.get("answer_start", ())) or (special.begin,)
-
-
-def _starts(model: ModelParts) -> bool:
-    """Returns whether [CLS] precedes a source."""
-    settings = model.settings
-    return isinstance(settings, DecodingSettings | TextToTextSettings) and settings.starts
 
 
 def _shift_start_to_zero(state: dict[str, np.ndarray], config: models.EncoderDecoderConfig) -> None:

@@ -32,10 +32,15 @@ class TaskSettings(Settings):
 
     kind: ClassVar[str] = ""
 
+    @property
+    def starts(self) -> bool:
+        """Whether [CLS] precedes a source text."""
+        return False
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Card(Settings):
-    """Where a model comes from, and how it was trained.
+    """Facts about a model's weights: their origin and their training.
 
     Attributes:
         name: short name of the model in tables.

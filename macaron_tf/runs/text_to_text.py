@@ -37,7 +37,7 @@ from macaron_tf.runs.run import Inputs, Plan, Run
 from macaron_tf.runs.starts import Start, read_start
 from macaron_tf.runs.trainer import plan_of_pairs, warn_truncated
 from macaron_tf.settings import INT32, Count, Dropout, Natural
-from macaron_tf.tasks import DecodingSettings, TextToTextSettings, labelled
+from macaron_tf.tasks import TextToTextSettings, labelled
 from macaron_tf.text import PieceVocabulary, TextVocabulary
 from macaron_tf.training import TrainingConfig
 
@@ -359,7 +359,7 @@ def recipe_of_model(recipe: TextRecipe, model: ModelParts) -> TextRecipe:
     return recipe.changed(
         model=card.model,
         model_options=model.model_options,
-        starts=_starts(model),
+        starts=bool(model.settings and model.settings.starts),
         max_source=min(recipe.max_source, model.config.longest or recipe.max_source),
         sentinel_rows=model.config.vocab_size - model.vocabulary.size,
         label_smoothing=0.1 if denoising and writes_text else recipe.label_smoothing,
@@ -401,9 +401,3 @@ def answers_of(model: ModelParts, location: str, task: str | None) -> TextToText
     longest = model.config.longest or settings.longest
     lengths = {n: min(v, longest) for n, v in settings.options("longest", "max_target").items()}
     return dataclasses.replace(settings, **lengths)
-
-
-def _starts(model: ModelParts) -> bool:
-    """Returns whether a pre-trained encoder-decoder reads [CLS] before a source."""
-    settings = model.settings
-    return isinstance(settings, DecodingSettings) and settings.starts

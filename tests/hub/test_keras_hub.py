@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 
 import macaron_tf
-from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.decoding.scoring import padded
 from macaron_tf.model import Pretrained
 from macaron_tf.models import (
@@ -21,11 +20,12 @@ from macaron_tf.models import (
 )
 from macaron_tf.models.elmo import WordEncoderConfig
 from macaron_tf.models.model_parts import Card
-from macaron_tf.tasks import LabelledSettings, Limits
+from macaron_tf.tasks import Limits
 from macaron_tf.text import BytePairVocabulary, WordPieceVocabulary
 from macaron_tf.text.byte_pairs import BYTE_ALPHABET
 from tests.harness import built, ids, numpy_of, refuses
 from tests.toys.marks import slow
+from tests.toys.pretrained import with_scores
 from tests.toys.processes import in_new_process
 
 keras_hub = pytest.importorskip("keras_hub")
@@ -73,9 +73,8 @@ def language_model(**changes) -> LanguageModel:
 def test_a_classifier_s_pooler_and_scores_are_ours(tmp_path):
     """DistilBERT's pooler has a ReLU. A regression model's own scores are standardized."""
     network = built(EncoderClassifier, config(), 1, pooler_activation="relu", noise=0.2)
-    scores = dataclasses.replace(get_task("stsb"), mean=2.5, deviation=1.5)
-    settings = LabelledSettings(task=scores, limits=Limits(16))
-    task = task_of(Pretrained(network, WORD_PIECES, settings))
+    made = with_scores(Pretrained(network, WORD_PIECES), 2.5, 1.5)
+    task = task_of(made)
     expected = 1.5 * numpy_of(network(pairs())) + 2.5
     np.testing.assert_allclose(task(pairs()), expected, atol=1e-5)
     task.save_to_preset(str(tmp_path / "task"))
@@ -90,7 +89,8 @@ def test_a_classifier_s_pooler_and_scores_are_ours(tmp_path):
     refuses("activation='sigmoid'", macaron_tf.load, f"keras-hub:{tmp_path / 'sigmoid'}")
     for language in ("en", "de"):
         limits = Limits(16, language=language, languages=("en", "de"))
-        other = Pretrained(network, settings=LabelledSettings(task=scores, limits=limits))
+        settings = dataclasses.replace(made.settings, limits=limits)
+        other = dataclasses.replace(made, settings=settings)
         if language == "en":
             assert task_of(other)
     refuses("language is 'de', but", task_of, other)

@@ -188,8 +188,8 @@ class PretrainingCorpus:
     def read_rows(self, split: str, rows: np.ndarray) -> np.ndarray:
         """Reads the rows with the numbers `rows (N,)` in a split, as a table.
 
-        Of each shard, the rows from the first to the last of these are read. Checksums are of whole
-        shards, and are not verified here; `open` verifies them for a local folder.
+        In each shard, the rows from the first to the last of `rows` are read. A checksum covers a
+        whole shard, and is not verified here; `open` verifies them for a local folder.
         """
         shards, record_format = self.filled(split), self.record_format
         ends = np.cumsum([shard.rows for shard in shards])
