@@ -7,11 +7,12 @@ import pytest
 import scipy.io
 
 from experiments import registry
+from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from tests.toys import runs
 from tests.toys.numbers import number_pairs
 from tests.toys.pretraining import prepare, t5_settings, toy_settings, train, write_documents
 from tests.toys.studies import calls, study, study_corpus  # noqa: F401
-from tests.toys.tasks import train_toy, write_reading, write_toy
+from tests.toys.tasks import FILLERS, train_toy, write_reading, write_toy
 
 
 @pytest.fixture(scope="session")
@@ -133,6 +134,32 @@ def value(request, once):
         return str(folder / "run")
 
     return get
+
+
+@pytest.fixture(scope="session")
+def files(tunes, tmp_path_factory) -> pathlib.Path:
+    """Returns a folder of texts, tables and folders that a command refuses."""
+    folder = tmp_path_factory.mktemp("files")
+    for name, text in {
+        "secret.tsv": "sentence\nfilm was fun\n",
+        "pairs": "Who?\ta\nWho? a\n",
+        "one.txt": "a few words\n",
+        "lines": "he ate the apple\nshe saw him\n",
+        "long": "\n" * 257 + "one " * 300,
+        "small_train.tsv": "one two\teins zwei\nthree\tdrei\n" * 3,
+        "small_validation.tsv": "one\teins\n",
+        "same_train.tsv": "one two three four\teins zwei drei vier\n" * 300,
+        "same_validation.tsv": "one two\teins zwei\n" * 9,
+    }.items():
+        (folder / name).write_text(text)
+    (folder / "damaged").mkdir()
+    (folder / "damaged" / "model.json").write_text('{"kind": "poetry"}')
+    WordPieceVocabulary((*SPECIAL_PIECES, *FILLERS)).save(folder / "other")
+    pieces = scipy.io.loadmat(tunes)
+    loud = {name: pieces[name] for name in ("traindata", "testdata")}
+    scipy.io.savemat(folder / "loud.mat", {**loud, "validdata": pieces["validdata"] * 60})
+    scipy.io.savemat(folder / "other.mat", {"traindata": np.zeros((3, 88))})
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -3,14 +3,10 @@
 import re
 import shlex
 
-import numpy as np
 import pytest
-import scipy.io
 
 from macaron_tf.cli.launcher import main
-from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from tests.toys.runs import words_of
-from tests.toys.tasks import FILLERS
 
 # Words of a command that stand for the value of a fixture, or for a run of a recipe. FILES is a
 # folder of files, and OUT a path that does not exist.
@@ -139,31 +135,6 @@ OTHERS = [
     ("TRANSLATE --set data.source=tsv:FILES/same_{split}.tsv --set data.vocabulary_size=26",
      "training.best_metric=bleu is 0 even if the model's output"),
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def files(tunes, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("files")
-    for name, text in {
-        "secret.tsv": "sentence\nfilm was fun\n",
-        "pairs": "Who?\ta\nWho? a\n",
-        "one.txt": "a few words\n",
-        "lines": "he ate the apple\nshe saw him\n",
-        "long": "\n" * 257 + "one " * 300,
-        "small_train.tsv": "one two\teins zwei\nthree\tdrei\n" * 3,
-        "small_validation.tsv": "one\teins\n",
-        "same_train.tsv": "one two three four\teins zwei drei vier\n" * 300,
-        "same_validation.tsv": "one two\teins zwei\n" * 9,
-    }.items():
-        (folder / name).write_text(text)
-    (folder / "damaged").mkdir()
-    (folder / "damaged" / "model.json").write_text('{"kind": "poetry"}')
-    WordPieceVocabulary((*SPECIAL_PIECES, *FILLERS)).save(folder / "other")
-    pieces = scipy.io.loadmat(tunes)
-    loud = {name: pieces[name] for name in ("traindata", "testdata")}
-    scipy.io.savemat(folder / "loud.mat", {**loud, "validdata": pieces["validdata"] * 60})
-    scipy.io.savemat(folder / "other.mat", {"traindata": np.zeros((3, 88))})
-    return folder
 
 
 @pytest.mark.parametrize(
