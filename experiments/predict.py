@@ -28,6 +28,7 @@ from macaron_tf.decoding import (
     SamplingConfig,
     SequenceGenerator,
 )
+from macaron_tf.decoding.beam_search import LengthLimits
 from macaron_tf.decoding.text_generator import GAP
 from macaron_tf.engines.graph import TaskGraph
 from macaron_tf.errors import LineError, TextError, UserError, warn
@@ -149,9 +150,9 @@ def _translations(model: Pretrained, given: dict, backward: bool) -> Answer:
     if "temperature" in given and "beam_size" in given:
         raise UserError("beam_size has no effect with a temperature: leave one of them out")
     if "temperature" in given:
-        lengths = ("max_length_ratio", "max_length_offset", "max_length", "min_length")
+        limits = [field.name for field in dataclasses.fields(LengthLimits)]
         sampling = {name: given[name] for name in _SAMPLING[:-1] if name in given}
-        sampling |= task.decoding.options(*lengths)
+        sampling |= task.decoding.options(*limits)
         decoding: Any = SamplingConfig(num_samples=n_best, **sampling)
     else:
         beam_size = given.get("beam_size", task.decoding.beam_size)

@@ -21,7 +21,7 @@ NEVER = float("-inf")
 
 @dataclasses.dataclass(frozen=True)
 class LengthLimits(Settings):
-    """Limits of the output length. Source and output lengths are in tokens and include EOS.
+    """Limits of an output. Source and output lengths are in tokens and include EOS.
 
     The maximum output length for a sentence is min(max_length, ceil(max_length_ratio * source
     length) + max_length_offset), or 1 if this value is below 1. The default is the minimum of 256
@@ -32,6 +32,8 @@ class LengthLimits(Settings):
         max_length_offset: number of tokens added to the product of source length and ratio.
         max_length: upper bound of the maximum output length.
         min_length: minimum number of tokens before EOS.
+        no_repeat_ngram_size: size n of the n-grams that an output contains at most once, as in BART
+            with n = 3; 0 means no limit.
     """
 
     section: ClassVar[str] = "decoding"
@@ -40,6 +42,7 @@ class LengthLimits(Settings):
     max_length_offset: Annotated[int, Gt(-(2**31)), INT32] = 50
     max_length: Count = 256
     min_length: Natural = 0
+    no_repeat_ngram_size: Natural = 0
 
     def check(self) -> None:
         if self.min_length >= self.max_length:
@@ -106,6 +109,29 @@ def length_penalty(length: tf.Tensor, name: str, alpha: float) -> tf.Tensor:
         return tf.ones_like(length)
     penalty = (length if name == "fairseq" else (5.0 + length) / 6.0) ** alpha
     return tf.minimum(penalty, 1e30)  # because log P / infinity * infinity is NaN
+
+
+def without_repeats(logits: tf.Tensor, ids: tf.Tensor, index: tf.Tensor, size: int) -> tf.Tensor:
+    """Sets logits `(B, K, V)` to -inf at tokens that would repeat an n-gram of `size` tokens.
+
+    `ids (B, K, T)` contains the tokens before position `index`, scalar or `(B, 1)` int32.
+
+    References: Paulus et al. 2018, section 2.5.
+    """
+    positions = tf.range(tf.shape(ids)[2])  # (T,)
+    index = tf.broadcast_to(index, tf.shape(ids)[:2])[:, :, None]  # (B, K, 1)
+    # Whether a token before `index` follows the n - 1 tokens that are the newest ones.
+    repeats = (positions >= size - 1) & (positions < index)  # (B, K, T)
+    for distance in range(1, size):
+        newest = tf.gather(ids, tf.maximum(index - distance, 0), axis=2, batch_dims=2)  # (B, K, 1)
+        repeats &= tf.roll(ids, distance, axis=2) == newest
+    vocab_size = logits.shape[-1]
+    rows = tf.range(tf.size(ids) // tf.shape(ids)[2])[:, None]  # (B K, 1)
+    ids = tf.reshape(ids, (-1, tf.shape(ids)[2]))  # (B, K, T) -> (B K, T)
+    places = tf.stack([tf.broadcast_to(rows, tf.shape(ids)), ids], axis=-1)  # (B K, T, 2)
+    limits = tf.reshape(tf.where(repeats, NEVER, float("inf")), tf.shape(ids))
+    flat = tf.reshape(logits, (-1, vocab_size))  # (B, K, V) -> (B K, V)
+    return tf.reshape(tf.tensor_scatter_nd_min(flat, places, limits), tf.shape(logits))
 
 
 def loop_shapes(values: Any, fixed_rows: bool = True) -> Any:
@@ -192,7 +218,10 @@ def beam_search(
     def step(state: _State, context: Any, limits: tf.Tensor) -> _State:
         logits, new_cache = step_fn(state.tokens, state.index + len(prefix), context, state.cache)
         is_current = positions == state.index  # (T,)
-        arguments = (logits, state.live_log_probs, vocabulary_size, special)
+        logits, candidates = tf.cast(logits, tf.float32), None
+        if size := config.no_repeat_ngram_size:
+            candidates = without_repeats(logits, state.live_ids, state.index, size)
+        arguments = (logits, candidates, state.live_log_probs, vocabulary_size, special)
         scores, parents, tokens, eos_scores = _continuations(*arguments)
         # As in fairseq, a hypothesis may only end if EOS is among the K best continuations. This
         # makes beam size 1 greedy and keeps improbable early endings out of the pool.
@@ -303,12 +332,17 @@ def _run_dropping_final(
 
 
 def _continuations(
-    logits: tf.Tensor, log_probs: tf.Tensor, vocabulary_size: int | None, special: Special
+    logits: tf.Tensor,
+    candidates: tf.Tensor | None,
+    log_probs: tf.Tensor,
+    vocabulary_size: int | None,
+    special: Special,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """Finds the K best continuations without EOS, and log P of each live hypothesis plus EOS.
 
     Top-k runs on the logits `(B, K, V)`, to avoid a tensor of log-probabilities of this size. This
     is exact, because at most K continuations of one hypothesis can be among the K best of all.
+    `candidates` are the logits with -inf at tokens that may not follow; `None` means that all may.
 
     Returns four `(B, K)` tensors: log P of the best continuations in descending order, indices of
     their parents, their last tokens, and log P of each live hypothesis followed by EOS.
@@ -318,12 +352,14 @@ def _continuations(
     real_size = size if vocabulary_size is None else vocabulary_size
     # At least K candidates remain after removing PAD, BOS, EOS and ids that cannot be produced.
     count = min(size, beams + len(hidden_ids) + size - real_size)
-    logits = tf.cast(logits, tf.float32)
+    allowed = logits if candidates is None else candidates
     # (B K, C) -> (B, K, C)
     best_logits, ids = (
-        tf.reshape(x, [-1, beams, count]) for x in top_k(tf.reshape(logits, [-1, size]), count)
+        tf.reshape(x, [-1, beams, count]) for x in top_k(tf.reshape(allowed, [-1, size]), count)
     )
     largest = best_logits[:, :, :1]
+    if candidates is not None:
+        largest = tf.reduce_max(logits, axis=-1, keepdims=True)
     log_total = tf.math.log(tf.reduce_sum(tf.exp(logits - largest), -1, keepdims=True)) + largest
     base = log_probs[:, :, None] - log_total  # (B, K, 1)
     is_suppressed = ids >= real_size

@@ -11,7 +11,13 @@ import numpy as np
 import tensorflow as tf
 from annotated_types import Ge, Gt, Le
 
-from macaron_tf.decoding.beam_search import NEVER, LengthLimits, StepFunction, loop_shapes
+from macaron_tf.decoding.beam_search import (
+    NEVER,
+    LengthLimits,
+    StepFunction,
+    loop_shapes,
+    without_repeats,
+)
 from macaron_tf.kernels import compiled_by_xla
 from macaron_tf.settings import Count, Natural, NonNegative, Settings
 from macaron_tf.special import SPECIAL, Special
@@ -218,6 +224,8 @@ class Rules(NamedTuple):
         forces_end: whether the last token that the limit allows is always the first `end_id`.
         uniform: function from a position to uniform draws `(B, K)`; `None` means draws from the
             seeds in `Prompts`.
+        no_repeat_ngram_size: size of the n-grams that the new tokens contain at most once; 0 means
+            no limit.
     """
 
     controls: Controls | DrawSettings
@@ -227,6 +235,7 @@ class Rules(NamedTuple):
     forces_end: bool = False
     uniform: Callable[[tf.Tensor], tf.Tensor] | None = None
     pad: int = Special.pad
+    no_repeat_ngram_size: int = 0
 
 
 class State(NamedTuple):
@@ -287,9 +296,17 @@ def first_state(
 
 
 def advance(
-    step_fn: StepFunction, state: State, context: Any, prompts: Prompts, rules: Rules
+    step_fn: StepFunction,
+    state: State,
+    context: Any,
+    prompts: Prompts,
+    rules: Rules,
+    drawn: tf.Tensor | None = None,
 ) -> tuple[State, tf.Tensor]:
     """Runs one decoding step, in which each row reads a prompt token or draws a new token.
+
+    `drawn (B, K, N)` int32 contains the new tokens of earlier steps, for
+    `rules.no_repeat_ngram_size`.
 
     The second result is the drawn tokens `(B, K)` int32, PAD for a sample that still reads its
     prompt or that has ended.
@@ -308,7 +325,10 @@ def advance(
     else:
         seeds = tf.stack([tf.cast(prompts.seeds, tf.int32), tf.zeros_like(state.tokens)], axis=-1)
         uniform = uniforms(seeds, tf.constant(0), state.index)  # (B, K)
-    tokens = draw(tf.where(is_suppressed, NEVER, logits), uniform, rules.controls)
+    allowed = tf.where(is_suppressed, NEVER, logits)
+    if rules.no_repeat_ngram_size and drawn is not None:
+        allowed = without_repeats(allowed, drawn, new_index, rules.no_repeat_ngram_size)
+    tokens = draw(allowed, uniform, rules.controls)
     if rules.forces_end:
         tokens = tf.where(is_last, int(np.ravel(rules.end_id)[0]), tokens)
     token_log_probs = tf.gather(logits, tokens, batch_dims=2) - tf.reduce_logsumexp(logits, -1)
@@ -358,7 +378,7 @@ def generate(
     ids = tf.fill([*shape, max_tokens], rules.pad)  # (B, K, N)
 
     def step(ids, *values):
-        state, new_tokens = advance(step_fn, State(*values), context, prompts, rules)
+        state, new_tokens = advance(step_fn, State(*values), context, prompts, rules, ids)
         new_index = (state.index - prompts.lengths)[:, None, None]  # (B, 1, 1)
         return tf.where(positions == new_index, new_tokens[:, :, None], ids), *state
 
@@ -424,6 +444,12 @@ def sample(
         return uniforms(seed, streams, index - len(prefix))
 
     arguments = (config, special.end, is_suppressed, config.min_length)
-    rules = Rules(*arguments, forces_end=True, uniform=uniform, pad=special.pad)
+    rules = Rules(
+        *arguments,
+        forces_end=True,
+        uniform=uniform,
+        pad=special.pad,
+        no_repeat_ngram_size=config.no_repeat_ngram_size,
+    )
     state = first_state(prompts, context, cache)
     return generate(step_fn, state, context, prompts, rules, max_length)

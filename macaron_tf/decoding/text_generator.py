@@ -228,12 +228,19 @@ class TextGenerator:
         prompts, context, cache = self.begin(self._prompts([row], config, seed, capacity), capacity)
         _, step = self._functions(config)
         state = self._first_state_function(prompts, context, cache)
+        drawn = None
+        if self.rules(config).no_repeat_ngram_size:
+            shape = (1, 1, int(prompts.limits[0]))
+            drawn = np.full(shape, self.vocabulary.special.pad, np.int32)
         detokenizer, starts_text = self.detokenizer.stream(), self.starts_text(len(row))
         while not bool(state.ended[0, 0]):
-            state, new_tokens = step(state, context, prompts)
-            if int(state.index) < int(prompts.lengths[0]):
+            state, new_tokens = step(state, context, prompts, drawn)
+            new_index = int(state.index) - int(prompts.lengths[0])
+            if new_index < 0:
                 continue  # still in the prompt
             token_id = int(new_tokens[0, 0])
+            if drawn is not None:
+                drawn[0, 0, new_index] = token_id
             part = "" if token_id in self.end_ids else detokenizer.add(token_id)
             text_part = part.removeprefix(" ") if starts_text else part
             starts_text = starts_text and not part
@@ -265,7 +272,12 @@ class TextGenerator:
         step_fn = self.model.decode_step
         return (
             tf.function(lambda prompts: self.generate(prompts, rules), signature, autograph=False),
-            tf.function(lambda *state: sampling.advance(step_fn, *state, rules), autograph=False),
+            tf.function(
+                lambda state, context, prompts, drawn: sampling.advance(
+                    step_fn, state, context, prompts, rules, drawn
+                ),
+                autograph=False,
+            ),
         )
 
     def _completion(self, result: dict, row: int, k: int, starts_text: bool) -> Completion:

@@ -148,7 +148,8 @@ class TextRecipe(Recipe):
 
     def task_settings(self) -> TextToTextSettings:
         lengths = self.max_target, self.max_source
-        return TextToTextSettings(self.task, *lengths, self.starts, self.prefix)
+        limits = self.decoding.options("min_length", "no_repeat_ngram_size")
+        return TextToTextSettings(self.task, *lengths, self.starts, self.prefix, **limits)
 
     def card(self) -> dict:
         return {**super().card(), "trained_length": self.max_source}

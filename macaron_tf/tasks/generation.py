@@ -19,12 +19,12 @@ from macaron_tf.decoding import (
     TextGenerator,
     TextScorer,
 )
-from macaron_tf.decoding.sampling import State, first_state
+from macaron_tf.decoding.sampling import DrawSettings, Rules, State, first_state
 from macaron_tf.decoding.text_generator import GAP
 from macaron_tf.io.serving import CONTROLS, EXAMPLE, MAX_TOKENS
 from macaron_tf.models import EncoderDecoder
 from macaron_tf.models.model_parts import ModelParts, TaskSettings
-from macaron_tf.settings import Count
+from macaron_tf.settings import Count, Natural
 from macaron_tf.tasks.base import Decoding, DecodingSettings, require
 from macaron_tf.text import TextVocabulary
 from macaron_tf.text.normalization import as_prompts
@@ -50,6 +50,7 @@ class TextToTextSettings(TaskSettings):
         starts: whether texts and answers begin with [CLS], as in Hugging Face's BART.
         prefix: beginning of each source in summarization and translation; `None` means that of
             `PREFIXES`.
+        min_length, no_repeat_ngram_size: see `LengthLimits`.
     """
 
     kind = "text_to_text"
@@ -58,6 +59,8 @@ class TextToTextSettings(TaskSettings):
     longest: Count
     starts: bool = False
     prefix: str | None = None
+    min_length: Natural = 0
+    no_repeat_ngram_size: Natural = 0
 
     def lines(self, network: Any, vocabulary: Any, decoding: BeamSearchConfig) -> LineTranslator:
         """Creates a translator, which generates the answer to each line of text."""
@@ -271,7 +274,7 @@ class TaskGenerator(SequenceGenerator):
         max_target: maximum number of tokens in an answer, including EOS and an initial [CLS].
         starts: whether texts and answers begin with [CLS], as in Hugging Face's BART. The decoder
             then reads [SEP] and [CLS] before an answer.
-        prefix: see `TextToTextSettings`.
+        prefix, min_length, no_repeat_ngram_size: see `TextToTextSettings`.
         options: further arguments of `SequenceGenerator`.
     """
 
@@ -283,6 +286,8 @@ class TaskGenerator(SequenceGenerator):
         max_target: int,
         starts: bool = False,
         prefix: str | None = None,
+        min_length: int = 0,
+        no_repeat_ngram_size: int = 0,
         **options,
     ):
         if starts:
@@ -290,10 +295,15 @@ class TaskGenerator(SequenceGenerator):
             options |= {"source_start": (begin,), "answer_start": (end, begin)}
         super().__init__(network, vocabulary, **options)
         self.task, self.max_target, self.prefix = task, max_target, prefix
+        self.limits = {"min_length": min_length, "no_repeat_ngram_size": no_repeat_ngram_size}
 
     def options(self) -> dict[str, Any]:
         own = {"task": self.task, "max_target": self.max_target, "prefix": self.prefix}
-        return {**own, **super().options()}
+        return {**own, **self.limits, **super().options()}
+
+    def rules(self, controls: Controls | DrawSettings, min_tokens: int = 0) -> Rules:
+        rules = super().rules(controls, max(min_tokens, self.limits["min_length"]))
+        return rules._replace(no_repeat_ngram_size=self.limits["no_repeat_ngram_size"])
 
     def rows(self, texts: tf.Tensor) -> tf.RaggedTensor:
         sources = frame_lines(self.task, texts, self.prefix)

@@ -121,6 +121,31 @@ def test_final_sentences_leave_the_batch(beam_size):
         np.testing.assert_allclose(found[name], whole[name], rtol=1e-5)
 
 
+@pytest.mark.parametrize("beam_size", [1, 3])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_no_ngram_repeats(size, beam_size):
+    toy, limit = Toy(4), 12
+    sources, penalty = toy.sources(6), functools.partial(PENALTIES["none"], 0.0)
+    settings = {"beam_size": beam_size, "length_penalty": 0.0, "stopping": "exact"}
+    settings["min_length"] = 0 if size == 1 else 5  # there are three words
+
+    def repeats(found) -> bool:
+        rows = [trimmed(row)[:-1] for row in found["ids"][:, 0]]  # without EOS
+        ngrams = [[ids[i : i + size] for i in range(len(ids) - size + 1)] for ids in rows]
+        return any(len(row) > len({*row}) for row in ngrams)
+
+    assert repeats(search(toy, sources, limit, jit=False, **settings))
+    settings["no_repeat_ngram_size"] = size
+    found = search(toy, sources, limit, jit=False, **settings)
+    assert not repeats(found) and found["lengths"].min() > settings["min_length"]
+    check(toy, sources, found, [[trimmed(row[0])] for row in found["ids"]], penalty)
+    compiled = search(toy, sources, limit, jit=True, **settings)
+    dropped = search(toy, sources, tf.constant(limit), limits=[limit] * 6, **settings)
+    for other in (compiled, dropped):
+        np.testing.assert_array_equal(found["ids"], other["ids"])
+        np.testing.assert_allclose(found["log_probs"], other["log_probs"], rtol=1e-4)
+
+
 def test_min_length_delays_the_end():
     toy = Toy(0)
     found = search(toy, toy.sources(6), 9, jit=False, beam_size=3, n_best=3, min_length=4)

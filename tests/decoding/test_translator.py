@@ -80,14 +80,15 @@ def test_beam_of_one_and_sampling_at_0_are_the_uncached_argmax(model):
     source = sources(4, 6, seed=1)
     check_greedy(model, source, lambda *rows: whole_logits(model, *rows), 8)
     limits = {"max_length_ratio": 0.0, "max_length_offset": 8}
-    found, sampled = (
-        decoding.translate_ids(model, tf.constant(source), config, SIZE, seed=0)["ids"].numpy()
-        for config in (
-            decoding.BeamSearchConfig(beam_size=1, **limits),
-            decoding.SamplingConfig(temperature=0.0, **limits),
+    for more in ({}, {"no_repeat_ngram_size": 2, "min_length": 5}):
+        found, sampled = (
+            decoding.translate_ids(model, tf.constant(source), config, SIZE, seed=0)["ids"].numpy()
+            for config in (
+                decoding.BeamSearchConfig(beam_size=1, **limits, **more),
+                decoding.SamplingConfig(temperature=0.0, **limits, **more),
+            )
         )
-    )
-    np.testing.assert_array_equal(found, sampled)
+        np.testing.assert_array_equal(found, sampled)
 
 
 def test_scores_leave_padding_out():

@@ -219,13 +219,16 @@ def language_model(model: str, *settings: str) -> Callable:
     return write
 
 
-def text_to_text(model: str, task: str) -> Callable:
+LIMITS = ("decoding.min_length=4", "decoding.no_repeat_ngram_size=2")
+
+
+def text_to_text(model: str, task: str, *settings: str) -> Callable:
     def write(path, vocabulary):
         before = path.with_name(f"{path.name}-start")
         language_model(model)(before, vocabulary)
         start = macaron_tf.load(before)
         recipe = recipe_of_model(registry.load(f"text_to_text:{task}"), start)
-        recipe = override(recipe, ["max_source=250", "max_target=14"])
+        recipe = override(recipe, ["max_source=250", "max_target=14", *settings])
         write_untrained(Run(as_path(path), recipe, start.vocabulary))
 
     return write
@@ -292,7 +295,7 @@ KINDS = {
     "continues_pieces": generates("pieces", language_model("gpt2_tiny"), DRAWN),
     "fills_t5": generates("unigram", language_model("t5_tiny"), DRAWN),
     "fills_bart": generates("pieces", language_model("bart_tiny"), GREEDY),
-    "answers_t5": generates("unigram", text_to_text("t5_tiny", "summarization"), GREEDY),
+    "answers_t5": generates("unigram", text_to_text("t5_tiny", "summarization", *LIMITS), GREEDY),
     "answers_bart": generates("bytes", text_to_text("bart_tiny", "mrpc"), DRAWN),
     "translates": Kind("joint", write_translator, translations),
     "translates_pair": Kind("pair", write_translator, translations),

@@ -106,22 +106,29 @@ def test_bytes_that_are_no_text_are_refused_and_no_texts_have_no_answers(folder,
 
 def test_at_temperature_0_it_is_predicts_greedy_answer(folder):
     run = Run.open(folder / "answers_bart")
-    network, ended = run.load_network(), 0
-    greedy = dataclasses.replace(run.recipe.decoding, beam_size=1)
+    network, ended, texts = run.load_network(), 0, set()
     lines = ["a c\td b", "b c\ta d", "a", "d d d d d"]
-    for most in (run.recipe.max_target, 3):  # complete answers, and truncated ones
-        run = dataclasses.replace(run, recipe=dataclasses.replace(run.recipe, max_target=most))
+    unlimited, whole = run.recipe.decoding, run.recipe.max_target
+    limited = dataclasses.replace(unlimited, min_length=4, no_repeat_ngram_size=2)
+    # Complete answers, truncated ones, and longer ones without repeated n-grams.
+    for most, decoding in ((whole, unlimited), (3, unlimited), (whole, limited)):
+        recipe = dataclasses.replace(run.recipe, max_target=most, decoding=decoding)
+        run = dataclasses.replace(run, recipe=recipe)
+        greedy = dataclasses.replace(decoding, beam_size=1)
         sources = [line.decode() for line in frame_lines("mrpc", tf.constant(lines)).numpy()]
         settings = run.recipe.task_settings()
         expected = settings.lines(network, run.vocabulary, greedy).translate(sources)
         generator = TaskGenerator(network, run.vocabulary, **settings.get_config())
-        found = generator.complete(lines, GenerationConfig(temperature=0.0))
+        argmax = GenerationConfig(temperature=0.0)
+        found = generator.complete(lines, argmax)
         assert [one.text for [one] in found] == expected.best
+        assert "".join(generator.stream(lines[0], argmax)) == expected.best[0]
+        texts.add(tuple(expected.best))
         for [one], [other] in zip(found, expected.hypotheses, strict=True):
             if one.ended:
                 ended += 1
                 assert one.log_prob == pytest.approx(other.log_prob, abs=1e-3)
-    assert ended
+    assert ended and len(texts) == 3
 
 
 @pytest.mark.slow

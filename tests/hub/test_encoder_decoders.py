@@ -180,6 +180,45 @@ def test_beam_search_of_a_fixed_length_agrees(tmp_path):
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("beams", [1, 4])
+def test_searches_with_limits_agree(beams, tmp_path):
+    """Repeated n-grams, the minimum length and the length penalty are those of Hugging Face."""
+    theirs, length = bart(), 18
+    with torch.no_grad():
+        theirs.final_logits_bias[0, 2] += 2.0  # outputs end before the maximum length
+    network, source = read_of(theirs, tmp_path).network, sources("bart", batch=8)
+    outputs = set()
+    for size, least, alpha in ((0, 0, 1.0), (2, 6, 1.0), (3, 9, 2.0)):
+        config = BeamSearchConfig(
+            beam_size=beams,
+            max_length_ratio=0.0,
+            max_length_offset=length,
+            min_length=least,
+            no_repeat_ngram_size=size,
+            length_penalty=alpha,
+            length_penalty_name="fairseq",
+        )
+        found = translate_ids(network, tf.constant(source), config)["ids"].numpy()[:, 0]
+        expected = theirs.generate(
+            input_ids=torch.tensor(source),
+            attention_mask=torch.tensor(source != 1).long(),
+            do_sample=False,
+            num_beams=beams,
+            max_new_tokens=length,
+            min_length=least + 1,  # counts the start token
+            no_repeat_ngram_size=size,
+            length_penalty=alpha,
+            early_stopping=True,
+            suppress_tokens=[1],
+            forced_eos_token_id=2,
+        ).numpy()[:, 1:]
+        width = expected.shape[1]
+        np.testing.assert_array_equal(found[:, :width], expected)
+        assert (found[:, width:] == 1).all()
+        outputs.add(found.tobytes())
+    assert len(outputs) == 3
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
