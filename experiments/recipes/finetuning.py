@@ -8,7 +8,7 @@ selects the best checkpoint on the development set. `macaron tasks` lists the ta
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.runs.embedding import TRIPLETS, EmbeddingRecipe, pair_task
 from macaron_tf.runs.finetuning import FinetuningRecipe
-from macaron_tf.runs.text_to_text import T5_TRAINING, TextRecipe
+from macaron_tf.runs.text_to_text import TextRecipe, recipe_of_task
 from macaron_tf.training.config import fine_tuning
 
 # Update counts in table 4 of Lei et al. 2022. Large sets that the table lacks have the update count
@@ -164,7 +164,8 @@ def text_to_text(task: str) -> TextRecipe:
     A model that was trained by Adafactor, such as T5, is fine-tuned by Adafactor with a constant
     learning rate of 0.001 (Raffel et al. 2020, section 3.1.2). Any other model, such as BART, is
     fine-tuned by Adam with a learning rate of 3e-5 after warm-up (the released BART recipe). The
-    contexts of SQuAD need 512 tokens, the length in the T5 paper.
+    contexts of SQuAD need 512 tokens, the length in the T5 paper. `cnn_dailymail` and `xsum` have
+    the published lengths and searches of the model; they were not run here.
     """
     max_source = 512 if "squad" in task.split("+") else 128
-    return TextRecipe(model="t5_base", task=task, max_source=max_source, training=T5_TRAINING)
+    return recipe_of_task(task, model="t5_base", max_source=max_source)

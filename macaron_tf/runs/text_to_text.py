@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import typing
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Ge
@@ -16,6 +16,7 @@ from macaron_tf.data.tasks.definitions import TASKS, get_task
 from macaron_tf.data.tasks.questions import Answer
 from macaron_tf.data.tasks.text_tasks import (
     PREFIXES,
+    SUMMARIES,
     answer_text,
     as_texts,
     questions_as_texts,
@@ -45,8 +46,6 @@ from macaron_tf.training import TrainingConfig
 TEXT_TASKS = tuple(
     name for name, task in TASKS.items() if task.kind == "classification" or name == "squad"
 )
-# Source and fields of e-mails and their subjects, from TensorFlow Datasets.
-_SUMMARIZATION_EXAMPLES = ("tfds:aeslc", ("email_body", "subject_line"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,8 +53,9 @@ class TextRecipe(Recipe):
     """Settings of a text-to-text run.
 
     Attributes:
-        task: name of a GLUE or SuperGLUE task, `"squad"`, `"summarization"` or `"translation"`.
-            Several names, joined by +, train one model on several tasks.
+        task: name of a GLUE or SuperGLUE task, `"squad"`, `"summarization"`, `"cnn_dailymail"`,
+            `"xsum"` or `"translation"`. Several names, joined by +, train one model on several
+            tasks.
         source: source of the examples, in a form that `read_examples` (GLUE, SuperGLUE),
             `read_questions` (SQuAD) or `read_pairs` (summarization, translation) accepts; `None`
             means the default source of the task. In a run of several tasks, each task with a
@@ -235,8 +235,8 @@ class TextRecipe(Recipe):
 
 def default_examples(task: str) -> tuple[str, tuple[str, str]]:
     """Returns a task's default source, or "" without one, and the names of the two text fields."""
-    if task == "summarization":
-        return _SUMMARIZATION_EXAMPLES
+    if task in SUMMARIES:
+        return SUMMARIES[task]
     return (TASKS[task].source or "" if task in TASKS else ""), ("source", "target")
 
 
@@ -288,7 +288,7 @@ class TextPairs:
         """
         count = len(answers)
         targets = [target for _, target in self.pairs[:count]]
-        if self.task == "summarization":
+        if self.task in SUMMARIES:
             metrics = rouge(answers, targets)
             return {**metrics, "score": metrics["rougeL"]}
         if self.task == "translation":
@@ -346,13 +346,58 @@ _BART_TRAINING = dict(
 )
 
 
+# Published lengths and searches of T5 and of BART, by task. T5's are from Raffel et al. 2020
+# (section 3.1.4: beam size 4 and length penalty 0.6 for CNN/Daily Mail) and from the configuration
+# that Hugging Face released with it. BART's are from fairseq's examples/bart, where `max_len_b`,
+# 140 and 60, does not count EOS. XSum is not in T5's paper, so its lengths are BART's.
+_T5_SUMMARIES: dict[str, dict] = {
+    "cnn_dailymail": {
+        "max_source": 512,
+        "max_target": 200,
+        "decoding": BeamSearchConfig(min_length=30, no_repeat_ngram_size=3),
+    },
+    "xsum": {
+        "max_source": 512,
+        "max_target": 61,
+        "decoding": BeamSearchConfig(min_length=10, no_repeat_ngram_size=3),
+    },
+}
+_FAIRSEQ = {"length_penalty_name": "fairseq", "no_repeat_ngram_size": 3}
+_BART_SUMMARIES: dict[str, dict] = {
+    "cnn_dailymail": {
+        "prefix": "",
+        "max_source": 1024,
+        "max_target": 141,
+        "decoding": BeamSearchConfig(length_penalty=2.0, min_length=55, **_FAIRSEQ),
+    },
+    "xsum": {
+        "prefix": "",
+        "max_source": 1024,
+        "max_target": 61,
+        "decoding": BeamSearchConfig(beam_size=6, length_penalty=1.0, min_length=10, **_FAIRSEQ),
+    },
+}
+
+
+def recipe_of_task(task: str, **settings: Any) -> TextRecipe:
+    """Returns a recipe with T5's settings for a task, which `recipe_of_model` adapts."""
+    settings = {**settings, **_T5_SUMMARIES.get(task, {})}
+    return TextRecipe(task=task, training=T5_TRAINING, **settings)
+
+
 def recipe_of_model(recipe: TextRecipe, model: ModelParts) -> TextRecipe:
     """Returns the recipe with the sizes and the token ids of a pre-trained model.
 
-    T5's training settings become BART's if Adam trained the model.
+    T5's training settings become BART's if Adam trained the model. The settings of T5's summaries
+    become those of BART's, except settings that the user changed.
     """
     training, card = recipe.training, model.card
     denoising = card.objective == "denoising"
+    if denoising:
+        usual = recipe_of_task(recipe.task, model=recipe.model)
+        published = _BART_SUMMARIES.get(recipe.task, {}).items()
+        kept = {n: v for n, v in published if getattr(recipe, n) == getattr(usual, n)}
+        recipe = recipe.changed(**kept)
     optimizer = card.optimizer or ("adam" if denoising else "adafactor")
     if training == T5_TRAINING and optimizer != "adafactor":
         training = dataclasses.replace(training, **_BART_TRAINING)
@@ -397,7 +442,7 @@ def answers_of(model: ModelParts, location: str, task: str | None) -> TextToText
         return settings
     if not task:
         raise UserError(f"{location} lacks the task that it was trained for: set task=NAME")
-    recipe = TextRecipe(model=model.card.model, task=task, training=T5_TRAINING)
+    recipe = recipe_of_task(task, model=model.card.model)
     settings = recipe_of_model(recipe, model).task_settings()
     longest = model.config.longest or settings.longest
     lengths = {n: min(v, longest) for n, v in settings.options("longest", "max_target").items()}

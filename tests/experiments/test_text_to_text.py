@@ -5,15 +5,17 @@ import json
 
 import pytest
 import tensorflow as tf
+import tensorflow_datasets
 
 from experiments import registry
 from experiments.commands import main
 from macaron_tf.data.tasks.definitions import TASKS, Task
+from macaron_tf.data.tasks.text_tasks import SUMMARIES
 from macaron_tf.model import load
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
 from macaron_tf.runs.run import Run
 from macaron_tf.runs.starts import read_start
-from macaron_tf.runs.text_to_text import TextPairs, answers_of, check_answers
+from macaron_tf.runs.text_to_text import TextPairs, answers_of, check_answers, recipe_of_model
 from macaron_tf.tasks.generation import frame_lines
 from tests.harness import refuses
 from tests.toys.pretraining import flags
@@ -131,6 +133,30 @@ def test_training_and_answers_have_the_same_prefix(tmp_path):
         kept = recipe.task_settings().prefix
         asked = frame_lines("translation", tf.constant(["A dog."]), kept).numpy()[0].decode()
         assert source == asked == f"{'translate: ' if prefix is None else prefix}A dog."
+
+
+@pytest.mark.parametrize("task", SUMMARIES)
+def test_summaries_are_fields_of_tensorflow_datasets(task, tmp_path):
+    source, fields = SUMMARIES[task]
+    builder = tensorflow_datasets.builder_cls(source.removeprefix("tfds:"))(data_dir=tmp_path)
+    assert builder.info.supervised_keys == fields
+
+
+def test_summaries_have_the_published_settings_of_the_model(t5_run):
+    t5 = read_start(t5_run, ["writer"]).source
+    bart = t5.with_card(objective="denoising", optimizer="adam")
+
+    def settings(task, model, *changes):
+        recipe = recipe_of_model(registry.load(f"text_to_text:{task}", settings=changes), model)
+        names = "beam_size", "length_penalty", "length_penalty_name", "min_length"
+        assert recipe.decoding.no_repeat_ngram_size == 3
+        return recipe.prefix, recipe.max_source, *recipe.decoding.options(*names).values()
+
+    assert settings("cnn_dailymail", t5) == (None, 512, 4, 0.6, "gnmt", 30)
+    assert settings("cnn_dailymail", bart) == ("", 1024, 4, 2.0, "fairseq", 55)
+    assert settings("xsum", bart, "max_source=400") == ("", 400, 6, 1.0, "fairseq", 10)
+    one = settings("cnn_dailymail", bart, "decoding.beam_size=1")
+    assert one == ("", 1024, 1, 0.6, "gnmt", 30)  # the user's search
 
 
 def test_a_vocabulary_that_cannot_say_the_answers_is_refused():

@@ -11,8 +11,14 @@ from macaron_tf.data.tasks.encoding import WHITE_SPACE
 from macaron_tf.data.tasks.examples import Examples
 from macaron_tf.data.tasks.questions import Questions
 
+# Tasks whose targets are summaries: the source, and the fields of the text and the summary.
+SUMMARIES = {
+    "summarization": ("tfds:aeslc", ("email_body", "subject_line")),
+    "cnn_dailymail": ("tfds:cnn_dailymail", ("article", "highlights")),
+    "xsum": ("tfds:xsum", ("document", "summary")),
+}
 # Input prefixes of the tasks whose examples are pairs of a source and a target text.
-PREFIXES = {"summarization": "summarize: ", "translation": "translate: "}
+PREFIXES = {**dict.fromkeys(SUMMARIES, "summarize: "), "translation": "translate: "}
 _SCORE_STEP = 0.2  # scores are rounded to multiples of this step, so STS-B has 26 different answers
 
 
