@@ -93,10 +93,13 @@ def run_texts(opened: Run, options: argparse.Namespace) -> None:
         translator = settings.lines(network, opened.vocabulary, recipe.decoding)
     for pairs in examples:
         answers = generated(translator, [source for source, _ in pairs.pairs], "answering")
-        scores = pairs.score(answers)
+        scores, baselines = pairs.score(answers), pairs.baselines()
         for name, value in scores.items():
             title = name if len(recipe.tasks) == 1 else f"{pairs.task}_{name}"
-            print(f"{title:24} {value:.4f}")
+            beside = (
+                f"   {lead} {found[name]:.4f}" for lead, found in baselines.items() if name in found
+            )
+            print(f"{title:24} {value:.4f}{''.join(beside)}")
         record = {
             "task": pairs.task,
             "source": recipe.examples_of(pairs.task)[0],
@@ -104,6 +107,7 @@ def run_texts(opened: Run, options: argparse.Namespace) -> None:
             "decoding": decoding,
             "examples": len(answers),
             **scores,
+            "baselines": baselines,
             "answers": answers,
             "targets": [target for _, target in pairs.pairs],
         }

@@ -67,6 +67,15 @@ def rouge(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, flo
     return {name: float(np.mean([one[name].fmeasure for one in scores])) for name in scores[0]}
 
 
+def lead(text: str, count: int) -> str:
+    """Returns the first `count` sentences of a text: the usual baseline of a summary.
+
+    Sentences end as in `rouge`, and at a line end.
+    """
+    lines = _SENTENCE_END.sub("\n", text.strip()).splitlines()
+    return " ".join([line for line in lines if line.strip()][:count])
+
+
 def word_f1(first: list[str], second: list[str]) -> float:
     """Computes the F1 of the words that two lists have in common."""
     return overlap_f1((Counter(first) & Counter(second)).total(), len(first), len(second))

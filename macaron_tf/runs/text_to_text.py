@@ -28,7 +28,7 @@ from macaron_tf.decoding import BeamSearchConfig
 from macaron_tf.errors import UserError, nearest
 from macaron_tf.evaluation import glue
 from macaron_tf.evaluation.answers import score_answers
-from macaron_tf.evaluation.language import rouge
+from macaron_tf.evaluation.language import lead, rouge
 from macaron_tf.evaluation.translation import TranslationMetric, evaluate_translations
 from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig
 from macaron_tf.models.model_parts import ModelParts
@@ -250,6 +250,7 @@ class TextPairs:
         groups: group index of each example; `None` if the metrics do not group examples. See
             `Examples`.
         language: in translation, code of the target language.
+        prefix: beginning of each source in summarization and translation.
     """
 
     task: str
@@ -258,6 +259,7 @@ class TextPairs:
     labels: np.ndarray | list[tuple[Answer, ...]] | None = None
     groups: np.ndarray | None = None
     language: str = ""
+    prefix: str = ""
 
     @classmethod
     def read(
@@ -271,7 +273,7 @@ class TextPairs:
             # Joins the lines of each text, because an e-mail has several lines.
             lines = ([" ".join(text.split()) for text in pair] for pair in pairs)
             texts = [(prefix + text, answer) for text, answer in lines]
-            return cls(name, split, texts, language=fields[1])
+            return cls(name, split, texts, language=fields[1], prefix=prefix)
         task = get_task(name)
         if split == "validation":
             split = task.validation_splits[0]
@@ -303,6 +305,20 @@ class TextPairs:
             return {**metrics, "score": metrics["f1"]}
         groups = None if self.groups is None else self.groups[:count]
         return glue.score(task, read_answers(task, answers, labels), labels, groups)
+
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """Computes the ROUGE of "lead-1" and "lead-3", the first sentences of each text.
+
+        Tasks other than summaries have no such baseline.
+        """
+        if self.task not in SUMMARIES:
+            return {}
+        texts = [source.removeprefix(self.prefix) for source, _ in self.pairs]
+        targets = [target for _, target in self.pairs]
+        return {
+            f"lead-{count}": rouge([lead(text, count) for text in texts], targets)
+            for count in (1, 3)
+        }
 
 
 def check_answers(name: str, vocabulary: PieceVocabulary, max_tokens: int | None = None) -> None:

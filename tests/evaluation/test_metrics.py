@@ -47,6 +47,13 @@ def test_counts_are_clipped_lengths_weigh_and_texts_are_averaged():
     assert found["rougeL"] == pytest.approx((2 * 2 / 6 + 0 + 1) / 3)
 
 
+def test_the_first_sentences_are_the_baseline():
+    text = "A dog, e.g. Rex, ran.  He barked!\nNo cat came\nThe end. 完了。 ほんとう? Yes."
+    sentences = ["A dog, e.g.", "Rex, ran.", "He barked!", "No cat came", "The end.", "完了。"]
+    assert [language.lead(text, n) for n in (0, 1, 6)] == ["", "A dog, e.g.", " ".join(sentences)]
+    assert language.lead(" \n", 3) == ""
+
+
 @pytest.mark.parametrize(
     ("text", "half"),
     [

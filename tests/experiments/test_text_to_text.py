@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 import tensorflow as tf
@@ -96,6 +97,20 @@ def mixture(t5_run, tables, tmp_path, monkeypatch):
     rows = flags([*ROWS, "mixing.limit=1", f"source={source}", "fields=('one','two')"])
     recipe = "text_to_text:sst2+translation"
     return lambda run: ["train", recipe, str(run), "--init", t5_run, *rows]
+
+
+def test_a_summary_is_scored_beside_the_first_sentences(t5_run, tmp_path, ran):
+    row = "a c. b d! a d. c b.\ta c.\n"
+    (tmp_path / "train.tsv").write_text(row * 24)
+    (tmp_path / "validation.tsv").write_text(row * 2)
+    run, steps = tmp_path / "run", ["training.max_steps=1", "training.validate_every=1"]
+    settings = flags([*steps, *ROWS, f"source=tsv:{tmp_path}/{{split}}.tsv"])
+    words = ["train", "text_to_text:summarization", str(run), "--init", t5_run, *settings]
+    assert main(words) == 0
+    output = ran(main, "evaluate", str(run)).out
+    # Three sentences have six words, of which two are the summary's.
+    assert re.search(r"rouge1 +\d\.\d{4}   lead-1 1\.0000   lead-3 0\.5000\n", output)
+    assert scores_in(run / "scores")["baselines"]["lead-3"]["rouge1"] == 0.5
 
 
 @pytest.mark.slow
