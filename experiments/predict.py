@@ -34,6 +34,7 @@ from macaron_tf.engines.graph import TaskGraph
 from macaron_tf.errors import LineError, TextError, UserError, warn
 from macaron_tf.evaluation.similarity import unit_vectors
 from macaron_tf.model import Pretrained, load
+from macaron_tf.models import LanguageModel
 from macaron_tf.runs.recipe import named_settings
 from macaron_tf.runs.text_to_text import answers_of
 from macaron_tf.settings import Count, Natural, NonNegative
@@ -205,6 +206,11 @@ def _continuations(model: Pretrained, given: dict) -> Answer:
         | {name: given[name] for name in _WRITING if name in given and name != "seed"}
     )
     generator, seed, card = model.task.generator, given.get("seed", 1), model.card
+    if isinstance(model.network, LanguageModel) and not model.network.has_cached_decoding:
+        warn(
+            "the blocks have no cached decoding, so each new token computes the whole text again, "
+            "which is slow: define init_cache in your own mixers"
+        )
     trailing = " " if generator.line_ends else None
 
     def answer(lines: list[str], first: int) -> Iterator[str]:

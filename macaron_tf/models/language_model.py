@@ -7,6 +7,7 @@ from macaron_tf.layers.language_heads import AdaptiveSoftmax, NextTokenHead
 from macaron_tf.models.base import Model, step_context
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.encoder import Encoder
+from macaron_tf.settings import SettingError
 
 
 class TokenModel(Model):
@@ -69,14 +70,30 @@ class LanguageModel(TokenModel):
         super().__init__(config, config.output_bias, **kwargs)
 
     def init_decode(self, batch_size, beams: int, max_length: int | None = None):
-        """Starts cached decoding with K texts per row (see `EncoderDecoder.init_decode`)."""
+        """Starts cached decoding with K texts per row (see `EncoderDecoder.init_decode`).
+
+        If a mixer has no cached decoding, the cache contains only the ids so far, and every step
+        computes the whole text again.
+        """
         self.config.check_length(max_length)
         context = {}
         if not self.config.adaptive_cutoffs:
             # The table is transposed only once, as in `EncoderDecoder.init_decode`.
             context["table"] = ops.transpose(self.table("float32"))
-        cache = self.encoder.stack.init_cache(batch_size, beams, max_length)
+        try:
+            cache = self.encoder.stack.init_cache(batch_size, beams, max_length)
+        except SettingError:
+            shape = (batch_size, beams, max_length or 0)
+            cache = {"ids": ops.full(shape, self.config.pad_id, dtype="int32")}
         return context, {"growing" if max_length is None else "fixed": cache}
+
+    @property
+    def has_cached_decoding(self) -> bool:
+        """Whether all mixers decode with a cache. Otherwise, a step computes the whole text."""
+        try:
+            return bool(self.encoder.stack.init_cache(1, 1, 1))
+        except SettingError:
+            return False
 
     def decode_step(self, tokens, index, context, cache, with_hidden: bool = False):
         """Computes the logits of the next token for each text (see `EncoderDecoder.decode_step`).
@@ -85,10 +102,16 @@ class LanguageModel(TokenModel):
         `(B K, D)` from which the logits are computed.
         """
         [(kind, state)] = cache.items()
-        # (B, K) -> (B K, 1) -> (B K, D): each text is a row.
-        x, mix_context = self._embedded(ops.reshape(tokens, (-1, 1)), index, context, kind)
-        x = ops.reshape(x, (-1, self.config.hidden_dim))
-        x, state = self.encoder.stack.mix(x, mix_context, state)
+        if isinstance(state, dict):
+            state = self._extended(kind, state, tokens[:, :, None], index)
+            length = ops.shape(state["ids"])[-1]
+            x = self.encoder(ops.reshape(state["ids"], (-1, length)), training=False)
+            x = ops.take(x, index, axis=1)  # (B K, T, D) -> (B K, D)
+        else:
+            # (B, K) -> (B K, 1) -> (B K, D): each text is a row.
+            x, mix_context = self._embedded(ops.reshape(tokens, (-1, 1)), index, context, kind)
+            x = ops.reshape(x, (-1, self.config.hidden_dim))
+            x, state = self.encoder.stack.mix(x, mix_context, state)
         # Scores are float32 under any dtype policy, as in `EncoderDecoder.decode_step`.
         transposed = "table" in context
         table = context["table"] if transposed else self.table("float32")
@@ -109,8 +132,16 @@ class LanguageModel(TokenModel):
         `(B, 1, ...)`.
         """
         [(kind, state)] = cache.items()
+        if isinstance(state, dict):
+            return {kind: self._extended(kind, state, tokens[:, None], index)}
         _, state = self.encoder.stack.mix(*self._embedded(tokens, index, context, kind), state)
         return {kind: state}
+
+    def _extended(self, kind: str, state, ids, index):
+        """Adds ids `(B, K, L)` from position `index` on to the ids of the texts so far."""
+        if kind == "growing":
+            return {"ids": ops.concatenate([state["ids"], ids], axis=-1)}
+        return {"ids": ops.slice_update(state["ids"], (0, 0, index), ids)}
 
     def _embedded(self, ids, index, context, kind: str):
         """Returns the first block's input and `Context` for ids `(B, L)` from `index` on."""
