@@ -28,6 +28,8 @@ from macaron_tf.evaluation.translation import (
 )
 from macaron_tf.io.paths import as_path, read_json
 from macaron_tf.models import EncoderDecoder
+from macaron_tf.models.config import StackConfig
+from macaron_tf.models.stack import check_causal
 from macaron_tf.runs.finetuning import CHANCE_MARGIN, RESULT, TaskData
 from macaron_tf.runs.loading import saved_network
 from macaron_tf.runs.pretraining import PretrainingRecipe, check_corpus, prepare_corpus
@@ -100,8 +102,8 @@ class Trainer(abc.ABC):
             )
         settings = self.settings(arm, seed)
         recipe = registry.load(arm.recipe, recipe_class(self.kind), settings)
-        if self.from_random_weights:
-            recipe.model_config()
+        if self.from_random_weights and isinstance(config := recipe.model_config(), StackConfig):
+            check_causal(config)
         return recipe
 
     def prepare(self, recipes: dict[str, Recipe], out: pathlib.Path) -> None:

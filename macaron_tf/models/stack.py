@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 
+from macaron_tf.io.plug_ins import is_import_path
 from macaron_tf.layers.attention import broadcast_mask
 from macaron_tf.layers.block import Block
 from macaron_tf.layers.blocks import block_class
@@ -15,7 +17,7 @@ from macaron_tf.layers.mixer import Context, Mixer
 from macaron_tf.layers.norms import normalization
 from macaron_tf.layers.positions import RelativePositionBias
 from macaron_tf.layers.remat import mix_with_remat
-from macaron_tf.models.config import StackConfig
+from macaron_tf.models.config import EncoderConfig, EncoderDecoderConfig, StackConfig
 from macaron_tf.settings import SettingError
 
 # Operators whose weights the layers share, for the values of `EncoderConfig.sharing`.
@@ -164,6 +166,50 @@ class Stack(Mixer):
                 bias.set_weights(other_bias.get_weights())
         if self.final_norm:
             self.final_norm.set_weights(other.final_norm.get_weights())
+
+
+_CHECKED_LENGTH = 32  # number of positions in `check_causal`
+
+
+@functools.cache
+def check_causal(config: StackConfig) -> None:
+    """Raises a SettingError if a user's block reads later positions in a causal model.
+
+    Such a model would predict each token from this token itself. The function changes one position
+    after another of a random input, and compares the outputs at earlier positions. The blocks are
+    new ones with random weights, because an initial weight of 0 could hide a leak.
+    """
+    decodes = isinstance(config, EncoderDecoderConfig)
+    names = [name if is_import_path(name) else "" for name in config.blocks]
+    # On a mesh of several processes, no process could read the outputs.
+    is_causal = decodes or (isinstance(config, EncoderConfig) and config.causal)
+    if not (is_causal and any(names)) or keras.distribution.distribution():
+        return
+    draw, length = np.random.default_rng(0), min(_CHECKED_LENGTH, config.longest or _CHECKED_LENGTH)
+    stack = Stack(config, len(names), causal=True, cross_attention=decodes)
+    shape = (length, length, config.hidden_dim)
+    stack.build(shape, shape if decodes else None)
+    for weight in stack.weights:
+        weight.assign(weight + 0.2 * draw.normal(size=weight.shape))
+    x = np.repeat(draw.normal(size=(1, *shape[1:])), length, axis=0)  # (T, T, D)
+    positions = np.arange(length)
+    # Row k > 0 has another vector at position k.
+    x[positions[1:], positions[1:]] = draw.normal(size=(length - 1, config.hidden_dim))
+    memory = keras.ops.convert_to_tensor(np.ones(shape), "float32") if decodes else None
+    for name, block in zip(names, stack.blocks, strict=True):
+        if not name:
+            continue
+        y, _ = block.mix(keras.ops.convert_to_tensor(x, "float32"), Context(memory=memory))
+        y = keras.ops.convert_to_numpy(y)
+        change = np.abs(y - y[:1]).max(axis=-1)  # (changed position, position)
+        leaks = np.argwhere(np.tril(change, -1) > 1e-5 * np.abs(y).max())
+        if len(leaks):
+            later, position = leaks[0]
+            raise SettingError(
+                f"{name} reads later positions in a causal model (the output at position "
+                f"{position} changes with position {later}): hide them from its mixers if "
+                "self.causal"
+            )
 
 
 def _computed_once(bias: RelativePositionBias) -> Callable:

@@ -16,6 +16,8 @@ from macaron_tf.errors import UserError, out_of_memory, warn
 from macaron_tf.io.paths import as_path
 from macaron_tf.io.progress import track
 from macaron_tf.models import catalog
+from macaron_tf.models.config import StackConfig
+from macaron_tf.models.stack import check_causal
 from macaron_tf.objectives import TranslationObjective
 from macaron_tf.runs.recipe import Recipe, override, warn_unread
 from macaron_tf.runs.run import DIVERGED, FLAGS, Inputs, Plan, Run, refuse_flags, write_json
@@ -87,6 +89,8 @@ class Trainer:
             earlier=earlier,
             settings=settings,
         )
+        if recipe.names_code and isinstance(config := recipe.model_config(), StackConfig):
+            check_causal(config)
         self.inputs, self.plan = inputs, recipe.plan(run, start, inputs)
 
     def run(self, callbacks: Sequence[keras.callbacks.Callback] = ()) -> TrainingResult:

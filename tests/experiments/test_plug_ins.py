@@ -12,12 +12,14 @@ import tensorflow as tf
 import macaron_tf
 from experiments import registry
 from experiments.commands import main
+from experiments.compare.commands import main as compare
 from export.saved_model import main as export
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import USER_FILES, UserError
 from macaron_tf.layers.blocks import MacaronBlock
 from macaron_tf.models.catalog import build
+from macaron_tf.models.stack import check_causal
 from macaron_tf.runs.finetuning import load_labelled_task
 from macaron_tf.runs.run import Run
 from macaron_tf.runs.translation import TranslationRecipe
@@ -31,6 +33,7 @@ import random
 
 import keras
 from macaron_tf.layers import Block, MacaronBlock as Ours
+from macaron_tf.layers.mixer import Mixer
 from macaron_tf.layers.scheme import Mix
 from macaron_tf.objectives import MaskedLanguageObjective
 
@@ -57,6 +60,48 @@ class Plain(Block):
 
 class Other:
     pass
+
+
+class Neighbour(Mixer):
+    def __init__(self, offset, **kwargs):
+        super().__init__(**kwargs)
+
+    def mix(self, x, context, state=None):
+        return keras.ops.roll(x, -self.offset, axis=1), state
+
+
+class Ahead(Block):
+    scheme = (Mix("tokens"), Mix("channels"))
+
+    def token_mixer(self):
+        return Neighbour(3, name="neighbour")
+
+
+class Zero(Neighbour):
+    def build(self, input_shape):
+        self.scale = self.add_weight(name="scale", shape=(), initializer="zeros")
+
+    def mix(self, x, context, state=None):
+        return self.scale * super().mix(x, context)[0], state
+
+
+class ZeroAhead(Block):
+    scheme = (Mix("tokens"), Mix("channels"))
+
+    def token_mixer(self):
+        return Zero(1, name="neighbour")
+
+
+class Earlier(Mixer):
+    def mix(self, x, context, state=None):
+        return keras.ops.pad(x, [[0, 0], [1, 0], [0, 0]])[:, :-1], state
+
+
+class Behind(Block):
+    scheme = (Mix("tokens"), Mix("channels"))
+
+    def token_mixer(self):
+        return Earlier(name="earlier")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,7 +227,7 @@ BLOCK = "model.block=stranger."
         (f"{BLOCK}parts:Other", "parts:Other names no subclass of .*Block: write"),
         (f"{BLOCK}needy:X", "raised ModuleNotFoundError: No module named 'not_installed_here'"),
         (f"{BLOCK}broken:X", "stranger.broken raised ValueError: half done .*broken.py, line 2"),
-        (f"{BLOCK}parts:Raises", "line 21 raised ValueError: .*two lines"),
+        (f"{BLOCK}parts:Raises", "line 22 raised ValueError: .*two lines"),
         (f"{BLOCK}parts:Plain", "Plain's .* are mixed by <Dense .*, no Mixer"),
         ("objective=stranger.parts:Other", "parts:Other names no subclass of .*Objective: write"),
     ],
@@ -193,6 +238,20 @@ def test_parts_that_do_not_fit_are_a_sentence(change, message, outside, capsys):
     error = capsys.readouterr().err
     assert is_one_sentence(message, error), error
     assert not (outside / "run").exists()
+
+
+@pytest.mark.parametrize("recipe", ["gpt_quick", "t5_tiny"])
+def test_a_causal_model_whose_block_reads_ahead_is_refused(recipe, outside, capsys):
+    for name, where in (("Ahead", "position 0 .* position 3"), ("ZeroAhead", "0 .* position 1")):
+        block = f"{BLOCK}parts:{name}"
+        train, arms = ["train", recipe, "run", *flags([block])], [recipe, f"own={recipe}:{block}"]
+        for command, words in ((main, train), (compare, ["out", *arms])):
+            assert command(words) == 2
+            error = capsys.readouterr().err
+            assert is_one_sentence(f"parts:{name} reads later positions .*{where}", error), error
+    assert not (outside / "run").exists() and not (outside / "out").exists()
+    check_causal(registry.load(recipe, settings=[f"{BLOCK}parts:Behind"]).model_config())
+    check_causal(registry.load("bert_tiny", settings=[f"{BLOCK}parts:Ahead"]).model_config())
 
 
 @pytest.mark.parametrize(
