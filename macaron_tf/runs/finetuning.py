@@ -416,8 +416,9 @@ class FinetuningRecipe(EpochRecipe):
             if not metrics or metrics["score"] > level + CHANCE_MARGIN:
                 return best, commands
             best += (
-                f"\nat chance level: the same answer to every example has the score {level:.4f}; "
-                "train another run with more epochs or training.max_steps, another "
+                f"\nat chance level: the same answer to every example has the score {level:.4f}, "
+                f"and a score must be above {level + CHANCE_MARGIN:.4f} to count as learned; train "
+                "another run with more epochs or training.max_steps, another "
                 "training.learning_rate, more examples or other weights (--init)"
             )
             return best, []

@@ -47,7 +47,8 @@ class TableSettings(Settings):
         text_b: column of a second text, or of a question that the choices answer in the task
             choose. If `text` is not set, the default is the column that matches the text column, if
             the table has it: `text_b`, `sentence2`, `hypothesis` or `question2`, or `question` in
-            the task choose. If `text` is set, the default is no second text.
+            the task choose. If `text` is set, the default is no second text. `predict` and exports
+            call the two texts of a pair `first` and `second`.
         choices: columns of the choices (default: `choice1`, `choice2` and so on). An example may
             leave some choices empty.
         label: column of the class, the classes separated by commas (multilabel), the score or the
