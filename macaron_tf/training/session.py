@@ -21,7 +21,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import only_writer
 from macaron_tf.io.progress import Progress
-from macaron_tf.io.signals import RepeatedSignals
+from macaron_tf.io.signals import RepeatedSignals, announced
 from macaron_tf.training.checkpoints import CheckpointDirectory, is_checkpoint
 from macaron_tf.training.config import LOWER_IS_BETTER
 from macaron_tf.training.progress import TRAIN, VALIDATION, RunLog, TrainingBar
@@ -55,9 +55,9 @@ class Interrupted(SystemExit):
 class Interruptions:
     """Context manager in which SIGINT and SIGTERM set `received`, so that the run can save.
 
-    A signal that arrives again after a second or more ends the process at once (see
-    `RepeatedSignals`). Python delivers signals only to the main thread. In other threads, the
-    context manager has no effect.
+    A line on stderr announces the stop at once. A signal that arrives again after a second or more
+    ends the process at once (see `RepeatedSignals`). Python delivers signals only to the main
+    thread. In other threads, the context manager has no effect.
 
     Attributes:
         received: number of the first signal; `None` if no signal has arrived.
@@ -65,18 +65,21 @@ class Interruptions:
 
     received: int | None = None
     _raises = False
-    _previous: Mapping = {}
+
+    def __init__(self):
+        self._restored = contextlib.ExitStack()  # closed, it restores the earlier handlers
 
     def __enter__(self) -> "Interruptions":
         self._is_repeated = RepeatedSignals()
         if threading.current_thread() is threading.main_thread():
-            self._previous = {number: signal.signal(number, self._handle) for number in SIGNALS}
+            self._restored.enter_context(announced("stopping after this step", SIGNALS))
+            for number in SIGNALS:
+                earlier = signal.signal(number, self._handle)
+                self._restored.callback(signal.signal, number, earlier)
         return self
 
     def __exit__(self, *error) -> None:
-        for signal_number, handler in self._previous.items():
-            signal.signal(signal_number, handler)
-        self._previous = {}
+        self._restored.close()
 
     @contextlib.contextmanager
     def breaking(self) -> Iterator[None]:

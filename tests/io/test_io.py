@@ -23,6 +23,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.io import files, progress
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import Progress, track
+from macaron_tf.io.signals import announced
 from tests import ram_paths
 from tests.harness import refuses
 
@@ -355,3 +356,17 @@ def test_soon_done_work_shows_nothing(monkeypatch):
         monkeypatch.setattr(progress, "sys", types.SimpleNamespace(stderr=stream))
         assert list(track([(1, "a"), (1, "b")], 2, "tokenizing", "lines")) == ["a", "b"]
         assert stream.getvalue() == ""
+
+
+def test_a_signal_is_announced_before_c_code_lets_a_handler_run(capfd):
+    earlier = signal.signal(signal.SIGTERM, lambda *_: os.write(2, b"handled\n"))
+    killer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM))
+    try:
+        with announced("stopping", {signal.SIGTERM}):
+            killer.start()
+            hashlib.pbkdf2_hmac("sha256", b"", b"", 2_000_000)  # about a second without the GIL
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, earlier)
+    assert capfd.readouterr().err == "stopping\nhandled\nhandled\n"
+    assert signal.set_wakeup_fd(-1) == -1
