@@ -9,6 +9,8 @@ The same commands pre-train (bert_tiny), fine-tune (finetune:sst2), train senten
 (sentence_bert:stsb), and so on: the recipe says what is trained.
 """
 
+import argparse
+
 from experiments import command_line as cli
 from macaron_tf.cli.arguments import CHECKPOINT, MODEL
 from macaron_tf.data.sources.names import DOCUMENT_FORMS, PAIR_FORMS
@@ -116,6 +118,7 @@ COMMANDS = {
             "make each worker of pre-training read only its own part of the shards. The batches "
             "then depend on the number of workers",
         ),
+        cli.switch("--no-hints", argparse.SUPPRESS),  # `macaron compare` has no next commands
         cli.TFDS,
         cli.SETTINGS,
         cli.CALLBACKS,

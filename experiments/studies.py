@@ -102,7 +102,7 @@ def read_or_compute(file: pathlib.Path, settings: dict[str, Any], make: Callable
 
 
 def run_tasks(jobs: int, tasks: Mapping[str, Callable[[], Any]], shares: int | None = None) -> list:
-    """Runs tasks, by the text of their progress line, in `jobs` threads; returns results in order.
+    """Runs tasks, by the text that is printed before each, in `jobs` threads; returns the results.
 
     On Linux, each thread uses its own part of the CPUs, of `shares` or `jobs` parts. After an
     exception, no further task begins, and it is raised when the running tasks end. Ctrl-C and
@@ -118,6 +118,12 @@ def run_tasks(jobs: int, tasks: Mapping[str, Callable[[], Any]], shares: int | N
             # This applies to the current thread and to processes that the thread starts.
             os.sched_setaffinity(0, cpus[share_indices.get() :: num_shares] or cpus)
 
+    numbers = itertools.count(1)
+
+    def begin(text: str, task: Callable[[], Any]) -> Any:
+        print(f"[{next(numbers)}/{len(tasks)}] {text}", flush=True)
+        return task()
+
     progress = Progress(f"{jobs} at once", "tasks", len(tasks))
     with (
         # With a single thread, each task shows its own progress.
@@ -125,12 +131,11 @@ def run_tasks(jobs: int, tasks: Mapping[str, Callable[[], Any]], shares: int | N
         _exit_on_sigterm(),
         concurrent.futures.ThreadPoolExecutor(jobs, initializer=take_share) as pool,
     ):
-        futures = {pool.submit(task): text for text, task in tasks.items()}
+        futures = [pool.submit(begin, text, task) for text, task in tasks.items()]
         try:
-            for done, finished in enumerate(concurrent.futures.as_completed(futures), 1):
+            for finished in concurrent.futures.as_completed(futures):
                 finished.result()
                 progress.advance()
-                print(f"[{done}/{len(tasks)}] {futures[finished]}", flush=True)
         except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
             if isinstance(error, (KeyboardInterrupt, SystemExit)):

@@ -24,6 +24,8 @@ def run(options: argparse.Namespace) -> None:
     if result.best_step is not None:
         metric = recipe.training.best_metric
         print(trainer.best.format(metric=metric, score=result.best_score, step=result.best_step))
+    if options.no_hints:
+        return
     data_flag = f" --data-dir {options.data_dir}" if options.data_dir else ""
     trust_flag = " --trust-code" if recipe.names_code else ""
     lines = [

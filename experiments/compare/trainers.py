@@ -159,7 +159,8 @@ class Trainer(abc.ABC):
     ) -> None:
         """Runs `macaron train` for an arm with `settings` in the folder `run`."""
         sets = studies.flags("--set", *settings)
-        studies.command("train", arm.recipe, str(run), *self.arm_flags(arm), *sets, log=log)
+        arguments = [arm.recipe, str(run), *self.arm_flags(arm), *sets, "--no-hints"]
+        studies.command("train", *arguments, log=log)
 
     def arm_flags(self, arm: Arm) -> list[str]:
         """Returns the flags of `macaron train` for the data of an arm."""

@@ -340,7 +340,7 @@ def test_each_seed_is_fine_tuned_from_a_pre_training_of_its_own(calls, sizeless,
     inits = {name: call[1].removeprefix("init=") for name, call in runs.items()}
     assert {inits["one-lr0.001-4"], inits["one-lr0.001-5"]} == {"runs/one-4", "runs/one-5"}
     assert inits["one-lr0.001-0"] == "runs/one-0" and inits["two-lr0.001-5"] == "runs/two"
-    rate = ("--set", "training.learning_rate=0.003", "--set", "training.seed=0")
+    rate = ("--set", "training.learning_rate=0.003", "--set", "training.seed=0", "--no-hints")
     assert runs["two-lr0.003-0"][2:] == rate and len(calls) == 2 * 2 + 2 * 2
     comparing(*words)
     assert len(calls) == 2 * 2 + 2 * 2  # no run is trained twice

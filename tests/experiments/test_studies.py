@@ -33,6 +33,11 @@ def test_a_killed_study_stops_its_commands(number, tmp_path):
     assert len(processes) == 2 and not any(map(os.path.exists, map("/proc/{}".format, processes)))
 
 
+def test_a_task_is_named_before_its_output(capsys):
+    assert studies.run_tasks(1, {"a, seed 1": lambda: print("step 1"), "b": lambda: 2}) == [None, 2]
+    assert capsys.readouterr().out == "[1/2] a, seed 1\nstep 1\n[2/2] b\n"
+
+
 def test_a_record_is_small_and_has_a_line_for_each_item_of_a_list(tmp_path):
     rows = [{"arm": "a", "loss": 1 / 3, "curve": {"step": [1, 2]}}, {"arm": "ä", "loss": math.nan}]
     record = {"command": "compare OUT", "rows": rows, "tuning": [], "guessing": None}
