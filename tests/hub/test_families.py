@@ -300,15 +300,11 @@ def test_an_unknown_field_and_names_of_wrappers(tmp_path):
             {"rope_parameters": {"full_attention": {"rope_type": "yarn", "factor": 2.0}}},
             "rope_type='yarn', but only default, linear, llama3 can be used",
         ),
-        ("albert", {"num_hidden_groups": 3}, "num_hidden_groups=3, but only 1"),
         ("albert", {"embedding_size": 32}, "embedding_hidden_mapping_in.* has no counterpart"),
-        ("xlm", {"causal": True}, "causal=True, but only False"),
         ("xlm", {"lang2id": {"en": 0}}, "n_langs=3 and lang2id={'en': 0}, but lang2id must number"),
         ("xlm", {"lang2id": {"en": 1, "fr": 2, "de": 3}}, "lang2id must number all languages from"),
         ("roberta", {"pad_token_id": 0}, "pad_token_id=0, but only the tokenizer's 1"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "layer_idx=True, but only False"),
-        ("gpt2", {"add_cross_attention": True}, "add_cross_attention=True, but only False"),
-        ("xlnet", {"attn_type": "uni"}, "attn_type="),
     ],
 )
 def test_what_has_no_place_in_our_model_is_refused(family, options, reason, tmp_path):

@@ -12,66 +12,15 @@ from macaron_tf.models.segment_memory import TwoStreamModel
 from macaron_tf.tasks import SentenceSettings
 from tests.harness import numpy_of, refuses
 from tests.toys.decoders import language_model, sequence_model
-from tests.toys.hugging_face import BATCH, FORMAT, WORDS, read_back, write_bert, written
+from tests.toys.hugging_face import BATCH, FORMAT, read_back, written
 from tests.toys.hugging_face import ROWS as IDS
 from tests.toys.hugging_face import encoder_config as config
 from tests.toys.hugging_face import with_vocabulary as model
-from tests.toys.pretrained import with_classes, with_scores
+from tests.toys.pretrained import with_scores
 
 pytest.importorskip("safetensors")
 
 XLNET = {"positions": "transformer_xl", "embedding_norm": False}
-
-
-@pytest.mark.parametrize(
-    ("options", "model_type"),
-    [
-        ({}, "bert"),
-        ({"activation": "gelu_tanh"}, "bert"),
-        ({"embedding_dim": 16, "num_segments": 1}, "electra"),
-        ({"embedding_dim": 16, "sharing": "all", "activation": "relu"}, "albert"),
-    ],
-)
-def test_a_family_is_found_by_the_configuration_and_read_back(options, model_type, tmp_path):
-    made = model(models.PretrainingEncoder(config(**options)), objective="masked_language")
-    read = read_back(made, tmp_path / "out")
-    fields = json.loads((tmp_path / "out/config.json").read_text())
-    assert fields["model_type"] == model_type and fields["vocab_size"] == len(WORDS)
-    assert read.card.unread == () and read.card.objective == "masked_language"
-    batch = BATCH if made.config.num_segments > 1 else {"token_ids": IDS}
-    ours, back = (
-        numpy_of(one.network(batch)["masked_language"])[IDS != 0, : len(WORDS)]
-        for one in (made, read)
-    )
-    np.testing.assert_allclose(ours, back, atol=1e-5)
-    texts = ["A café b bc [x]", "Ω 中文 a\tb"]
-    assert read.vocabulary.encode_lines(texts) == made.vocabulary.encode_lines(texts)
-
-
-@pytest.mark.parametrize(
-    ("network", "kind", "ending"),
-    [
-        (models.EncoderClassifier, {"num_classes": 3}, "ForSequenceClassification"),
-        (models.EncoderTokenClassifier, {"num_tags": 3}, "ForTokenClassification"),
-        (models.EncoderQuestionAnswering, {}, "ForQuestionAnswering"),
-        (models.EncoderMultipleChoice, {}, "ForMultipleChoice"),
-    ],
-)
-def test_a_head_s_classes_and_weights_are_named(network, kind, ending, tmp_path):
-    import safetensors.numpy
-
-    made = model(network(config(), **kind))
-    made = with_classes(made, "x", "y", "z") if kind else made
-    fields = written(made, tmp_path / "out")
-    assert fields["architectures"] == [f"Bert{ending}"]
-    if kind:
-        assert fields["id2label"] == {"0": "x", "1": "y", "2": "z"}
-        assert fields["label2id"] == {"x": 0, "y": 1, "z": 2}
-    state = safetensors.numpy.load_file(tmp_path / "out/model.safetensors")
-    name = "qa_outputs" if network is models.EncoderQuestionAnswering else "classifier"
-    kernel = made.network.weights[-2]
-    np.testing.assert_array_equal(state[f"{name}.weight"], numpy_of(kernel).T)
-    assert all(n.startswith(("bert.", name)) for n in state)
 
 
 def test_scores_of_a_regression_are_theirs(tmp_path):
@@ -182,15 +131,3 @@ def test_a_folder_is_whole_and_replaces_only_its_like(tmp_path, monkeypatch):
     assert not (place / "config.json").exists()
     assert written(made, place) == first
     assert sorted(tmp_path.iterdir()) == [tmp_path / "other", place]
-
-
-def test_another_library_s_model_is_written_again(tmp_path):
-    """A Hugging Face folder that is read and saved again has the same arrays and names."""
-    import safetensors.numpy
-
-    place, out = write_bert(tmp_path / "in"), tmp_path / "out"
-    macaron_tf.load(f"hugging-face:{place}").save_pretrained(out, FORMAT)
-    first, again = (safetensors.numpy.load_file(d / "model.safetensors") for d in (place, out))
-    assert first.keys() == again.keys()
-    for name, array in first.items():
-        np.testing.assert_array_equal(again[name], array)

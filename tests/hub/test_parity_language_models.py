@@ -276,13 +276,6 @@ def test_a_model_with_another_head_predicts_no_tokens(family, head, tmp_path):
     check_equal(numpy_of(read.encoder({"token_ids": ours})), expected)
 
 
-def test_a_vocabulary_of_another_model_is_refused(tmp_path):
-    peers.make("gpt2", tmp_path)
-    numbers = json.loads((tmp_path / "vocab.json").read_text())
-    (tmp_path / "vocab.json").write_text(json.dumps({**numbers, "zz": len(numbers)}))
-    refuses("use the tokenizer files and config.json", read_hugging_face, tmp_path)
-
-
 @pytest.mark.parametrize(("options", "padded"), [({}, 0), ({"clamp_len": 4}, 0), ({}, 3)])
 def test_the_content_stream_is_the_encoder_s_and_nobody_sees_padding(tmp_path, options, padded):
     theirs = peers.make("xlnet", tmp_path, "Model", **options)

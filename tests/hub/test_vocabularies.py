@@ -580,36 +580,25 @@ def test_llama_2s_pieces(tmp_path):
     )
 
 
-def test_other_files_are_refused(tmp_path):
-    for removed, name, contents, reason in (
-        ((), "vocab.json", "{}", r"cannot read .*merges\.txt"),
-        ((), "merges.txt", "", "no pad_token, but needs <pad> or"),
-        (
-            ("vocab.json",),
-            "spiece.model",
-            "no model",
-            r"spiece\.model is not a SentencePiece model",
-        ),
-    ):
-        for file in removed:
-            (tmp_path / file).unlink()
-        (tmp_path / name).write_text(contents)
-        refuses(reason, read_vocabulary, tmp_path)
+FIELDS = {"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False}}
+LOWER = {**FIELDS, "normalizer": {"lowercase": True}}
 
 
 @pytest.mark.parametrize(
-    ("read", "field", "value", "reason"),
+    ("file", "contents", "reason"),
     [
-        (read_vocabulary, "model", 3, "damaged"),
-        (read_vocabulary, "model", {"type": "BPE", "vocab": {"a": 0}}, "damaged"),
-        (read_t5_vocabulary, "model", {"vocab": [["a"]]}, "damaged .not enough values"),
-        (read_vocabulary, "post_processor", {"single": [], "pair": []}, "not contain one and"),
+        ("merges.txt", "", r"cannot read .*vocab\.json"),
+        ("vocab.json", {}, "no pad_token, but needs <pad> or"),
+        ("spiece.model", "no model", "is not a SentencePiece model"),
+        ("tokenizer.json", {**LOWER, "model": 3}, "is .*damaged"),
+        ("tokenizer.json", {**FIELDS, "model": {"type": "BPE", "vocab": {"a": 0}}}, "is .*damaged"),
+        ("tokenizer.json", {**LOWER, "model": {"vocab": [["a"]]}}, "damaged .not enough values"),
+        ("tokenizer.json", {**LOWER, "post_processor": {"single": [], "pair": []}}, "one and"),
     ],
 )
-def test_a_damaged_tokenizer_json_is_one_sentence(read, field, value, reason, tmp_path):
-    words = {"type": "ByteLevel", "add_prefix_space": False}
-    fields = {"pre_tokenizer": words, "normalizer": {"lowercase": True}}
-    if field == "model" and isinstance(value, dict) and value.get("type") == "BPE":
-        del fields["normalizer"]
-    (tmp_path / "tokenizer.json").write_text(json.dumps({**fields, field: value}))
-    refuses(f"tokenizer.json is .*{reason}", read, tmp_path)
+def test_files_that_are_no_tokenizer_are_one_sentence(file, contents, reason, tmp_path):
+    if file == "vocab.json":
+        (tmp_path / "merges.txt").touch()
+    text = contents if isinstance(contents, str) else json.dumps(contents)
+    (tmp_path / file).write_text(text)
+    refuses(reason, read_t5_vocabulary if "enough" in reason else read_vocabulary, tmp_path)
