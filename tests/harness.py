@@ -140,37 +140,6 @@ def symbolic(layer: keras.layers.Layer, *inputs, **call_arguments):
     return layer(*inputs, **call_arguments)
 
 
-def check_compiled(
-    function, *inputs, variables=(), tolerance: float = float32_sum_error(64)
-) -> None:
-    """Checks that XLA computes the same output and gradients of `function` as plain TensorFlow.
-
-    Args:
-        function: function from tensors to one tensor. A weighted sum of that tensor's elements is
-            differentiated.
-        inputs: float tensors, for which gradients are compared too.
-        variables: Keras variables, for which gradients are compared too.
-        tolerance: absolute tolerance, as a fraction of each result's largest magnitude.
-    """
-    import tensorflow as tf
-
-    inputs = [tf.convert_to_tensor(x) for x in inputs]
-
-    def outputs(*inputs):
-        with tf.GradientTape() as tape:
-            tape.watch(inputs)
-            y = tf.cast(function(*inputs), "float32")
-            loss = tf.reduce_sum(y * normal(*y.shape, seed=5))
-        sources = [*inputs, *(variable.value for variable in variables)]
-        return [y, *map(tf.convert_to_tensor, tape.gradient(loss, sources))]
-
-    compiled = tf.function(outputs, jit_compile=True, autograph=False)
-    for actual, expected in zip(compiled(*inputs), outputs(*inputs), strict=True):
-        actual, expected = numpy_of(actual), numpy_of(expected)
-        largest = np.abs(expected).max()
-        np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance * largest)
-
-
 def check_checkpoint(layer: keras.layers.Layer, call, folder) -> None:
     """Checks that `tf.train.Checkpoint` saves all variables of a layer, and restores a copy.
 

@@ -17,11 +17,8 @@ from macaron_tf.layers.recording import Recording
 from macaron_tf.layers.relative_attention import RelativeAttention
 from macaron_tf.models import TemporalConvolution
 from tests.harness import (
-    bfloat16_error,
     check_checkpoint,
-    check_compiled,
     check_layer,
-    float32_sum_error,
     ids,
     normal,
     numpy_of,
@@ -172,29 +169,6 @@ def test_dropout_acts_in_training_only(layer):
     still = numpy_of(layer(X6))
     np.testing.assert_array_equal(numpy_of(layer(X6, training=False)), still)
     assert np.abs(numpy_of(layer(X6, training=True)) - still).max() > 1e-3
-
-
-SIZES = {"num_heads": 2, "feed_forward_dim": 16, "max_length": 9}
-X21, REAL21 = normal(2, 21, 6), np.ones((2, 21), bool)
-REAL21[0, 17:], REAL21[1, :3] = False, False
-COMPILED = [
-    (layers.SwishRNN, {"inner_dim": 10, "step_size": 1}, X21, REAL21),
-    (layers.SwishRNN, {"inner_dim": 10, "step_size": 3}, X21, REAL21),
-    (layers.GatedMLPBlock, SIZES, X6, PADDED),
-    (layers.AttentionGatedMLPBlock, {**SIZES, "toeplitz": True}, X6, PADDED),
-]
-
-
-@pytest.mark.parametrize(("kind", "options", "x", "mask"), COMPILED)
-# In bfloat16, up to 20 operations of a block and twice as many of its gradient, by both.
-@pytest.mark.parametrize(
-    ("policy", "tolerance"),
-    [("float32", float32_sum_error(64)), ("mixed_bfloat16", bfloat16_error(2 * 60))],
-)
-def test_xla_gives_the_same_numbers_and_gradients(kind, options, x, mask, policy, tolerance):
-    layer = randomized(kind(**options, dtype=policy), x.shape)
-    variables = layer.trainable_variables
-    check_compiled(lambda x: layer(x, mask=mask), x, variables=variables, tolerance=tolerance)
 
 
 @pytest.mark.parametrize(

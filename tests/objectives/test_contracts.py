@@ -109,10 +109,10 @@ def test_ids_may_have_any_integer_type(name):
         assert sums(kind) == expected, kind
 
 
-COMPILED = [("triplets", "transformer"), ("tcn", "tcn")]
+COMPILED = [("triplets", "transformer"), ("tcn", "tcn"), ("roberta", "amlp")]
 LONG = [("gpt", "transformer"), ("question_answering", "transformer"), ("tcn", "gru")]
 LONG += [("transformer_xl", "swish_rnn"), ("translation", "macaron"), ("elmo", None)]
-LONG += [("albert", "transformer")]
+LONG += [("albert", "transformer"), ("roberta", "gmlp")]
 LONG += [(name, None) for name in sorted(set(NAMES) - {name for name, _ in COMPILED + LONG})]
 
 
