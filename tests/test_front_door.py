@@ -76,11 +76,6 @@ def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
     assert (tmp_path / "served/minilm/1/saved_model.pb").exists()
 
 
-def test_a_missing_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
-        macaron_tf.nothing  # noqa: B018
-
-
 @pytest.mark.thorough
 def test_saved_models_open_in_a_process_that_imports_the_package_alone(tmp_path):
     quantized = functional()

@@ -8,13 +8,10 @@ import tensorflow as tf
 
 from macaron_tf.engines.graph import TaskGraph
 from macaron_tf.engines.session import STEPS
-from macaron_tf.errors import UserError
 from macaron_tf.io.serving import failed_check, failed_rows
 from macaron_tf.model import Pretrained, load
 from macaron_tf.models import (
-    Elmo,
     EncoderClassifier,
-    EncoderTokenClassifier,
     LanguageModel,
     PretrainingEncoder,
 )
@@ -150,6 +147,9 @@ def test_a_writer_streams_scores_and_takes_numbers(writer):
     refuses("n_best=2 is not an option", writer.predict, "a", n_best=2)
     refuses("n_best=2 is not an option", lambda: list(writer.stream("a", n_best=2)))
     refuses("temperature=1.0 is an option of each call", writer.export, "nowhere", temperature=1.0)
+    refuses("within 1024 tokens", writer.predict, "a" * 5_000)
+    long = writer.stream("a" + " " * 131_072)
+    refuses("the prompt has more than 131072 bytes: shorten the prompt", next, long)
 
 
 def test_a_long_text_is_cut_by_a_classifier(classifier, pairs):
@@ -160,48 +160,19 @@ def test_a_long_text_is_cut_by_a_classifier(classifier, pairs):
     assert short.keys() == long.keys() == no_text.keys()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "name", "vocabulary", "start"),
-    [
-        (LanguageModel, "gpt2_tiny", BYTES, "a"),
-        (PretrainingEncoder, "bert_tiny", WORDS, "[MASK]"),
-        (EncoderTokenClassifier, "bert_tiny", WORDS, "a"),
-        (Elmo, "elmo_tiny", WORDS, "a"),
-    ],
-)
-def test_a_long_text_is_refused_before_it_is_tokenized(kind, name, vocabulary, start):
-    """Otherwise the message of a filler or a writer would name its limit in tokens."""
-    max_bytes = 1 << 17
-    is_tagger = kind is EncoderTokenClassifier
-    arguments = (2,) if is_tagger else ()
-    objective = "masked_language" if kind is PretrainingEncoder else None
-    model = loaded(kind, name, vocabulary, *arguments, objective=objective)
-    model = with_classes(model, "O", "B-X") if is_tagger else model
-    sentence = rf"text 2: a text has more than {max_bytes} bytes: shorten the text"
-    for rest in (" ", "a", "\n", "ü"):
-        refuses(sentence, model.predict, [start, start + rest * 4_000_000, start])
-    longest = start + " " * (max_bytes - len(start))
-    options = {"max_tokens": 1} if kind is LanguageModel else {}
-    assert len(model.predict([start, longest], **options)) == 2
-    refuses(sentence, model.predict, [start, longest + " "])
-    if kind is LanguageModel:
-        refuses("within 1024 tokens", model.predict, "a" * 5_000)
-        with pytest.raises(UserError, match=f"has more than {max_bytes} bytes: shorten the prompt"):
-            next(model.stream(longest + " "))
-
-
 def test_the_graphs_of_an_export_refuse_a_long_text():
     """A SavedModel holds the signature, and an engine such as LiteRT runs between the steps."""
     model = loaded(PretrainingEncoder, "bert_tiny", objective="masked_language")
-    graph, texts = TaskGraph(model.task), tf.constant(["[MASK]", "[MASK]" + " a" * 70_000])
+    graph, texts = TaskGraph(model.task), ["[MASK]", "[MASK]" + " a" * 70_000]
+    message = "a text has more than 131072 bytes: shorten the text"
     steps = graph.steps((None, None, WORDS.size))
     for function in (graph.signatures["serving_default"], steps[STEPS[0]]):
         with pytest.raises(tf.errors.InvalidArgumentError) as caught:
-            function(texts)
-        message = "a text has more than 131072 bytes: shorten the text"
+            function(tf.constant(texts))
         assert failed_check(caught.value.message) == message
         assert failed_rows(caught.value.message) == {1}
+    refuses(f"text 2: {message}", model.predict, texts)  # before it is tokenized
+    assert model.predict("[MASK]".ljust(131_072))["words"]
 
 
 def test_gaps_are_filled_with_as_many_pieces_as_asked():

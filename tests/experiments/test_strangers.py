@@ -28,7 +28,7 @@ from macaron_tf.io import paths as storage
 from macaron_tf.io.plug_ins import find
 from macaron_tf.layers.block import Block
 from macaron_tf.model import Pretrained
-from macaron_tf.models import Encoder, EncoderConfig
+from macaron_tf.models import Encoder
 from macaron_tf.models.catalog import build
 from macaron_tf.training import checkpoints
 from tests.harness import refuses
@@ -237,13 +237,6 @@ def test_a_configuration_of_another_library_names_no_code(folders):
     several = ["transformer", settings["block"]]
     refuses(REFUSED, build_model, Encoder, {**settings, "block": several})
     assert not ran_times(folders)
-
-
-def test_what_the_user_writes_is_imported_at_that_place(folders):
-    config = EncoderConfig(20, 8, 8, 2, 2, block=("transformer", "evil:TransformerBlock"))
-    assert ran_times(folders) == 1
-    network = macaron_tf.models.Encoder(config)
-    assert [type(block).__module__ for block in network.stack.blocks][1:] == ["evil"]
 
 
 def test_a_function_of_an_imported_module_is_not_called(here):
