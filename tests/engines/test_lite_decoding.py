@@ -233,30 +233,20 @@ def test_refusals(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "model, options",
-    [
-        (
-            lambda: Pretrained(language_model(), vocabulary=VOCABULARY, card=Card(name="made")),
-            {"temperature": 0.8, "top_k": 5, "top_p": 0.9, "seed": 3, "max_tokens": 9},
-        ),
-        (
-            lambda: Pretrained(
-                translator(vocab_size=VOCABULARY.size),
-                vocabulary=PairVocabulary(VOCABULARY, VOCABULARY),
-                settings=TranslationSettings({"beam_size": 2, "n_best": 2, "max_length_offset": 4}),
-                card=Card(name="made"),
-            ),
-            {},
-        ),
-    ],
-    ids=["generator", "translator"],
-)
-def test_exports_decode_in_lite(tmp_path, monkeypatch, model, options):
+@pytest.mark.parametrize("kind", ["generator", "translator"])
+def test_exports_decode_in_lite(tmp_path, monkeypatch, kind):
+    if kind == "generator":
+        model = Pretrained(language_model(), vocabulary=VOCABULARY, card=Card(name="made"))
+        options = {"temperature": 0.8, "top_k": 5, "top_p": 0.9, "seed": 3, "max_tokens": 9}
+    else:
+        settings = TranslationSettings({"beam_size": 2, "n_best": 2, "max_length_offset": 4})
+        network, both = translator(vocab_size=VOCABULARY.size), (VOCABULARY, VOCABULARY)
+        model = Pretrained(network, PairVocabulary(*both), settings, Card(name="made"))
+        options = {}
     monkeypatch.setattr(certificate, "TEXTS", ("a b c d e f", "b" * 99, ""))
     measured = [{"rows": 4, "lite": 1.0, "graph": 2.0}]
     monkeypatch.setattr(certificate, "break_even", lambda *_: measured)
-    model, texts = model(), ["a b c", "", "h g f e d"]
+    texts = ["a b c", "", "h g f e d"]
     version = model.export(tmp_path, lite="fp32")
     record = json.loads((version / "assets.extra" / "export.json").read_text())
     assert record["lite"]["kind"] == "fp32" and record["lite"]["measured"] == measured

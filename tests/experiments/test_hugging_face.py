@@ -7,20 +7,15 @@ import pytest
 import tensorflow as tf
 
 from experiments import registry
-from experiments.commands import main
 from macaron_tf.data.translation import TranslationData
 from macaron_tf.hub import read_hugging_face
 from macaron_tf.objectives import TranslationObjective
 from macaron_tf.runs.embedding import read_encoder
-from macaron_tf.runs.finetuning import load_labelled_task
-from macaron_tf.runs.run import Run
 from macaron_tf.runs.starts import read_start
 from macaron_tf.runs.text_to_text import recipe_of_model
 from macaron_tf.tasks import labelled
-from macaron_tf.training.progress import read_lines
 from tests.harness import refuses
 from tests.toys import tasks as toys
-from tests.toys.pretraining import flags
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -53,23 +48,6 @@ def test_xlnet_classifies_as_theirs(tmp_path):
     probabilities = task.serve(tf.constant(first), tf.constant(second))["probabilities"]
     np.testing.assert_allclose(probabilities, expected.softmax(-1).numpy(), atol=1e-5)
     refuses("an XLNet with .CLS. at the end", read_encoder, given)
-
-
-def test_a_run_from_a_gpt_is_trained_and_opened_again(tmp_path):
-    run, size = tmp_path / "run", language_models.write_gpt_vocabulary(tmp_path)
-    language_models.make("gpt", tmp_path, vocab_size=size)
-    for split in ("train", "validation"):
-        rows = [("the wheel", "he", "1"), ("well, hell", "1,234 we", "0")] * 4
-        toys.write_table(tmp_path / f"{split}.tsv", rows, toys.PAIR_HEADER)
-    settings = ["max_length=16", "batch_size=4", "training.max_steps=2", "epochs=None"]
-    settings += ["warmup_fraction=None", "validate_epochs=None", "training.validate_every=2"]
-    settings += [f"source=tsv:{tmp_path}/{{split}}.tsv", f"init=hugging-face:{tmp_path}"]
-    assert main(["train", "finetune:mrpc", str(run), *flags(settings)]) == 0
-    losses = [line["loss"] for line in read_lines(run / "metrics.jsonl") if "loss" in line]
-    # No row contains a token of probability 0.
-    assert losses and max(losses) < 50
-    task = load_labelled_task(Run.open(run))
-    assert np.isfinite(toys.outputs_of(task, ["the wheel"], ["he"])).all()
 
 
 LINES = ["the quick brown fox", "naïve €, and 1,234.56", "a dog"]

@@ -58,27 +58,27 @@ def saved(folder, network, *arguments, **options) -> str:
     return str(folder)
 
 
+MIXED = {"block": ("transformer", "amlp", "gmlp"), "tiny_attention_dim": 4}
+
+
 @pytest.mark.parametrize(
-    ("network", "arguments", "changes", "shapes"),
+    ("network", "arguments", "changes", "attending"),
     [
-        (models.Encoder, (), {"relative_bias": "shared"}, {"encoder": (3, 2, 10, 10)}),
-        (models.EncoderClassifier, (2,), {"block": "swish_rnn"}, {"encoder": (3, 2, 10, 10)}),
-        (models.PretrainingEncoder, (), {"sharing": "all"}, {"encoder": (3, 2, 10, 10)}),
-        (models.TwoStreamModel, (4,), MEMORY, {"encoder": (3, 2, 10, 10)}),
-        (
-            models.EncoderTokenClassifier,
-            (2,),
-            {"block": ("transformer", "amlp", "gmlp"), "tiny_attention_dim": 4},
-            {"encoder": (2, 2, 10, 10)},
-        ),
+        (models.Encoder, (), {"relative_bias": "shared"}, 3),
+        (models.EncoderClassifier, (2,), {"block": "swish_rnn"}, 3),
+        (models.PretrainingEncoder, (), {"sharing": "all"}, 3),
+        (models.TwoStreamModel, (4,), MEMORY, 3),
+        (models.EncoderTokenClassifier, (2,), MIXED, 2),
     ],
 )
-def test_any_encoder_s_attention_over_two_texts(network, arguments, changes, shapes, tmp_path, ran):
+def test_any_encoder_s_attention_over_two_texts(
+    network, arguments, changes, attending, tmp_path, ran
+):
     place = saved(tmp_path / "model", network, tiny(**SIZES, **changes), *arguments)
     found, drawn, _ = looked(ran, tmp_path / "out", place, "I paid $5s", "paid $")
     shown = ["[CLS]", "▁i", "▁paid", "▁$", "▁5", "s", "[SEP]", "▁paid", "▁$", "[SEP]"]
     assert list(found["tokens"]) == shown
-    assert {name: found[name].shape for name in shapes} == shapes
+    assert found["encoder"].shape == (attending, 2, 10, 10)  # layers that have attention
     assert ("memory" in drawn) == (changes.get("block") == "swish_rnn")
     np.testing.assert_allclose(np.nansum(found["encoder"], -1).max(), 1.0, atol=1e-5)
     missing = np.isnan(found["encoder"]).all(axis=(2, 3))  # the second head of an aMLP layer

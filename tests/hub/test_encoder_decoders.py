@@ -160,23 +160,14 @@ def test_beam_search_of_a_fixed_length_agrees(tmp_path):
     theirs = peers.marian()
     read = read_of(theirs, tmp_path)
     source = sources("marian", length=9)
-    config = BeamSearchConfig(
-        max_length_ratio=0.0,
-        max_length_offset=peers.LENGTH,
-        min_length=peers.LENGTH - 1,
-        length_penalty=0.0,
-    )
+    limits = {"max_length_offset": peers.LENGTH, "min_length": peers.LENGTH - 1}
+    config = BeamSearchConfig(max_length_ratio=0.0, length_penalty=0.0, **limits)
     found = translate_ids(read.network, tf.constant(source), config)["ids"].numpy()[:, 0]
-    expected = theirs.generate(
-        input_ids=torch.tensor(source),
-        attention_mask=torch.tensor(source != peers.VOCAB - 1).long(),
-        do_sample=False,
-        max_new_tokens=peers.LENGTH,
-        suppress_tokens=[peers.VOCAB - 1],
-        num_beams=4,
-        min_new_tokens=peers.LENGTH,
-        forced_eos_token_id=0,
-    ).numpy()[:, 1:]
+    options = {"do_sample": False, "num_beams": 4, "suppress_tokens": [peers.VOCAB - 1]}
+    options |= {"min_new_tokens": peers.LENGTH, "max_new_tokens": peers.LENGTH}
+    mask = torch.tensor(source != peers.VOCAB - 1).long()
+    given = {"input_ids": torch.tensor(source), "attention_mask": mask}
+    expected = theirs.generate(**given, **options, forced_eos_token_id=0).numpy()[:, 1:]
     np.testing.assert_array_equal(found, expected)
 
 
@@ -247,17 +238,12 @@ def test_greedy_answers_are_theirs(system, tmp_path):
     barred = [0, 2, *range(175, 192)] if system == "t5" else [1, 3, tokenizer.mask_token_id]
     texts = [gaps, "Der schnelle braune Fuchs", "naïve €", "1,234.56 in many texts."]
     config = GenerationConfig(temperature=0.0, max_tokens=peers.LENGTH)
+    greedy = {"do_sample": False, "num_beams": 1, "max_new_tokens": peers.LENGTH}
     different = set()
     for text, [ours] in zip(texts, generator.complete(texts, config), strict=True):
         asked = tokenizer(their_gaps if text == gaps else text, return_tensors="pt")
         assert generator.row(text) == asked["input_ids"][0].tolist()
-        [answer] = theirs.generate(
-            **asked,
-            suppress_tokens=barred,
-            do_sample=False,
-            num_beams=1,
-            max_new_tokens=peers.LENGTH,
-        ).tolist()
+        [answer] = theirs.generate(**asked, suppress_tokens=barred, **greedy).tolist()
         new = answer[1:]
         assert ours.text == generator.detokenizer(new).removeprefix(" ")
         assert ours.length == len(new)

@@ -195,22 +195,6 @@ def test_a_multi_label_classifier_answers_as_theirs_and_is_written(tmp_path):
         assert answer["labels"] == chosen
 
 
-@pytest.mark.parametrize("lower_case", [True, False])
-def test_the_tokenizer_that_is_saved_today_is_read(lower_case, tmp_path):
-    peers.make("bert", "Model", tmp_path)
-    (tmp_path / "vocab.txt").unlink()
-    (tmp_path / "tokenizer_config.json").unlink()
-    tokenizer = transformers.BertTokenizer(
-        vocab={word: i for i, word in enumerate(peers.WORDS)}, do_lower_case=lower_case
-    )
-    tokenizer.save_pretrained(tmp_path)
-    text = "AB, Ébc h abd"
-    vocabulary = read_hugging_face(tmp_path).vocabulary
-    expected = tokenizer(text, add_special_tokens=False)["input_ids"]
-    assert vocabulary.encode_lines([text]) == [expected]
-    assert vocabulary.lower_case == lower_case
-
-
 def test_an_xlm_reads_text_as_theirs(tmp_path):
     theirs = peers.make("xlm with its tokenizer", "Model", tmp_path)
     read = read_hugging_face(tmp_path)

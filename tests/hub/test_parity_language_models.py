@@ -21,6 +21,7 @@ from macaron_tf.models import Encoder, EncoderConfig, LanguageModel
 from macaron_tf.special import Special
 from tests.harness import built, numpy_of, refuses
 from tests.toys import peer_language_models as peers
+from tests.toys.decoders import GPT
 from tests.toys.hugging_face import check_equal, opened, save_random, two_stream_batch
 
 torch = pytest.importorskip("torch")
@@ -53,17 +54,12 @@ UNBIASED = {
     "stack/final_norm": "ln_f",
     "query_key_value/bias": np.zeros(3 * 32, "float32"),
 }
-GPT_J = {
-    **UNBIASED,
-    "output/bias": np.zeros(32, "float32"),
-    **transformer_layer(
-        "h.{}.",
-        [f"attn.{name}_proj" for name in ("q", "k", "v", "out")],
-        "ln_1",
-        ["mlp.fc_in", "mlp.fc_out"],
-        "ln_1",
-    ),
-}
+
+
+def layer_names(projection: str, feed_forward: list[str], last_norm: str) -> dict:
+    """Returns the names of a layer whose first norm is "ln_1"; queries are `projection` of "q"."""
+    attention = [projection.format(name) for name in ("q", "k", "v", "out")]
+    return transformer_layer("h.{}.", attention, "ln_1", feed_forward, last_norm)
 
 
 def test_parallel_branches_and_a_turned_part_of_heads_are_gpt_js(tmp_path):
@@ -74,19 +70,16 @@ def test_parallel_branches_and_a_turned_part_of_heads_are_gpt_js(tmp_path):
     sizes = {"vocab_size": 37, "n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": peers.LENGTH}
     theirs = transformers.GPTJConfig(**sizes, rotary_dim=4)
     theirs = save_random(transformers.GPTJModel, theirs, tmp_path)
-    config = EncoderConfig(
-        *(37, 32, 128, 4, 2),
-        **{"causal": True, "norm": "pre", "scheme": "tokens & channels", "epsilon": 1e-5},
-        **{"activation": "gelu_tanh", "positions": "rotary", "rotary_dim": 4, "num_segments": 0},
-        embedding_norm=False,
-    )
+    options = {"scheme": "tokens & channels", "positions": "rotary", "rotary_dim": 4}
+    config = EncoderConfig(37, 32, 128, 4, 2, **{**GPT, "norm": "pre", **options})
     ours, state = built(Encoder, config), read_state(tmp_path)
     order = (8 * np.arange(4)[:, None] + [0, 2, 1, 3, 4, 5, 6, 7]).ravel()
     for name in state:
         if name.endswith(("q_proj.weight", "k_proj.weight")):
             state[name] = state[name][order]
-    arrays = Arrays(state)
-    assign_weights(ours, arrays, GPT_J)
+    arrays, biases = Arrays(state), {"output/bias": np.zeros(32, "float32")}
+    names = layer_names("attn.{}_proj", ["mlp.fc_in", "mlp.fc_out"], "ln_1")
+    assign_weights(ours, arrays, {**UNBIASED, **biases, **names})
     assert not set(arrays.arrays) - arrays.names_read
     rows = np.random.default_rng(0).integers(4, 37, (2, 9))
     with torch.no_grad():
@@ -109,46 +102,18 @@ def test_linear_biases_are_blooms(heads):
     np.testing.assert_array_equal(found, np.swapaxes(found, 1, 2))
 
 
-# GPT-Neo alternates full and local attention layers, as GPT-3. Scores are not scaled.
-GPT_NEO = {
-    **UNBIASED,
-    "embeddings/positions": "wpe",
-    **transformer_layer(
-        "h.{}.",
-        [f"attn.attention.{name}_proj" for name in ("q", "k", "v", "out")],
-        "ln_1",
-        ["mlp.c_fc", "mlp.c_proj"],
-        "ln_2",
-    ),
-}
-
-
 def test_banded_layers_are_gpt_neo_s(tmp_path):
-    theirs = transformers.GPTNeoConfig(
-        vocab_size=40,
-        hidden_size=32,
-        num_layers=4,
-        num_heads=4,
-        max_position_embeddings=peers.LENGTH,
-        attention_types=[[["global", "local"], 2]],
-        window_size=3,
-    )
+    """GPT-Neo alternates full and local attention layers, as GPT-3. Scores are not scaled."""
+    sizes = {"vocab_size": 40, "hidden_size": 32, "num_layers": 4, "num_heads": 4}
+    bands = {"attention_types": [[["global", "local"], 2]], "window_size": 3}
+    theirs = transformers.GPTNeoConfig(**sizes, **bands, max_position_embeddings=peers.LENGTH)
     theirs = save_random(transformers.GPTNeoForCausalLM, theirs, tmp_path)
-    config = EncoderConfig(
-        *(40, 32, 128, 4, 4),
-        causal=True,
-        num_segments=0,
-        embedding_norm=False,
-        norm="pre",
-        activation="gelu_tanh",
-        epsilon=1e-5,
-        max_length=peers.LENGTH,
-        scaled=False,
-        attention_windows=(0, 3),
-    )
+    options = {"max_length": peers.LENGTH, "scaled": False, "attention_windows": (0, 3)}
+    config = EncoderConfig(40, 32, 128, 4, 4, **{**GPT, "norm": "pre", **options})
     ours = built(LanguageModel, config)
     arrays = Arrays(read_state(tmp_path), "transformer.")
-    assign_weights(ours, arrays, GPT_NEO)
+    names = layer_names("attn.attention.{}_proj", ["mlp.c_fc", "mlp.c_proj"], "ln_2")
+    assign_weights(ours, arrays, {**UNBIASED, "embeddings/positions": "wpe", **names})
     assert not set(arrays.arrays) - arrays.names_read - {"lm_head.weight"}
     ids = np.random.default_rng(0).integers(1, 40, (2, peers.LENGTH)).astype("int32")
     with torch.no_grad():

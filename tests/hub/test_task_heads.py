@@ -54,42 +54,21 @@ def _own(name: str, **columns):
     return TableSettings(**columns).described(get_task(name, own=True))
 
 
-# Dict mapping task to (network, task description, texts, pipeline of transformers).
 PAIRS = [("a bc d", "e"), ("f", "g h a")]
 CONTEXTS = [("a b", "c d e f g h a b"), ("h", "a b c")]
 CHOICES = [("a b", "c", "d e", "f", ""), ("g", "h", "a", "", "b c d")]
+MNLI = dataclasses.replace(get_task("mnli"), labels=("x", "y", "z"))
+STSB = dataclasses.replace(get_task("stsb"), mean=2.5, deviation=1.5)
+TAG = _own("tag", classes=("O", "B-x", "I-x"))
+COLUMNS = dict(text=("context",), text_b=("question",), choices=("one", "two", "three"))
+CHOOSE = _own("choose", **COLUMNS, classes=("1", "2", "3"))
+# Dict mapping task to (network, task description, texts, pipeline of transformers).
 TASKS = {
-    "classes": (
-        lambda c: classifier(c, 3),
-        dataclasses.replace(get_task("mnli"), labels=("x", "y", "z")),
-        PAIRS,
-        "text-classification",
-    ),
-    "scores": (
-        lambda c: classifier(c, 1),
-        dataclasses.replace(get_task("stsb"), mean=2.5, deviation=1.5),
-        PAIRS,
-        "text-classification",
-    ),
-    "tags": (
-        lambda c: models.EncoderTokenClassifier(c, 3),
-        _own("tag", classes=("O", "B-x", "I-x")),
-        TEXTS,
-        "token-classification",
-    ),
+    "classes": (lambda c: classifier(c, 3), MNLI, PAIRS, "text-classification"),
+    "scores": (lambda c: classifier(c, 1), STSB, PAIRS, "text-classification"),
+    "tags": (lambda c: models.EncoderTokenClassifier(c, 3), TAG, TEXTS, "token-classification"),
     "spans": (models.EncoderQuestionAnswering, get_task("squad2"), CONTEXTS, "question-answering"),
-    "choices": (
-        models.EncoderMultipleChoice,
-        _own(
-            "choose",
-            text=("context",),
-            text_b=("question",),
-            choices=("one", "two", "three"),
-            classes=("1", "2", "3"),
-        ),
-        CHOICES,
-        "multiple-choice",
-    ),
+    "choices": (models.EncoderMultipleChoice, CHOOSE, CHOICES, "multiple-choice"),
 }
 CASES = [
     *(("bert", task) for task in TASKS),

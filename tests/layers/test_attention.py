@@ -134,30 +134,6 @@ def test_a_memory_that_is_too_short_forgets():
     np.testing.assert_allclose(numpy_of(y)[:, 0], numpy_of(stack(x[:, 4:7]))[:, -1], atol=1e-5)
 
 
-@pytest.mark.parametrize("window", [4, None])
-def test_reading_at_once_is_a_token_at_a_time(window):
-    """Prefill equals token-by-token decoding.
-
-    The text is longer than the window of the cache, and a relative bias is used with a window.
-    """
-    x = normal(2, 10, D)
-    layer = RelativeAttention(H, use_bias=False, causal=True, clamp_length=6)
-    randomized(layer, x.shape)
-    bias = RelativePositionBias(H, 4, 8, bidirectional=False, initializer="normal")
-    bias.build()
-    context = Context(index=window and 0, bias=bias)
-    by_steps, outputs = layer.init_cache(2, 1, window), []
-    read = by_steps
-    for t in range(10):
-        y, by_steps = layer.mix(x[:, t], context, by_steps)
-        outputs.append(numpy_of(y))
-    for part in (x[:, :3], x[:, 3:]):
-        y, read = layer.mix(part, context, read)
-    np.testing.assert_allclose(numpy_of(y), np.stack(outputs[3:], axis=1), atol=1e-5)
-    for one, other in zip(read, by_steps, strict=True):
-        np.testing.assert_allclose(numpy_of(one), numpy_of(other), atol=1e-5)
-
-
 def test_odd_heads_and_uneven_groups_are_refused():
     rejects("head_dim=3 must be even", RotaryAttention(2, 3).build, (1, 5, 6))
     rejects("num_heads=4 is not a multiple of", MultiHeadAttention, 4, num_kv_heads=3)

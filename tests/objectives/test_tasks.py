@@ -110,21 +110,6 @@ def test_spans_are_two_cross_entropies():
     assert metrics_from_sums(floats(sums))["accuracy"] == 0.5
 
 
-def test_spans_of_batches_of_several_lengths():
-    """One traced graph handles any number of rows and positions."""
-    labels = np.array([[4, 6], [0, 0]], "int32")
-    batch = batch_of(labels, [1, 1])
-
-    @tf.function(input_signature=[tf.TensorSpec((None, 2, None))], autograph=False)
-    def loss(logits):
-        return SpanObjective()(answering(logits), batch, training=True)["loss_sum"]
-
-    for length in (12, 16):
-        logits = normal(2, 2, length)
-        expected = nll_of(logits, labels).sum() / 2
-        assert loss(logits).numpy() == pytest.approx(expected, rel=1e-6)
-
-
 @pytest.mark.parametrize("labels", [(2, 1), (3, 2), (2,)])
 def test_labels_of_another_shape_than_the_logits(labels):
     rejects("incompatible", cross_entropy, tf.zeros(labels, tf.int32), tf.zeros((2, 3, 4)))

@@ -68,17 +68,6 @@ def test_other_pieces_with_as_many_keys_are_refused(split, tunes, tmp_path, ran,
     refused(main, words, "the training data differ from")
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_every_task_has_a_recipe_and_recurrent_models_of_equal_size(task):
-    recipe = registry.load(f"tcn_{task}", SequenceRecipe)
-    tcn, other = (
-        registry.load(f"tcn_{task}", settings=[f"model.mixer={mixer}"]).model_config()
-        for mixer in ("tcn", "gru")
-    )
-    assert recipe.task == task
-    assert other.mixer == "gru" and other.parameters == pytest.approx(tcn.parameters, rel=0.02)
-
-
 def test_music_is_padded_and_answered_by_the_next_frame(tunes):
     found = opened("jsb", 4, data=tunes)
     batch = next(iter(found.train(0)))
