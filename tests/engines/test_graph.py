@@ -34,11 +34,6 @@ def pairs(classifier) -> Pretrained:
     return dataclasses.replace(classifier, settings=settings)
 
 
-@pytest.fixture(scope="module")
-def writer() -> Pretrained:
-    return loaded(LanguageModel, "gpt2_tiny", BYTES)
-
-
 TEXTS, PAIRS = ["a b", "c d"], [("a b", "a"), ("c d", "a")]
 CLASSES, SCORES, SEVERAL = ["one", "two"], [4.5, 1.0], [["one", "two"], []]
 
@@ -135,7 +130,8 @@ def test_the_texts_of_an_example_are_all_there(pairs):
 
 
 @pytest.mark.slow
-def test_a_writer_streams_scores_and_takes_numbers(writer):
+def test_a_writer_streams_scores_and_takes_numbers():
+    writer = loaded(LanguageModel, "gpt2_tiny", BYTES)
     drawn = {"temperature": 0.7, "seed": 3, "max_tokens": 6}
     answer = writer.predict("a b", **drawn)
     assert "".join(writer.stream("a b", **drawn)) == answer["completion"]

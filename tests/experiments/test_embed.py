@@ -20,11 +20,6 @@ BARELY = ["--set", "training.max_steps=1", "--set", "training.learning_rate=1e-1
 BARELY += ["--set", "training.warmup_steps=0"]
 
 
-@pytest.fixture(scope="module")
-def encoder(embedding_run):
-    return load(embedding_run).task
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "task, options",
@@ -51,7 +46,8 @@ def test_a_run_starts_from_a_run(toy, embedding_run, tmp_path, refused):
     assert Run.open(tmp_path / "next").recipe.max_length == 16
 
 
-def test_vectors_come_in_the_order_of_the_lines(embedding_run, encoder, tmp_path, ran, refused):
+def test_vectors_come_in_the_order_of_the_lines(embedding_run, tmp_path, ran, refused):
+    encoder = load(embedding_run).task
     lines = [text for text, _ in task_toys.sentences(300, seed=9)]
     lines += ["", "film " * 100, "FUN\u2028plöt", "film"]
     source, target = tmp_path / "in.txt", tmp_path / "out.npy"

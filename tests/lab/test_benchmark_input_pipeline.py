@@ -13,23 +13,10 @@ pytest.importorskip("tokenizers")
 LENGTH, BATCH = 64, 32
 
 
-@pytest.fixture(scope="module")
-def texts():
-    return list(itertools.islice(made_up_texts(), 24))
-
-
-@pytest.fixture(scope="module")
-def vocabulary(texts):
-    return WordPieceVocabulary.train("\n".join(texts).split("\n"), 600)
-
-
-@pytest.fixture(scope="module")
-def work(texts, vocabulary, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("work")
-    return input_pipeline.Work(texts, vocabulary, LENGTH, BATCH, folder)
-
-
-def test_the_contenders_read_equal_tokens_and_count_them(work):
+def test_the_contenders_read_equal_tokens_and_count_them(tmp_path):
+    texts = list(itertools.islice(made_up_texts(), 24))
+    vocabulary = WordPieceVocabulary.train("\n".join(texts).split("\n"), 600)
+    work = input_pipeline.Work(texts, vocabulary, LENGTH, BATCH, tmp_path)
     work.check()
     rows = np.concatenate(list(work.macaron_tf_rows()))
     assert work.tokens == (rows != 0).sum() > 10_000
