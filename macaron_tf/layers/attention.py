@@ -124,8 +124,9 @@ class MultiHeadAttention(Mixer):
             weights is therefore 1/sqrt(2) times (self-attention) or sqrt(2/3) times
             (cross-attention) the range for separate matrices.
         scaled: whether scores are divided by sqrt(d). Without the division, the initial query
-            matrix is multiplied by 1/sqrt(d), as in T5. Lu et al. 2019 write sqrt(D) in the paper,
-            but the released code divides by sqrt(d).
+            matrix is multiplied by 1/sqrt(d), as in T5.
+        scale_dim: number whose square root divides scores if `scaled`. `None` means d. Lu et al.
+            2019 write D in the paper, but the released code divides by sqrt(d).
         output_initializer: initializer of the output projection. `None` means `kernel_initializer`.
         window: size of the attention window in positions. A causal query sees the last `window`
             positions, including its own position. Any other query sees the positions at a distance
@@ -163,7 +164,7 @@ class MultiHeadAttention(Mixer):
 
     takes_bias = True
     reads: tuple[str, ...] = (
-        *("head_dim", "scaled", "attention_dropout", "use_bias", "scaled_outputs"),
+        *("head_dim", "scaled", "scale_dim", "attention_dropout", "use_bias", "scaled_outputs"),
         *("num_kv_heads", "qk_norm"),
     )
     takes_packed = True
@@ -180,6 +181,7 @@ class MultiHeadAttention(Mixer):
         output_dim: int | None = None,
         kernel_initializer="glorot_uniform",
         scaled: bool = True,
+        scale_dim: int | None = None,
         output_initializer=None,
         window: int = 0,
         num_kv_heads: int | None = None,
@@ -441,7 +443,8 @@ class MultiHeadAttention(Mixer):
         # Scaling the query takes T d multiplications, whereas scaling the scores takes T S.
         if not self.scaled:
             return query
-        return ops.multiply(query, ops.cast(1.0 / math.sqrt(self._head_dim), query.dtype))
+        scale = 1.0 / math.sqrt(self.scale_dim or self._head_dim)
+        return ops.multiply(query, ops.cast(scale, query.dtype))
 
     def _attend(
         self, query, key, value, mask, bias, context: Context, key_positions, self_length=None
@@ -462,7 +465,7 @@ class MultiHeadAttention(Mixer):
                 arrays: list[Any] = [ops.swapaxes(part, 1, 2) for part in (query, key, value)]
                 arrays.append(None if mask is None else mask[:, 0, 0])  # (B, S)
                 arrays.append(self.drop.seed_generator.next() if rate else None)
-                scale = self._head_dim**-0.5 if self.scaled else 1.0
+                scale = (self.scale_dim or self._head_dim) ** -0.5 if self.scaled else 1.0
                 options = {"causal": self.causal, "window": self.window, "rate": rate}
                 y = flash_attention(*arrays, scale=scale, **options)
                 return ops.swapaxes(y, 1, 2)  # (B, H, T, d)

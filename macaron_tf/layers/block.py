@@ -146,7 +146,8 @@ class Block(Mixer):
         return FeedForward(**options, **self._initializers())
 
     def _attention(self, attention_class=MultiHeadAttention, **options) -> MultiHeadAttention:
-        options |= self.config.options("num_heads", "head_dim", "scaled") | self._initializers()
+        options |= self.config.options("num_heads", "head_dim", "scaled", "scale_dim")
+        options |= self._initializers()
         dropout = self.config.attention_dropout
         return attention_class(dropout=dropout, **options, name="attention")
 

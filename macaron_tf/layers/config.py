@@ -52,6 +52,8 @@ class BlockConfig(FeedForwardConfig):
         qk_norm: RMSNorm of queries and keys in self-attention, before rotary positions: `"none"`,
             `"head"` (within each head, Qwen 3) or `"heads"` (over all heads together, OLMo 2).
         scaled: whether attention scores are divided by sqrt(d).
+        scale_dim: number whose square root divides attention scores in place of sqrt(d). Lu et al.
+            2019 write the model width, but the released code divides by sqrt(d). `None` means d.
         attention_dropout: dropout rate of the attention weights.
         dropout: dropout rate of the sub-layer outputs.
         norm: `"pre"`, `"post"`, `"output"` or `"none"`. Pre-norm puts a norm before each sub-layer
@@ -89,6 +91,7 @@ class BlockConfig(FeedForwardConfig):
     head_dim: Count | None = None
     qk_norm: Literal["none", "head", "heads"] = "none"
     scaled: bool = True
+    scale_dim: Count | None = None
     attention_dropout: Dropout = 0.0
     dropout: Dropout = 0.0
     norm: Literal["pre", "post", "output", "none"] = "pre"
@@ -110,6 +113,8 @@ class BlockConfig(FeedForwardConfig):
         activation(self.activation)
         if self.norm_type != "layer" and not self.affine:
             raise self.error(f"norm_type={self.norm_type!r} always has a scale: set affine=True")
+        if self.scale_dim and not self.scaled:
+            raise self.error(f"scale_dim={self.scale_dim} needs scaled=True: leave one of them out")
         check_scaling(self.rotary_scaling)
         if self.num_kv_heads is not None:
             check_divisible("num_heads", self.num_heads, "num_kv_heads", self.num_kv_heads)

@@ -102,7 +102,7 @@ class RelativeAttention(MultiHeadAttention):
     takes_queries = True
     # no biases
     reads = (
-        *("head_dim", "scaled", "attention_dropout", "scaled_outputs"),
+        *("head_dim", "scaled", "scale_dim", "attention_dropout", "scaled_outputs"),
         *("clamp_length", "shared_position_biases"),
     )
     takes_packed = False

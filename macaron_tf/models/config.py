@@ -160,7 +160,7 @@ class StackConfig(BlockConfig, Sizes):
 # Settings that only some layers read. Each layer lists those that it reads in `Recording.reads`.
 READ_BY_SOME = (
     *("head_dim", "scaled", "relative_bias", "num_kv_heads", "qk_norm", "attention_dropout"),
-    "activation",
+    *("scale_dim", "activation"),
     *("activation_dropout", "gated", "use_bias", "scaled_outputs", "rnn_gate", "rnn_step_sizes"),
     *("toeplitz", "tiny_attention_dim", "clamp_length", "shared_position_biases"),
     *("position_layout", "rotary_base", "rotary_dim", "rotary_scaling", "local_rotary_base"),

@@ -28,7 +28,7 @@ SYSTEMS = {
     "turns": {
         **{"block": ("macaron", "transformer"), "norm": "pre", "relative_bias": "per_layer"},
         **{"positions": "sinusoidal", "sharing": "attention"},
-        **{"embedding_scale": True, "embedding_dim": 16},
+        **{"embedding_scale": True, "embedding_dim": 16, "scale_dim": 7},
     },
     "gmlp": {"block": "gmlp", "norm": "pre"},
     "amlp": {"block": "amlp", "toeplitz": False},

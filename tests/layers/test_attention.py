@@ -238,3 +238,19 @@ def test_a_watch_within_another_sees_its_own_layers_alone():
         assert len(inner) == 1 and not outer
         layer(x)
     assert len(outer) == 1
+
+
+@pytest.mark.parametrize("kind", [MultiHeadAttention, RelativeAttention])
+def test_the_papers_scale_divides_by_the_root_of_the_width(kind):
+    """Lu et al. 2019 divide by sqrt(D): a factor sqrt(d / D) on queries and on their biases."""
+    x, (layer, plain) = normal(2, 5, 8), (kind(4, causal=True, **o) for o in ({"scale_dim": 8}, {}))
+    plain = twin_of(randomized(layer, x.shape), plain, x.shape)
+    assert np.abs(numpy_of(layer(x)) - numpy_of(plain(x))).max() > 1e-3
+    for variable in plain.weights:
+        value = np.array(variable)
+        if "/query" in variable.path:  # alone, or before keys and values
+            value[..., :8] *= 0.5
+        elif variable.name in ("content_bias", "distance_bias"):
+            value *= 0.5
+        variable.assign(value)
+    np.testing.assert_allclose(numpy_of(layer(x)), numpy_of(plain(x)), atol=1e-5)

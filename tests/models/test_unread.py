@@ -39,6 +39,7 @@ FAMILIES = {
 # A value, other than the catalog's, of each setting that is no flag.
 OTHERS = {
     "head_dim": 4,
+    "scale_dim": 24,
     "attention_dropout": 0.4,
     "relative_bias": "shared",
     "num_kv_heads": 1,

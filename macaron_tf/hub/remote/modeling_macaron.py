@@ -41,7 +41,7 @@ SETTINGS = {
     **{"vocab_size": 8, "hidden_dim": 8, "embedding_dim": None, "num_heads": 1, "head_dim": None},
     **{"num_layers": 0, "layers": (), "activation": "gelu", "gated": False},
     **{"scaled": True, "use_bias": True, "num_kv_heads": None, "qk_norm": "none"},
-    **{"rotary_dim": None, "rotary_scaling": ()},
+    **{"scale_dim": None, "rotary_dim": None, "rotary_scaling": ()},
     **{"norm": "post", "norm_type": "layer", "affine": True, "epsilon": 1e-12},
     **{"positions": "learned", "max_position_embeddings": 512, "toeplitz": True, "num_segments": 2},
     **{"embedding_norm": True, "embedding_scale": False, "initializer_range": 0.02},
@@ -208,9 +208,10 @@ class Context:
 class Attention(nn.Module):
     """Multi-head attention: `softmax(Q K^T / sqrt(d) + bias) V` in H heads of width d.
 
-    If the setting `scaled` is False, there is no division by sqrt(d). If `num_kv_heads` is less
-    than H, several query heads share each head of keys and values. If `qk_norm` is "head" or
-    "heads", queries and keys pass an RMSNorm over each head, or over all heads together.
+    If the setting `scaled` is False, there is no division by sqrt(d). If `scale_dim` is set, it
+    replaces d there. If `num_kv_heads` is less than H, several query heads share each head of keys
+    and values. If `qk_norm` is "head" or "heads", queries and keys pass an RMSNorm over each head,
+    or over all heads together.
     """
 
     def __init__(self, config, settings, heads=None, head_dim=None, output_dim=None):
@@ -221,6 +222,8 @@ class Attention(nn.Module):
         self.head_dim = head_dim or config.head_dim or config.hidden_dim // self.heads
         width, kv_width = self.heads * self.head_dim, self.kv_heads * self.head_dim
         self.scale = None if config.scaled or self.is_tiny else 1.0  # None means 1 / sqrt(d)
+        if config.scale_dim and not self.is_tiny:
+            self.scale = config.scale_dim**-0.5
         self.window, self.rotary_base = settings.get("window", 0), settings.get("rotary_base")
         self.dropout = config.attention_dropout
         use_bias = config.use_bias or self.is_tiny
