@@ -249,6 +249,25 @@ def test_every_order_of_sentences_is_as_likely():
     assert_equally_likely(found, 24)
 
 
+def test_barts_best_noise_is_infilling_of_shuffled_sentences():
+    """Lewis et al. 2020, section 5.1: 30% of the words are hidden, and all sentences shuffled."""
+    text = toy.texts([40], 40, first=10)  # sentence n has the ids 10 (n + 1) and so on
+    text[0, 9::10] = toy.STOP
+    many = toy.rows_of(np.repeat(text, 20_000, axis=0))
+    sources, _ = pair_of(denoising.DenoisingObjective(), many)
+    orders, masks = [], 0
+    for source in sources:
+        visible = source[source > toy.MASK]
+        assert len(visible) == 40 - 12
+        words = visible[visible != toy.STOP]
+        order = [*dict.fromkeys(words // 10)]
+        assert words.tolist() == sorted(words, key=lambda word: (order.index(word // 10), word))
+        orders += [tuple(order)] if len(order) == 4 else []
+        masks += (source == toy.MASK).sum()
+    assert_equally_likely(orders, 24)
+    assert 2.3 < 12 * len(sources) / masks < 3.1
+
+
 def test_rotation_begins_at_every_token_as_often():
     text = toy.texts([5] * 50_000 + [0], 7)
     out = denoising.rotate(tf.constant(text), tf.constant([2, 1]), 0).numpy()
