@@ -218,6 +218,16 @@ _TASKS = (
     # Rajpurkar et al. 2016 and 2018.
     Task("squad", **_SPANS, metrics=("f1",), more_metrics=("exact",), source="tfds:squad/v1.1"),
     Task("squad2", **_SPANS, **_MAY_LACK, source="tfds:squad/v2.0", unanswerable=True),
+    # Zhang et al. 2018 (SuperGLUE). "@placeholder" in the query stands for a name in the passage.
+    # Here, any span may be the answer.
+    Task(
+        "record",
+        first=("query",),
+        second=("passage",),
+        kind="spans",
+        metrics=("f1", "exact"),
+        source="tfds:super_glue/record",
+    ),
     # Tjong Kim Sang and De Meulder 2003.
     Task(
         "conll2003",

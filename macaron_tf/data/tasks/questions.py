@@ -22,6 +22,7 @@ from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.normalization import LocatedPieces
 
 _FIELDS = ("id", "question", "context", "answers")
+_RECORD_FIELDS = ("idx", "query", "passage", "answers")
 
 
 class Answer(NamedTuple):
@@ -54,9 +55,9 @@ def read_questions(
     Args:
         source: name of the source. `None` means the default source of the task.
             `tfds:NAME[/CONFIG][:VERSION]` is a dataset of TensorFlow Datasets with the fields of
-            SQuAD. `squad:FILE` is a JSON file in the format of SQuAD 1.1 or 2.0, and the split name
-            replaces `{split}` in FILE. If the name of the split begins with "test" or "all", the
-            file may lack the answers to all questions.
+            SQuAD or, for the task `record`, of ReCoRD. `squad:FILE` is a JSON file in the format of
+            SQuAD 1.1 or 2.0, and the split name replaces `{split}` in FILE. If the name of the
+            split begins with "test" or "all", the file may lack the answers to all questions.
     """
     parsed = task.parse_source(source, "squad:FILE")
     if parsed.kind == "squad":
@@ -64,8 +65,12 @@ def read_questions(
         records = Records(str(path), _FIELDS, lambda _: _file_records(path))
     else:
         records = open_records(parsed, split, tfds)
+    is_record = task.name == "record" and parsed.kind == "tfds"
+    fields = _RECORD_FIELDS if is_record else _FIELDS
     rows, unanswered = {}, ""  # `unanswered`: place of the first question without answers
-    for where, (name, question, context, answers) in records.rows(_FIELDS, ("answers",)):
+    for where, (name, question, context, answers) in records.rows(fields, ("answers",)):
+        if is_record:
+            name, answers = str(name["query"]), _located(answers, context)
         if not question.strip():
             raise UserError(f"{where}: the question is empty: add a text, or remove it")
         if name in rows:  # predictions are stored by id
@@ -81,6 +86,12 @@ def read_questions(
     if unanswered and not secret:
         raise UserError(f"{unanswered}: the field 'answers' is missing: add it, or leave all out")
     return Questions([*rows], questions, contexts, None if secret else labels)
+
+
+def _located(names: Sequence[str], passage: str) -> dict[str, list] | None:
+    """Returns the answers of ReCoRD as those of SQuAD: a name is where the passage first has it."""
+    starts = [passage.find(name) for name in names]
+    return {"text": [*names], "answer_start": starts} if names else None
 
 
 def _check_answers(task: Task, where: str, context: str, answers: Sequence[Answer]) -> None:

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf.data.batches import ExampleBatches
+from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.questions import (
     Answer,
@@ -20,6 +21,7 @@ from macaron_tf.data.tasks.questions import (
 from tests.harness import refuses
 from tests.toys.corpora import lists
 from tests.toys.marks import thorough
+from tests.toys.tasks import write_tfds
 
 SQUAD, SQUAD2 = get_task("squad"), get_task("squad2")
 
@@ -96,6 +98,21 @@ def test_tfds(tfds):
     text, start = found.labels[0][0]
     assert found.contexts[0][start : start + len(text)] == text
     refuses("no field 'id'", read_questions, SQUAD, "train", tfds, source="tfds:glue/rte")
+
+
+def test_the_names_of_record_are_spans_of_its_passage(tmp_path):
+    datasets = pytest.importorskip("tensorflow_datasets")
+    features = datasets.builder_cls("super_glue")(config="record", data_dir=tmp_path).info.features
+    passage = "Rome fell. The city of Rome burnt, said Livy.\n@highlight\nRome burns"
+    record = {"passage": passage, "query": "@placeholder wrote of it", "entities": ["Rome", "Livy"]}
+    known = {**record, "answers": ["Livy", "Rome"], "idx": {"passage": 0, "query": 5}}
+    secret = {**record, "answers": [], "idx": {"passage": 0, "query": 6}}
+    write_tfds(tmp_path, dict(features), train=[known], test=[secret])
+    tfds, source = Tfds(tmp_path), "tfds:glue/toy"
+    found = read_questions(get_task("record"), "train", tfds, source)
+    assert (found.ids, found.questions, found.contexts) == (["5"], [record["query"]], [passage])
+    assert found.labels == [(("Livy", passage.index("Livy")), ("Rome", 0))]
+    assert read_questions(get_task("record"), "test", tfds, source).labels is None
 
 
 def test_rows_and_labels(vocabulary):
