@@ -160,7 +160,7 @@ RECIPE_TEXT = (
     "package.module:NAME, where NAME may be omitted if it is the file's only function"
 )
 RECIPE = local_path_argument("recipe", RECIPE_TEXT)
-SETTINGS = settings("training.max_steps=500, model.dropout=0 or source=tsv:FILE")
+SETTINGS = settings("training.max_steps=500, model.dropout=0 or data.source=tsv:FILE")
 BACKWARD = switch(
     "--backward",
     "translate from the target language to the source language, with runs of unsupervised=True",

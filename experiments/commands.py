@@ -19,7 +19,7 @@ _TRAIN = f"""train a model by a recipe, or resume an interrupted run
 
     macaron train bert_tiny runs/bert --data-dir DIR
     macaron train finetune:sst2 runs/sst2 --init runs/bert --data-dir DIR
-    macaron train finetune_bert:classify runs/mine --init hugging-face:DIR --set source=tsv:mine.tsv
+    macaron train finetune:classify runs/mine --init hugging-face:DIR --set data.source=tsv:mine.tsv
     macaron train text_to_text:sst2+cola runs/t5 --init hugging-face:DIR --data-dir DIR
     macaron train ./my_recipes.py:mine runs/mine
 
@@ -31,9 +31,9 @@ MODEL of --init is a run or one of its checkpoints (RUN@CHECKPOINT), a folder wr
 `save_pretrained`, hugging-face:DIR (from transformers or sentence-transformers, with its
 tokenizer), keras-hub:DIR (a preset), model-garden:DIR (a BERT) or a repository hub:OWNER/NAME.
 
-sources of text for pre-training, --set corpus.sources=SOURCE:
+sources of text for pre-training, --set data.sources=SOURCE:
 {cli.source_forms(DOCUMENT_FORMS)}
-A GLOB is the name of a file or a pattern such as books/*.txt. An element of corpus.sources can also
+A GLOB is the name of a file or a pattern such as books/*.txt. An element of data.sources can also
 be a tuple (SOURCE, SPLIT, WEIGHT, LANGUAGE). If LANGUAGE is a pair such as ("en", "de"), the source
 has translation pairs, in a form of the next list or as homeassistant:LANG.
 
@@ -42,10 +42,10 @@ sources of text pairs for translation, --set data.source=SOURCE:
 The fields have the names data.source_language and data.target_language, in the records or in their
 field `translation`.
 
-sources of examples for fine-tuning, --set source=SOURCE: tfds:NAME, tsv:FILE (or .csv),
+sources of examples for fine-tuning, --set data.source=SOURCE: tfds:NAME, tsv:FILE (or .csv),
 jsonl:FILE, parquet:FILE, datasets:DIR or python:MODULE:FUNCTION with the columns of the task and
 `label`; squad:FILE (SQuAD's JSON); conll:FILE (a word and its tag per line). The tasks classify,
-regress, tag and choose read your own table, as with --set table.text=review.
+regress, tag and choose read your own table, as with --set data.table.text=review.
 
 In the name of a file, as in tsv:reviews.{{split}}.tsv, {{split}} stands for train, validation or
 test. Without it, a tenth of the examples is held out. Files may be compressed (.gz, .bz2, .xz).
@@ -71,15 +71,15 @@ tokenized (ELMo: split only at white space).
 """
 _EVALUATE = """score a run on the validation data of its task, or an encoder on a task
 
-    macaron evaluate runs/m30k --data-dir DIR --set decoding.beam_size=8
+    macaron evaluate runs/m30k --data-dir DIR --set task.decoding.beam_size=8
     macaron evaluate runs/bert
     macaron evaluate runs/sst2 --source tsv:test.tsv
     macaron evaluate hugging-face:DIR --task stsb --data-dir DIR
 
---set changes settings of the run: decoding.NAME, metric.NAME, data.source_language and
-data.target_language (the columns) of a translation run, decoding.NAME of a text-to-text run,
-memory_length and model.clamp_length of a Transformer-XL or XLNet, pooling and max_length of a
-sentence encoder.
+--set changes settings of the run: task.decoding.NAME, task.metric.NAME, data.source_language and
+data.target_language (the columns) of a translation run, task.decoding.NAME of a text-to-text run,
+objective.memory_length and model.clamp_length of a Transformer-XL or XLNet, pooling and
+max_length of a sentence encoder.
 """
 
 _RECIPE = cli.together(cli.RECIPE, cli.TFDS, cli.SETTINGS)
@@ -156,7 +156,7 @@ COMMANDS = {
             "output file (default: stdout). A .npy file has the vectors of an encoder, `(N, D)` "
             "float32; a .npz file has the word vectors of an ELMo",
         ),
-        cli.switch("--json", "write the fields of `Pretrained.predict` as a line of JSON per text"),
+        cli.switch("--json", "write the fields of `Model.predict` as a line of JSON per text"),
         cli.BACKWARD,
         cli.settings("beam_size=8 or temperature=0.7"),
         cli.LOWER_CASE,

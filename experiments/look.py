@@ -35,7 +35,7 @@ from macaron_tf.kernels import swish_recurrence
 from macaron_tf.kernels.recurrence import derivatives
 from macaron_tf.layers.swish_rnn import SwishRNN
 from macaron_tf.layers.watching import watching
-from macaron_tf.model import Pretrained, load
+from macaron_tf.model import Model, load
 from macaron_tf.models import Encoder, EncoderDecoder, LanguageModel
 from macaron_tf.models.tasks import CausalReader
 from macaron_tf.tasks.translation import Translation
@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> None:
 Inputs = tuple[dict[str, list[int]], dict[str, list[str]]]
 
 
-def _encoder_inputs(pretrained: Pretrained, texts: Sequence[str]) -> Inputs:
+def _encoder_inputs(pretrained: Model, texts: Sequence[str]) -> Inputs:
     """Returns the network's inputs for a row of one or two texts, and a dict of its "tokens"."""
     vocabulary = pretrained.vocabulary
     if isinstance(pretrained.network, LanguageModel):
@@ -93,7 +93,7 @@ def _encoder_inputs(pretrained: Pretrained, texts: Sequence[str]) -> Inputs:
     return inputs, {"tokens": _token_texts(vocabulary, inputs["token_ids"])}
 
 
-def _encoder_decoder_inputs(pretrained: Pretrained, texts: Sequence[str]) -> Inputs:
+def _encoder_decoder_inputs(pretrained: Model, texts: Sequence[str]) -> Inputs:
     """Returns the network's inputs for one row of an encoder-decoder, and a dict of tokens.
 
     The target is the second text, or else the model's output for the first text.

@@ -33,7 +33,7 @@ from macaron_tf.decoding.text_generator import GAP
 from macaron_tf.engines.graph import TaskGraph
 from macaron_tf.errors import LineError, TextError, UserError, warn
 from macaron_tf.evaluation.similarity import unit_vectors
-from macaron_tf.model import Pretrained, load
+from macaron_tf.model import Model, load
 from macaron_tf.models import LanguageModel
 from macaron_tf.runs.recipe import named_settings
 from macaron_tf.runs.text_to_text import answers_of
@@ -133,7 +133,7 @@ def _check_read(given: dict[str, Any], names: Sequence[str], task: TaskKind) -> 
         raise UserError(f"--set {name}={given[name]} has no effect for a {task.name}: {mend}")
 
 
-def _fillings(model: Pretrained, given: dict) -> Answer:
+def _fillings(model: Model, given: dict) -> Answer:
     def answer(lines: list[str], first: int) -> Iterator[str]:
         for text, answer in zip(lines, model.predict(lines, **given), strict=True):
             yield f"{text}\n"
@@ -145,7 +145,7 @@ def _fillings(model: Pretrained, given: dict) -> Answer:
     return answer
 
 
-def _translations(model: Pretrained, given: dict, backward: bool) -> Answer:
+def _translations(model: Model, given: dict, backward: bool) -> Answer:
     task, n_best = model.task, given.get("n_best", 1)
     _check_read(given, ("beam_size", "n_best", *_SAMPLING), task)
     if "temperature" in given and "beam_size" in given:
@@ -180,10 +180,10 @@ def _translated(
         yield "\t".join(columns) + "\n"
 
 
-def _text_to_text(model: Pretrained, given: dict, location: str) -> Answer:
+def _text_to_text(model: Model, given: dict, location: str) -> Answer:
     _check_read(given, ("task",), model.task)
     settings = answers_of(model, location, given.get("task"))
-    decoding = BeamSearchConfig(**model.card.recipe.get("decoding", {}))
+    decoding = BeamSearchConfig(**model.card.recipe.get("task", {}).get("decoding", {}))
     translator = settings.lines(model.network, model.vocabulary, decoding)
     task = given.get("task") or settings.task
     is_pair = task not in PREFIXES and "+" not in task and bool(get_task(task).second)
@@ -198,7 +198,7 @@ def _text_to_text(model: Pretrained, given: dict, location: str) -> Answer:
     return answer
 
 
-def _continuations(model: Pretrained, given: dict) -> Answer:
+def _continuations(model: Model, given: dict) -> Answer:
     """Returns a function that continues texts token by token, each as soon as it is generated."""
     _check_read(given, _WRITING, model.task)
     config = GenerationConfig(

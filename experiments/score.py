@@ -9,12 +9,12 @@ from macaron_tf.evaluation.language import perplexity
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import lines_of
 from macaron_tf.io.progress import Progress
-from macaron_tf.model import Pretrained, load
+from macaron_tf.model import Model, load
 from macaron_tf.runs.run import write_json
 from macaron_tf.tasks.generation import Continuation
 
 
-def open_model(location: str, trust_code: bool = False) -> Pretrained:
+def open_model(location: str, trust_code: bool = False) -> Model:
     """Opens the causal language model at a location that `macaron_tf.load` accepts."""
     model = load(location, trust_code=trust_code)
     task = model.task

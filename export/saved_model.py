@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def load_model(options: argparse.Namespace, vocabulary: str | None = None):
-    """Loads the model at the location `options.run`, as a `macaron_tf.Pretrained`."""
+    """Loads the model at the location `options.run`, as a `macaron_tf.Model`."""
     # Imported here so that `--help` works without TensorFlow.
     from macaron_tf.model import load
     from macaron_tf.training.locations import locate

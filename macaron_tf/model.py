@@ -1,4 +1,4 @@
-"""`Pretrained`, a trained network with its vocabulary and its task, and `load`."""
+"""`Model`, a trained network with its vocabulary and its task, and `load`."""
 
 import contextlib
 import dataclasses
@@ -21,7 +21,7 @@ from macaron_tf.errors import UserError, check_choice
 from macaron_tf.hub import saving
 from macaron_tf.io.paths import as_path
 from macaron_tf.models import catalog
-from macaron_tf.models.base import Model
+from macaron_tf.models.base import Network
 from macaron_tf.models.config import EncoderConfig, StackConfig
 from macaron_tf.models.model_card import USE_OF_EXPORT
 from macaron_tf.models.model_parts import ModelParts
@@ -32,7 +32,7 @@ from macaron_tf.text.base import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Pretrained(ModelParts):
+class Model(ModelParts):
     """A trained network, its vocabulary and its task.
 
     Example:
@@ -47,10 +47,10 @@ class Pretrained(ModelParts):
 
     def __repr__(self) -> str:
         description = type(self.network).__name__
-        if isinstance(self.network, Model):
+        if isinstance(self.network, Network):
             description += f" on {catalog.sized_name(self.card.model, dict(self.model_options))}"
         weights = f"{self.network.count_params():,} weights"
-        return f"<Pretrained {self.card.name or 'model'}: {description}, {weights}>"
+        return f"<Model {self.card.name or 'model'}: {description}, {weights}>"
 
     @functools.cached_property
     def task(self) -> TaskKind:
@@ -205,7 +205,7 @@ class Pretrained(ModelParts):
             changes: new values for fields of `EncoderConfig` that do not affect the shapes of
                 weights, such as `dropout`.
         """
-        if not (isinstance(self.network, Model) and isinstance(self.config, EncoderConfig)):
+        if not (isinstance(self.network, Network) and isinstance(self.config, EncoderConfig)):
             raise UserError(f"{self.card.title} is no encoder, as needed: load one")
         config = dataclasses.replace(self.config, **changes)
         if config.splittings != self.config.splittings:
@@ -234,7 +234,7 @@ class Pretrained(ModelParts):
         learning_rate: float = 5e-5,
         seed: int = 1,
         **settings: Any,
-    ) -> "Pretrained":
+    ) -> "Model":
         """Fine-tunes this encoder or language model on labelled texts, and returns the new model.
 
         The training is that of `macaron train finetune:TASK`: AdamW with BERT's hyperparameters
@@ -254,7 +254,7 @@ class Pretrained(ModelParts):
                 that of the type of the labels. The texts of `"choose"` are dictionaries with the
                 columns of a table.
             seed: random seed for initial weights, shuffling and dropout.
-            settings: further settings of `FinetuningRecipe`, such as `epochs` (default 3),
+            settings: further settings of the recipe `finetune:TASK`, such as `epochs` (default 3),
                 `batch_size` (32), `max_length` in tokens (128), `head_dropout` (0.1) and
                 `lora_rank` (0, which trains all weights).
 
@@ -337,7 +337,7 @@ def load(
     vocabulary: Vocabulary | str | os.PathLike | None = None,
     trust_code: bool = False,
     tokenizer: str = "graph",
-) -> Pretrained:
+) -> Model:
     """Loads a trained network with its weights, its vocabulary and its task.
 
     Args:
@@ -345,7 +345,7 @@ def load(
 
             - `RUN`, the folder of a training run;
             - `RUN@CHECKPOINT`, a checkpoint of a run (see `find_checkpoint`);
-            - `DIR`, a folder that `Pretrained.save_pretrained` wrote;
+            - `DIR`, a folder that `Model.save_pretrained` wrote;
             - `hugging-face:DIR`, a folder that transformers or sentence-transformers saved;
             - `keras-hub:DIR`, a KerasHub preset of BERT, RoBERTa, DistilBERT, ELECTRA or GPT-2, or
               a preset that `macaron_tf.hub.keras_hub` wrote;
@@ -380,10 +380,10 @@ def load(
         if not isinstance(vocabulary, Vocabulary):
             vocabulary = Vocabulary.load(vocabulary)
         size = vocabulary.size
-        if isinstance(model.network, Model) and isinstance(model.config, StackConfig):
+        if isinstance(model.network, Network) and isinstance(model.config, StackConfig):
             size = model.config.vocab_size
         if vocabulary.size > size:
             found = f"the vocabulary has {vocabulary.size} tokens, but {location} has only"
             raise UserError(f"{found} {size} embeddings: give its own vocabulary")
         model = dataclasses.replace(model, vocabulary=vocabulary)
-    return Pretrained(**vars(model))
+    return Model(**vars(model))

@@ -122,7 +122,7 @@ def recipes() -> list[tuple[Recipe, set[str]]]:
     tasks = ("squad", "classify", "tag", "choose", "sst2")
     names += [f"{name}:{task}" for name in ("finetune_elmo", "finetune") for task in tasks]
     made = [registry.load(name) for name in names]
-    made.append(made[-1].changed(languages=("en", "de")))
+    made.append(made[-1].changed(data=dict(languages=("en", "de"))))
     return [(recipe, {path for path, *_ in settings_of(recipe)}) for recipe in made]
 
 

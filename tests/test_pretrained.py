@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import macaron_tf
-from macaron_tf.model import Pretrained
+from macaron_tf.model import Model
 from macaron_tf.models.model_parts import Card
 from macaron_tf.tasks import SentenceSettings
 from tests import ram_paths
@@ -22,7 +22,7 @@ ROWS = {"token_ids": np.array([[2, 5, 6, 7, 3], [2, 5, 3, 0, 0]])}
 
 
 @pytest.fixture
-def bert(tmp_path) -> Pretrained:
+def bert(tmp_path) -> Model:
     """Returns a Hugging Face BERT with all its heads, loaded from tmp_path/bert."""
     return macaron_tf.load(f"hugging-face:{write_bert(tmp_path / 'bert')}")
 
@@ -82,9 +82,7 @@ def test_a_bare_encoder_becomes_a_classifier_and_other_networks_do_not(tmp_path)
     keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]).save(tmp_path / "plain.keras")
     plain = macaron_tf.load(tmp_path / "plain.keras")
     refuses("plain is no encoder, .*: load one", plain.classifier, 2)
-    translator = Pretrained(
-        macaron_tf.build("macaron_tiny", vocab_size=16), card=Card(name="pairs")
-    )
+    translator = Model(macaron_tf.build("macaron_tiny", vocab_size=16), card=Card(name="pairs"))
     refuses("pairs is no encoder, .*: load one", translator.classifier, 2)
 
 
@@ -104,7 +102,7 @@ def test_a_pooler_with_other_layers_is_not_copied():
     model = macaron_tf.models.PretrainingEncoder(config, sentence_pair=True)
     model.build()
     model.pooler.dense.bias.assign(np.full(8, 5.0))
-    classifier = Pretrained(model).classifier(3)
+    classifier = Model(model).classifier(3)
     assert classifier.pooler_activation == "gelu"
     np.testing.assert_array_equal(classifier.pooler.layer_norm.gamma, np.ones(8))
 

@@ -16,7 +16,7 @@ import pytest
 
 import macaron_tf
 from macaron_tf.io import plug_ins
-from macaron_tf.model import Pretrained
+from macaron_tf.model import Model
 from macaron_tf.models.model_parts import Card
 from tests.harness import numpy_of, refuses, run_card
 from tests.toys.hugging_face import write_bert
@@ -82,10 +82,10 @@ def written(tmp_path):
         pass
 
 
-def save(block: str, folder: pathlib.Path) -> Pretrained:
+def save(block: str, folder: pathlib.Path) -> Model:
     network = macaron_tf.build("bert_tiny", vocab_size=16, num_layers=1, block=block)
     network.build()
-    model = Pretrained(network, card=Card(name="mine"))
+    model = Model(network, card=Card(name="mine"))
     model.save_pretrained(folder)
     return model
 

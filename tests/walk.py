@@ -25,8 +25,8 @@ def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
     """Returns (standard input, arguments of `macaron`, expected exit status) for each command."""
     r, d = out / "runs", f"--data-dir {data}"
     short = " ".join(f"--set training.{setting}" for setting in SHORT.split())
-    tune = "--set training.max_steps=10 --set training.validate_every=10 --set max_length=32"
-    answer = tune.replace("max_length=32", "validation_examples=64")
+    tune = "--set training.max_steps=10 --set training.validate_every=10 --set data.max_length=32"
+    answer = tune.replace("data.max_length=32", "data.validation_examples=64")
     pretrained = "bert roberta modern_bert albert span_bert electra gmlp amlp macaron_bert bert_rab"
     pretrained += " gpt gpt2 transformer_xl xlnet t5 bart xlm_clm"
     text = "the story of a man\na woman in the house\n"
@@ -49,7 +49,7 @@ def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
         ("", f"train multi30k_unsupervised_tiny {r}/u --init {r}/captions {d} {short}", 0),
         ("", f"evaluate {r}/u --backward {d} --split validation[:64]", 0),
         ("", f"train multi30k_bart_tiny {r}/b --init {r}/bart {d} {short} "
-         "--set first_stage_steps=5", 0),
+         "--set task.first_stage_steps=5", 0),
         *(
             ("", f"train {recipe} {r}/{name} {d} {short} --set {part}", 0)
             for recipe, name, part in (
@@ -63,7 +63,7 @@ def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
         ("", f"look {r}/swish 'a man sleeps' --out {out}/look", 0),
         ("", "tasks", 0),
         ("", "settings finetune:classify table", 0),
-        ("", f"train finetune:classify {r}/mine --set source=tsv:{out}/mine.tsv "
+        ("", f"train finetune:classify {r}/mine --set data.source=tsv:{out}/mine.tsv "
          f"--init {r}/swish {tune}", 0),
         ("", f"train finetune:rte {r}/rte --init {r}/swish {d} {tune}", 0),
         ("", f"evaluate {r}/rte {d}", 0),
@@ -71,7 +71,7 @@ def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
         ("", f"compare {r}/tasks bert={r}/bert swish={r}/swish --tasks cola rte --seeds 1 --jobs 1 "
          f"{tune} {d}", 0),
         ("", f"train finetune_bert:squad {r}/squad --init {r}/bert {d} {tune} "
-         "--set spans.max_question=16", 0),
+         "--set data.spans.max_question=16", 0),
         ("", f"train finetune_bert:conll2003 {r}/conll --init {r}/bert {d} {tune}", 0),
         ("", f"predict {r}/gpt2 'The story of' --set top_p=0.9 --set seed=7 --set max_tokens=8", 0),
         (text, f"score {r}/gpt2 {out}/lines.txt", 0),
@@ -80,7 +80,7 @@ def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
         ("", f"train text_to_text:sst2 {r}/t5-sst2 --init {r}/t5 {d} {answer}", 0),
         ("a fine film\n", f"predict {r}/t5-sst2", 0),
         ("", f"train text_to_text:sst2+cola+rte {r}/t5-all --init {r}/t5 {d} {answer} "
-         "--set mixing.limit=8192", 0),
+         "--set data.mixing.limit=8192", 0),
         ("", f"prepare transformer_xl_tiny {out}/xl {d}", 0),
         ("", f"train transformer_xl_tiny {r}/xl --corpus {out}/xl {short}", 0),
         ("", f"evaluate {r}/xl --corpus {out}/xl --set objective.memory_length=32", 0),
@@ -99,14 +99,14 @@ def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
         ("", f"train finetune:rte {r}/bad --init {r}/nowhere {d}", 2),
         ("", f"compare {out}/compare {d} --seeds 1 {short}", 0),
         ("", f"compare {out}/own transformer=gpt_quick "
-         "own=gpt_quick:model.block=my_block:Mine --set corpus.sources=homeassistant:en "
+         "own=gpt_quick:model.block=my_block:Mine --set data.sources=homeassistant:en "
          f"--seeds 1 {short}", 0),
         ("", f"compare {out}/norms bert_tiny swish_rnn_tiny --corpus {out}/corpus "
          f"--seeds 1 {short}", 0),
         ("", f"compare {out}/schemes "
          "'outside=multi30k_macaron_tiny:model.scheme=tokens/2, channels, tokens/2' "
          "macaron=multi30k_macaron_tiny "
-         f"--equal parameters --seeds 1 {d} {short} --set average_last=2", 0),
+         f"--equal parameters --seeds 1 {d} {short} --set task.average_last=2", 0),
         ("", f"compare {out}/tuned bert=finetune:rte:init={r}/bert "
          f"swish=finetune:rte:init={r}/swish --seeds 1 {d} {tune}", 0),
         ("", f"compare {out}/compare {d} gpt_quick bert_tiny", 2),

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 import macaron_tf
 from macaron_tf.errors import EXTRAS
-from macaron_tf.model import Pretrained
+from macaron_tf.model import Model
 from macaron_tf.models.model_parts import Card
 from macaron_tf.text import WordPieceVocabulary
 
@@ -35,7 +35,7 @@ print(f"Python {sys.version.split()[0]}, {versions}")
 
 vocabulary = WordPieceVocabulary.train(TEXTS, size=60)
 encoder = macaron_tf.build("swish_rnn_tiny", vocab_size=vocabulary.size, dropout=0.0)
-model = Pretrained(encoder, vocabulary=vocabulary, card=Card(model="swish_rnn_tiny"))
+model = Model(encoder, vocabulary=vocabulary, card=Card(model="swish_rnn_tiny"))
 model = model.fit(TEXTS, LABELS, (TEXTS, LABELS), epochs=20.0, learning_rate=1e-3)
 model.save_pretrained(folder / "model")
 model = macaron_tf.load(folder / "model")

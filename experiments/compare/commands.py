@@ -9,11 +9,11 @@
         'outside=multi30k_macaron_tiny:model.scheme=tokens/2, channels, tokens/2' \\
         macaron=multi30k_macaron_tiny --equal parameters
     macaron compare runs/sst2 --data-dir DIR \\
-        bert=finetune:sst2:init=runs/bert swish=finetune:sst2:init=runs/swish,epochs=5
+        bert=finetune:sst2:init=runs/bert swish=finetune:sst2:init=runs/swish,training.epochs=5
     macaron compare runs/glue --data-dir DIR bert=runs/bert own=hugging-face:DIR \\
         --tasks cola sst2 mrpc stsb qqp mnli qnli rte --rates 3e-5 5e-5
     macaron compare runs/tasks 'bert=runs/norms/pre-{seed}' --tasks cola rte
-    macaron compare runs/jsb tcn=tcn_jsb lstm=tcn_jsb:model.mixer=lstm --set data=JSB_Chorales.mat
+    macaron compare runs/jsb tcn=tcn_jsb lstm=tcn_jsb:model.mixer=lstm --set data.path=JSB.mat
 
 An arm is one of the compared variants. The command trains each arm with several seeds and tests
 which differences are significant. An arm is written [NAME=]RECIPE[:PATH=VALUE,...]: a recipe whose
@@ -90,7 +90,7 @@ main = cli.single_program(
     ),
     cli.argument(
         "--differ PATH",
-        "settings of the training data, such as corpus.sources, in which the arms may differ",
+        "settings of the training data, such as data.sources, in which the arms may differ",
         nargs="+",
         default=[],
     ),

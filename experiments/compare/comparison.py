@@ -16,6 +16,7 @@ from experiments.compare.arms import Arm, recipes_of_tasks
 from experiments.compare.report import Study, write
 from experiments.compare.trainers import Trainer, trainer_class
 from macaron_tf.errors import UserError, nearest
+from macaron_tf.runs.pretraining import CORPUS_SETTINGS
 from macaron_tf.runs.recipe import Recipe, is_among, refuse_argument_settings, settings_of
 from macaron_tf.training import Diverged
 
@@ -169,7 +170,7 @@ def _check_data(trainer: Trainer, recipes: dict[str, Recipe]) -> None:
                 f"--differ {path} is not a setting of the training data{nearest(path, paths)}"
             )
     # With --corpus, the corpus determines these settings.
-    corpus_paths = ("corpus.", "vocabulary.") if trainer.options.corpus else ()
+    corpus_paths = CORPUS_SETTINGS if trainer.options.corpus else ()
     allowed = *differ, *(f"{path}." for path in differ), *corpus_paths
     for name in others:
         for path, (first_value, value) in recipes[first].differences(recipes[name]).items():

@@ -18,7 +18,12 @@ from macaron_tf.evaluation.verdict import RULE, Verdict, is_at_chance, judge
 from macaron_tf.runs.versions import versions
 
 # Settings that determine which batches arms read, and how many.
-_BUDGET = ("batch_size", "epochs", "training.max_steps", "training.accumulation_steps")
+_BUDGET = (
+    "data.batch_size",
+    "training.epochs",
+    "training.max_steps",
+    "training.accumulation_steps",
+)
 # Fields of a result in compare.json, besides the scores.
 _FIELDS = ("arm", "width", "task", "rate", "seed", "parameters", "updates", "seconds", "memory_mib")
 # Metrics that Lei et al. 2022 probably used for CoLA and MultiRC in table 1, which does not name

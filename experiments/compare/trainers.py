@@ -32,7 +32,12 @@ from macaron_tf.models.config import StackConfig
 from macaron_tf.models.stack import check_causal
 from macaron_tf.runs.finetuning import CHANCE_MARGIN, RESULT, TaskData
 from macaron_tf.runs.loading import saved_network
-from macaron_tf.runs.pretraining import PretrainingRecipe, check_corpus, prepare_corpus
+from macaron_tf.runs.pretraining import (
+    CORPUS_SETTINGS,
+    PretrainingRecipe,
+    check_corpus,
+    prepare_corpus,
+)
 from macaron_tf.runs.recipe import Recipe, recipe_class, recipe_from_json
 from macaron_tf.runs.run import DIVERGED, Run, saved_versions
 from macaron_tf.runs.sequences import TASKS, SequenceRecipe
@@ -210,11 +215,10 @@ class Trainer(abc.ABC):
 
 class Pretraining(Trainer):
     kind = "pretraining"
-    # These settings are determined by the corpus.
-    may_change = ("corpus.", "vocabulary.")
-    data = ("objective", "objective.", "validation_batches", *may_change)
+    may_change = CORPUS_SETTINGS
+    data = ("objective", "objective.", "data.validation_batches", *may_change)
     score, sign, margin = "loss", -1, 0.1
-    timing = ("validation_batches=1",)
+    timing = ("data.validation_batches=1",)
     columns: ClassVar = {
         "loss": ("validation loss", 3, 1.0),
         "nll": ("loss of tokens", 3, 1.0),
@@ -237,7 +241,7 @@ class Pretraining(Trainer):
         by_key: dict[Any, PretrainingCorpus] = {}
         given, tfds = self.options.corpus, self.options.tfds
         for name, recipe in recipes.items():
-            key = given or (recipe.corpus, recipe.vocabulary)
+            key = given or (recipe.data.corpus, recipe.data.vocabulary)
             if key not in by_key:
                 folder = given or str(out / f"corpus{f'-{name}' if by_key else ''}")
                 corpus = None if given else prepare_corpus(recipe, folder, None, tfds)
@@ -299,14 +303,14 @@ class Pretraining(Trainer):
     def validation_size(self, rows: list[dict]) -> str:
         corpus, recipe = next(iter(self.corpora.values())), self.first_recipe
         size = corpus.rows("validation")
-        if recipe.validation_batches:
-            size = min(size, recipe.validation_batches * recipe.batch_size)
+        if recipe.data.validation_batches:
+            size = min(size, recipe.data.validation_batches * recipe.data.batch_size)
         return f"{size:,} rows of {corpus.config.sequence_length} tokens"
 
 
 class Translation(Trainer):
     kind = "translation"
-    data = ("data.", "metric.")
+    data = ("data.", "task.metric.")
     score, sign, margin = "tokenized_bleu", 1, 1.0
     timing = ("data.validation_lines=1",)
     columns: ClassVar = {
@@ -357,7 +361,7 @@ class Finetuning(Trainer):
     """
 
     kind = "finetuning"
-    data = ("task", "source", "table.")
+    data = ("task.name", "data.source", "data.table.")
     score, sign, margin, from_random_weights, sizes = "score", 1, CHANCE_MARGIN, False, False
     columns: ClassVar = {"score": ("score", 1, 100.0)}
     curves: ClassVar = {"score": "development score"}
@@ -396,7 +400,7 @@ class Finetuning(Trainer):
 @functools.lru_cache(1)
 def _task_data(run: str, tfds: Tfds) -> TaskData:
     recipe = Run.open(run).recipe
-    return TaskData(recipe.task_definition, recipe.source, tfds, recipe.table)
+    return TaskData(recipe.task_definition, recipe.data.source, tfds, recipe.data.table)
 
 
 class Sequences(Trainer):
@@ -406,17 +410,20 @@ class Sequences(Trainer):
     """
 
     kind = "sequence"
-    data = ("task", "data", "sources", "vocabulary_size", "held_out")
+    data = (
+        "task.name",
+        *(f"data.{name}" for name in ("path", "sources", "vocabulary_size", "held_out")),
+    )
     score, margin, sizes = "validation", 0.0, False
 
     def settings(self, arm: Arm, seed: int | None = None) -> list[str]:
         base = registry.load(arm.recipe, SequenceRecipe)
-        recurrent = base.recurrent if arm.sets("model.mixer") else ()
+        recurrent = base.task.recurrent if arm.sets("model.mixer") else ()
         return [*recurrent, *super().settings(arm, seed)]
 
     def prepare(self, recipes: dict[str, Recipe], out: pathlib.Path) -> None:
         super().prepare(recipes, out)
-        task = TASKS[next(iter(recipes.values())).task]
+        task = TASKS[next(iter(recipes.values())).task.name]
         is_accuracy = task.metric == "accuracy"
         self.sign = 1 if is_accuracy else -1
         style = (task.digits, 100.0 if is_accuracy else 1.0)

@@ -74,7 +74,7 @@ def run(opened: Run | None, options: argparse.Namespace) -> None:
     check_packages("evaluate")
     encoder, encoder_run = open_encoder(options)
     recipe = encoder_run and encoder_run.recipe
-    name = options.task or (recipe.task if recipe else "stsb")
+    name = options.task or (recipe.task.name if recipe else "stsb")
     task, trained = pair_task(name), ()
     if recipe and recipe.num_classes:
         trained = recipe.task_definition.labels
@@ -83,8 +83,8 @@ def run(opened: Run | None, options: argparse.Namespace) -> None:
             f"the classes of the task {name} are {', '.join(task.labels)}, but must be "
             f"{', '.join(trained) or 'none'}: give --task stsb, which needs none"
         )
-    is_own = recipe and name == recipe.task
-    source = options.source or (recipe.source if is_own else task.source)
+    is_own = recipe and name == recipe.task.name
+    source = options.source or (recipe.data.source if is_own else task.source)
     split = options.split or default_splits(source, [*task.validation_splits])[0]
     examples = read_sets(task, split, source, options.tfds)
     began = time.monotonic()

@@ -32,9 +32,9 @@ def evaluate(run: Run, options: argparse.Namespace) -> None:
     check_packages("evaluate")
     task = run.recipe.task_definition
     labelled_task = labelled(task)
-    source = options.source or run.recipe.source
+    source = options.source or run.recipe.data.source
     splits = [options.split] if options.split else [*task.validation_splits]
-    is_run_source = source == run.recipe.source
+    is_run_source = source == run.recipe.data.source
     if not is_run_source and not options.split:
         splits = default_splits(source, splits)
     languages = dict.fromkeys(options.languages or ())
@@ -42,10 +42,10 @@ def evaluate(run: Run, options: argparse.Namespace) -> None:
         raise UserError(f"--languages applies only to classification tasks, not to {task.name}")
     for language in languages:
         # Raises for a language that the model does not know.
-        run.recipe.changed(language=language)
+        run.recipe.changed(data=dict(language=language))
     # Two dicts from the name of a set of examples to the set and to its language.
     examples, language_of = {}, {}
-    origin, table = (options.tfds, source), run.recipe.table
+    origin, table = (options.tfds, source), run.recipe.data.table
     for language in languages or (None,):
         if is_run_source:
             held_out = not language and labelled_task.split_names(splits, *origin) is None
@@ -68,7 +68,9 @@ def evaluate(run: Run, options: argparse.Namespace) -> None:
     checkpoint = run.checkpoint(options.checkpoint)
     manifest = read_manifest(checkpoint)
     with options.devices.scope():
-        outputs_of = SetOutputs(load_labelled_task(run, checkpoint), run.recipe.batch_size).compute
+        outputs_of = SetOutputs(
+            load_labelled_task(run, checkpoint), run.recipe.data.batch_size
+        ).compute
     began = time.monotonic()
     outputs = {name: outputs_of(rows, language_of[name]) for name, rows in examples.items()}
     seconds = time.monotonic() - began
@@ -108,7 +110,7 @@ def check_trained(run: Run, train: Any) -> None:
     task = labelled(recipe.task_definition)
     encoded = task.encoded(run.vocabulary, train, recipe.limits)
     run.check_data(
-        ExampleBatches(encoded, recipe.batch_size).fingerprint(),
+        ExampleBatches(encoded, recipe.data.batch_size).fingerprint(),
         "restore the table, because a changed table holds out other examples, or give other "
         "examples by --source",
     )
@@ -139,7 +141,7 @@ def submit(options: argparse.Namespace) -> None:
     answers = []
     for task, _, examples in test_sets:
         run, model = runs[task.name], models[task.name]
-        outputs = SetOutputs(model, run.recipe.batch_size).compute(examples)
+        outputs = SetOutputs(model, run.recipe.data.batch_size).compute(examples)
         if not model.is_finite(outputs):
             raise diverged(run.path)
         answers.append(model.decide(outputs))

@@ -35,8 +35,8 @@ def pretraining(opened: Run, options: argparse.Namespace) -> None:
     rows = corpus.rows("validation")
     if has_memory:
         # The rows may have another length than in training, because the memory holds earlier text.
-        batch_size = min(recipe.batch_size, rows)
-        recipe = recipe.changed(corpus=corpus.config, batch_size=batch_size)
+        batch_size = min(recipe.data.batch_size, rows)
+        recipe = recipe.changed(data={**corpus.config.get_config(), "batch_size": batch_size})
         if remainder := rows % batch_size:
             rows -= remainder
             print(
@@ -44,11 +44,11 @@ def pretraining(opened: Run, options: argparse.Namespace) -> None:
                 "of a batch need equal lengths"
             )
     check_corpus(recipe, corpus, any_pairs=True)
-    prepared, trained = corpus.config.languages, recipe.corpus.languages
+    prepared, trained = corpus.config.languages, recipe.data.languages
     if prepared != trained:
         raise UserError(f"{corpus.folder} has the languages {prepared}, the run has {trained}")
     # Several micro-batches would each have their own memory.
-    recipe = recipe.changed(validation_batches=None, training=dict(accumulation_steps=1))
+    recipe = recipe.changed(data=dict(validation_batches=None), training=dict(accumulation_steps=1))
     evaluated = dataclasses.replace(opened, recipe=recipe)
     checkpoint, model = _open(evaluated, options, saved=not has_memory)
     with Progress("evaluating"):
@@ -80,7 +80,7 @@ def sequences(opened: Run, options: argparse.Namespace) -> None:
     """Evaluates a checkpoint on the validation split and on the test split, if there is one."""
     from macaron_tf.runs.sequences import TASKS, task_metrics  # needs SciPy
 
-    data = TASKS[opened.recipe.task].read_data(opened.recipe, options.tfds)
+    data = TASKS[opened.recipe.task.name].read_data(opened.recipe, options.tfds)
     if data.fingerprint:
         opened.check_data(data.fingerprint)
     name, model = _open(opened, options)

@@ -19,7 +19,7 @@ def run_average(options: argparse.Namespace) -> None:
     """Averages the newest checkpoints of a run, of regular steps, into RUN/average."""
     opened = Run.open(options.run, options.trust_code)
     is_translation = isinstance(opened.recipe, TranslationRecipe)
-    default = opened.recipe.average_last if is_translation else 5
+    default = opened.recipe.task.average_last if is_translation else 5
     count = options.last or max(1, min(default, len(opened.regular_steps())))
     save_every_steps = opened.recipe.training.save_every_steps
     checkpoints = last_checkpoints(opened.path, count, save_every_steps)
@@ -30,15 +30,16 @@ def run_average(options: argparse.Namespace) -> None:
 def run(opened: Run, options: argparse.Namespace) -> None:
     """Translates a split, and prints and saves the scores."""
     check_packages("evaluate")
-    data, metric, decoding = opened.recipe.data, opened.recipe.metric, opened.recipe.decoding
+    data, task = opened.recipe.data, opened.recipe.task
+    metric, decoding = task.metric, task.decoding
     # The languages of --set name the columns of the data; those of the run are the real ones.
     trained = opened.earlier.recipe
-    if not any(text.startswith("metric.language=") for text in options.set):
-        metric = dataclasses.replace(metric, language=trained.metric.language)
+    if not any(text.startswith("task.metric.language=") for text in options.set):
+        metric = dataclasses.replace(metric, language=trained.task.metric.language)
     source, languages = options.source or data.source, list(data.languages)
     codes = list(trained.data.languages)
     if codes[0] != codes[1] and languages == codes[::-1]:
-        mend = "give --backward" if opened.recipe.unsupervised else "train another run"
+        mend = "give --backward" if task.unsupervised else "train another run"
         raise UserError(f"{options.run} translates from {languages[1]} to {languages[0]}: {mend}")
     parts = data.parts if source == data.source else {}
     splits = [data.validation_split]
@@ -53,8 +54,8 @@ def run(opened: Run, options: argparse.Namespace) -> None:
     references = [reference for _, reference in pairs]
     metric = metric.for_references(references)
     with options.devices.scope():
-        task = Translation(opened.load_network(checkpoint), opened.vocabulary, decoding)
-    translator = task.lines(backward=options.backward)
+        translation = Translation(opened.load_network(checkpoint), opened.vocabulary, decoding)
+    translator = translation.lines(backward=options.backward)
 
     start_time = time.monotonic()
     hypotheses = generated(translator, [line for line, _ in pairs], "translating")
@@ -82,20 +83,21 @@ def run(opened: Run, options: argparse.Namespace) -> None:
 def run_texts(opened: Run, options: argparse.Namespace) -> None:
     """Answers a split, and prints and saves the scores."""
     check_packages("evaluate")
-    recipe = opened.recipe.changed(source=options.source or opened.recipe.source)
+    source = options.source or opened.recipe.data.source
+    recipe = opened.recipe.changed(data=dict(source=source))
     split = options.split or default_splits(options.source, ["validation"])[0]
-    examples = [TextPairs.read(recipe, name, split, options.tfds) for name in recipe.tasks]
+    examples = [TextPairs.read(recipe, name, split, options.tfds) for name in recipe.task.names]
     checkpoint = opened.checkpoint(options.checkpoint)
-    decoding = dataclasses.asdict(recipe.decoding)
+    decoding = dataclasses.asdict(recipe.task.decoding)
     with options.devices.scope():
         network = opened.load_network(checkpoint)
         settings = recipe.task_settings()
-        translator = settings.lines(network, opened.vocabulary, recipe.decoding)
+        translator = settings.lines(network, opened.vocabulary, recipe.task.decoding)
     for pairs in examples:
         answers = generated(translator, [source for source, _ in pairs.pairs], "answering")
         scores, baselines = pairs.score(answers), pairs.baselines()
         for name, value in scores.items():
-            title = name if len(recipe.tasks) == 1 else f"{pairs.task}_{name}"
+            title = name if len(recipe.task.names) == 1 else f"{pairs.task}_{name}"
             beside = (
                 f"   {lead} {found[name]:.4f}" for lead, found in baselines.items() if name in found
             )

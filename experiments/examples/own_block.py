@@ -64,7 +64,7 @@ Both arms read the same batches. The verdict comes from a paired test over the s
 
 # %%
 arms = ["transformer=gpt_quick", "own=gpt_quick:model.block=my_block:Mine"]
-if main(["compare", args.out, *arms, "--set", f"corpus.sources={args.source}", *options]):
+if main(["compare", args.out, *arms, "--set", f"data.sources={args.source}", *options]):
     raise SystemExit(2)
 
 # %% tags=["active-ipynb"]

@@ -22,7 +22,7 @@ from macaron_tf.decoding.scoring import TextScorer, split_ids
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import track
-from macaron_tf.model import Pretrained
+from macaron_tf.model import Model
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.normalization import as_prompt
 
@@ -127,7 +127,7 @@ def _in_one_line(text: str) -> str:
 
 
 def evaluate(
-    pretrained: Pretrained, tasks: list[PromptTask], shots: list[int], seeds: list[int]
+    pretrained: Model, tasks: list[PromptTask], shots: list[int], seeds: list[int]
 ) -> list[dict]:
     """Evaluates a model on every combination of task, number of shots K and seed.
 

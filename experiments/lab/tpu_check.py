@@ -108,7 +108,7 @@ def check(name: str, topology: str, settings: list[str], mesh: str | None) -> li
     recipe = load(name, settings)
     layout, (limit, clock) = layout_of(recipe), CHIPS[topology.partition(":")[0]]
     if recipe.kind == "pretraining":  # a Transformer-XL's memory has one row per row of a batch
-        recipe = recipe.changed(batch_size=layout.rows * replicas)
+        recipe = recipe.changed(data=dict(batch_size=layout.rows * replicas))
     cells, problems = [], []
     try:
         model = build(recipe, layout)
@@ -189,9 +189,9 @@ def layout_of(recipe) -> Layout:
         from macaron_tf.text.wordpiece import WordPieceVocabulary
 
         words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-        words += [f"w{number}" for number in range(len(words), recipe.vocabulary.size)]
-        length = recipe.corpus.sequence_length
-        return Layout(WordPieceVocabulary(words), recipe.batch_size, length, None)
+        words += [f"w{number}" for number in range(len(words), recipe.data.vocabulary.size)]
+        length = recipe.data.sequence_length
+        return Layout(WordPieceVocabulary(words), recipe.data.batch_size, length, None)
     if recipe.kind == "translation":
         from macaron_tf.data.sampler import bucket_shapes
 
@@ -202,19 +202,20 @@ def layout_of(recipe) -> Layout:
         pair = {"source": ids(length), "target": ids(length)}
         return Layout(vocabulary, rows, length, pair)
     if recipe.kind == "elmo":
-        length, vocabulary = recipe.row_length, types.SimpleNamespace(size=recipe.vocabulary_size)
+        length = recipe.data.row_length
+        vocabulary = types.SimpleNamespace(size=recipe.data.vocabulary_size)
         width = recipe.model_config(vocabulary.size).max_characters
         row = {"characters": ids(length, width), "words": ids(length)}
-        return Layout(vocabulary, recipe.batch_size, length, row)
+        return Layout(vocabulary, recipe.data.batch_size, length, row)
     from macaron_tf.runs.sequences import TASKS
 
-    task, config = TASKS[recipe.task], recipe.model_config()
+    task, config = TASKS[recipe.task.name], recipe.model_config()
     outputs = () if config.last_only else (task.length,)
     inputs = TensorSpec((task.length, config.input_dim)) if config.input_dim else ids(task.length)
     values = TensorSpec((*outputs, config.output_dim))
     targets = ids(*outputs) if task.loss == "classes" else values
     row = {"inputs": inputs, "targets": targets, "weight": TensorSpec(outputs)}
-    return Layout(None, recipe.batch_size, task.length, row)
+    return Layout(None, recipe.data.batch_size, task.length, row)
 
 
 def _rounded(value: int, multiple: int) -> int:
@@ -234,7 +235,7 @@ def specs_of(recipe, layout: Layout, rows: int) -> dict:
         row = layout.row.items()
         return {name: tf.TensorSpec((rows, *spec.shape), spec.dtype) for name, spec in row}
     vocabulary = layout.vocabulary
-    record_format = RecordFormat.of(recipe.corpus, vocabulary.size)
+    record_format = RecordFormat.of(recipe.data, vocabulary.size)
     objective = recipe.make_objective(static_shapes=True)
 
     def features(records: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -247,7 +248,7 @@ def specs_of(recipe, layout: Layout, rows: int) -> dict:
 
     table = np.zeros((rows, record_format.integer_count), np.int32)
     batches = tf.data.Dataset.from_tensors(table).map(features)
-    if recipe.isolate_documents:
+    if recipe.data.isolate_documents:
         batches = with_documents(batches, vocabulary.special.end)
     # Static masks have the same shapes as dynamic masks, but need row numbers.
     if isinstance(objective, MaskedObjective):

@@ -9,9 +9,8 @@ The recipes for the larger models were not run to the end.
     bert_rab_tiny       4.98, 4.62, 4.53        macaron_bert_tiny   4.81, 4.78, 4.71
 """
 
-from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.objectives import MaskedLanguageObjective, MaskingConfig
-from macaron_tf.runs.pretraining import PretrainingRecipe, VocabularyConfig
+from macaron_tf.runs.pretraining import PretrainingData, PretrainingRecipe, VocabularyConfig
 from macaron_tf.training.config import TrainingConfig
 
 
@@ -33,10 +32,13 @@ def bert_tiny() -> PretrainingRecipe:
     return PretrainingRecipe(
         model="bert_tiny",
         model_options=(("dropout", 0.0), ("attention_dropout", 0.0)),
-        corpus=CorpusConfig(("tfds:wikipedia/20230601.en", "tfds:pg19"), sequence_length=64),
-        vocabulary=VocabularyConfig(size=4_000),
+        data=PretrainingData(
+            ("tfds:wikipedia/20230601.en", "tfds:pg19"),
+            sequence_length=64,
+            vocabulary=VocabularyConfig(size=4_000),
+            batch_size=32,
+        ),
         objective=MaskedLanguageObjective(masking=MaskingConfig(mask=1.0, random=0.0)),
-        batch_size=32,
         training=TrainingConfig(
             max_steps=6_000,
             learning_rate=1e-3,
@@ -79,8 +81,7 @@ def bert_base() -> PretrainingRecipe:
     return bert_tiny().changed(
         model="bert_base",
         model_options=(),
-        corpus=dict(sequence_length=512),
-        vocabulary=VocabularyConfig(size=30_522),
+        data=dict(sequence_length=512, vocabulary=VocabularyConfig(size=30_522)),
         training=dict(
             max_steps=300_000,
             learning_rate=3e-4,
@@ -100,7 +101,7 @@ def bert_large() -> PretrainingRecipe:
     """
     return bert_base().changed(
         model="bert_large",
-        batch_size=8,
+        data=dict(batch_size=8),
         training=dict(learning_rate=2e-4, accumulation_steps=512),
     )
 
@@ -123,9 +124,8 @@ def bert_devlin_128() -> PretrainingRecipe:
     large model, add `--set model=bert_large` to both commands.
     """
     return bert_base().changed(
-        corpus=dict(sequence_length=128, pairs="next_sentence"),
+        data=dict(sequence_length=128, pairs="next_sentence", batch_size=128),
         objective=MaskedLanguageObjective(),
-        batch_size=128,
         training=DEVLIN
         | dict(max_steps=900_000, schedule_end=1e-4 / 9.9, clip_norm=1.0, accumulation_steps=2),
     )
@@ -139,8 +139,7 @@ def bert_devlin_512() -> PretrainingRecipe:
     """
     first = bert_devlin_128()
     return first.changed(
-        corpus=dict(sequence_length=512),
-        batch_size=32,
+        data=dict(sequence_length=512, batch_size=32),
         training=dict(
             max_steps=100_000,
             learning_rate=first.training.schedule_end,
@@ -224,17 +223,19 @@ def macaron_bert_base() -> PretrainingRecipe:
     updates, as in BERT.
 
     Differences: PG-19 replaces BookCorpus. The paper splits sentences with spaCy and tokenizes with
-    Moses. In this recipe, `corpus.sentence_splitter` splits sentences, and SentencePiece splits
+    Moses. In this recipe, `data.sentence_splitter` splits sentences, and SentencePiece splits
     lower-cased text without a tokenizer.
 
     The paper reports a GLUE score of 79.7, and 77.4 for its BERT base (table 2).
     """
     return bert_base().changed(
         model="macaron_bert_base",
-        corpus=dict(pairs="next_sentence"),
-        vocabulary=VocabularyConfig(kind="sentencepiece", size=32_000),
+        data=dict(
+            pairs="next_sentence",
+            vocabulary=VocabularyConfig(kind="sentencepiece", size=32_000),
+            batch_size=8,
+        ),
         objective=MaskedLanguageObjective(),
-        batch_size=8,
         training=dict(max_steps=800_000, warmup_steps=10_000, beta_2=0.999, validate_every=10_000),
     )
 
@@ -266,8 +267,6 @@ def macaron_bert_released() -> PretrainingRecipe:
             ("epsilon", 1e-5),
             ("initializer_range", 768**-0.5),
         ),
-        corpus=dict(sequence_length=384),
-        vocabulary=dict(size=32_768),
-        batch_size=16,
+        data=dict(sequence_length=384, vocabulary=dict(size=32_768), batch_size=16),
         training=dict(warmup_steps=0, accumulation_steps=20),
     )

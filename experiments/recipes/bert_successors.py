@@ -59,8 +59,10 @@ def roberta_tiny() -> PretrainingRecipe:
     """
     return bert_tiny().changed(
         model="roberta_tiny",
-        corpus=dict(packing="full_sentences"),
-        vocabulary=VocabularyConfig(kind="byte_bpe", size=4_000, lower_case=False),
+        data=dict(
+            packing="full_sentences",
+            vocabulary=VocabularyConfig(kind="byte_bpe", size=4_000, lower_case=False),
+        ),
         objective=MaskedLanguageObjective(),
     )
 
@@ -76,8 +78,10 @@ def roberta_base() -> PretrainingRecipe:
     """
     return bert_base().changed(
         model="roberta_base",
-        corpus=dict(packing="full_sentences"),
-        vocabulary=VocabularyConfig(kind="byte_bpe", size=50_265, lower_case=False),
+        data=dict(
+            packing="full_sentences",
+            vocabulary=VocabularyConfig(kind="byte_bpe", size=50_265, lower_case=False),
+        ),
         objective=MaskedLanguageObjective(),
         training=dict(
             max_steps=125_000, learning_rate=5e-4, warmup_steps=10_000, accumulation_steps=64
@@ -90,7 +94,7 @@ def roberta_8k_base() -> PretrainingRecipe:
 
     Settings from Liu et al. 2019, table 9: a peak learning rate of 6e-4 after 24,000 updates. All
     other settings are the same as in `roberta_base`. The paper's 160 GB of text are Wikipedia,
-    books, news, web pages and stories. To train on such text, set `corpus.sources`.
+    books, news, web pages and stories. To train on such text, set `data.sources`.
     """
     return roberta_base().changed(
         training=dict(
@@ -108,7 +112,7 @@ def roberta_8k_large() -> PretrainingRecipe:
     """
     return roberta_8k_base().changed(
         model="roberta_large",
-        batch_size=8,
+        data=dict(batch_size=8),
         training=dict(learning_rate=4e-4, warmup_steps=30_000, accumulation_steps=1024),
     )
 
@@ -154,11 +158,14 @@ def modern_bert_base() -> PretrainingRecipe:
     return roberta_base().changed(
         model="modern_bert_base",
         model_options=(("rotary_base", 10_000.0),),
-        corpus=dict(sequence_length=1024, packing="full_text"),
-        isolate_documents=True,
-        vocabulary=dict(size=50_368),
+        data=dict(
+            sequence_length=1024,
+            packing="full_text",
+            isolate_documents=True,
+            vocabulary=dict(size=50_368),
+            batch_size=8,
+        ),
         objective=MaskedLanguageObjective(masking=MaskingConfig(rate=0.3)),
-        batch_size=8,
         training=dict(
             max_steps=364_000,
             learning_rate=8e-4,
@@ -177,12 +184,12 @@ def albert_tiny() -> PretrainingRecipe:
     Settings from Lan et al. 2020: all layers share weights. Masks cover n-grams of 1 to 3 whole
     words. The probability of length n is proportional to 1/n. The paper compares embedding widths
     of 64, 128, 256 and 768, and uses 128. This recipe uses 64, because the model is small. For the
-    paper's ablations, use `--set corpus.pairs=next_sentence` or `none`, `--set
+    paper's ablations, use `--set data.pairs=next_sentence` or `none`, `--set
     model.sharing=attention`, `feed_forward` or `none`, and `--set model.embedding_dim=128`.
     """
     return bert_tiny().changed(
         model="albert_tiny",
-        corpus=dict(pairs="sentence_order"),
+        data=dict(pairs="sentence_order"),
         objective=MaskedLanguageObjective(masking=MaskingConfig(choice="ngrams")),
     )
 
@@ -202,8 +209,7 @@ def albert_base() -> PretrainingRecipe:
     """
     return bert_base().changed(
         model="albert_base",
-        corpus=dict(pairs="sentence_order"),
-        vocabulary=VocabularyConfig(kind="unigram", size=30_000),
+        data=dict(pairs="sentence_order", vocabulary=VocabularyConfig(kind="unigram", size=30_000)),
         objective=MaskedLanguageObjective(masking=MaskingConfig(choice="ngrams")),
         training=DEVLIN | dict(max_steps=125_000, warmup_steps=3_125, accumulation_steps=128),
     )
@@ -234,7 +240,7 @@ def span_bert_base() -> PretrainingRecipe:
     return bert_base().changed(
         model="span_bert_base",
         objective=SpanBoundaryObjective(),
-        vocabulary=dict(lower_case=False),
+        data=dict(vocabulary=dict(lower_case=False)),
         training=DEVLIN | dict(max_steps=2_400_000, epsilon=1e-8, weight_decay=0.1),
     )
 
@@ -264,8 +270,7 @@ def electra_small() -> PretrainingRecipe:
     return bert_base().changed(
         model="electra_small",
         objective=ReplacedTokenObjective(),
-        corpus=dict(sequence_length=128),
-        batch_size=128,
+        data=dict(sequence_length=128, batch_size=128),
         training=DEVLIN | dict(learning_rate=5e-4, accumulation_steps=1),
     )
 
@@ -280,8 +285,7 @@ def electra_base() -> PretrainingRecipe:
     return electra_small().changed(
         model="electra_base",
         objective=dict(generator_width=1 / 3),
-        corpus=dict(sequence_length=512),
-        batch_size=32,
+        data=dict(sequence_length=512, batch_size=32),
         training=dict(max_steps=766_000, learning_rate=2e-4, accumulation_steps=8),
     )
 
@@ -302,7 +306,7 @@ def xlm_tiny() -> PretrainingRecipe:
     The text is short, so it is read many times. To train on image captions instead:
 
         macaron train xlm_tiny runs/xlm --data-dir DIR --set \\
-            'corpus.sources=(("tfds:multi30k/de-en", "train", None, "en"), ("tfds:multi30k/de-en",
+            'data.sources=(("tfds:multi30k/de-en", "train", None, "en"), ("tfds:multi30k/de-en",
             "train", None, "de"), ("tfds:multi30k/fr-en", "train", None, "fr"),
             ("tfds:multi30k/de-en", "train", None, ("de", "en")), ("tfds:multi30k/fr-en", "train",
             None, ("fr", "en")))'
@@ -311,15 +315,15 @@ def xlm_tiny() -> PretrainingRecipe:
     """
     return bert_tiny().changed(
         model="xlm_tiny",
-        corpus=dict(
+        data=dict(
             sources=(
                 *_language_sources("homeassistant:{}"),
                 CorpusSource("homeassistant:de", language=("en", "de")),
                 CorpusSource("homeassistant:fr", language=("en", "fr")),
             ),
             **_LANGUAGES,
+            vocabulary=VocabularyConfig(kind="sentencepiece", size=4_000, lower_case=False),
         ),
-        vocabulary=VocabularyConfig(kind="sentencepiece", size=4_000, lower_case=False),
         objective=MaskedLanguageObjective(head_transform=False),
     )
 
@@ -335,7 +339,7 @@ def xlm_clm_tiny() -> PretrainingRecipe:
     runs/clm` can then complete a caption.
 
         macaron train xlm_clm_tiny runs/clm --data-dir DIR --set \\
-            'corpus.sources=(("tfds:multi30k/de-en", "train", None, "en"), ("tfds:multi30k/de-en",
+            'data.sources=(("tfds:multi30k/de-en", "train", None, "en"), ("tfds:multi30k/de-en",
             "train", None, "de"), ("tfds:multi30k/fr-en", "train", None, "fr"))'
 
     Measured: there are no results, because the recipe was run for at most 30 updates.
@@ -344,7 +348,7 @@ def xlm_clm_tiny() -> PretrainingRecipe:
     return masked.changed(
         objective=CausalLanguageObjective(),
         model_options=(*masked.model_options, ("causal", True)),
-        corpus=dict(sources=tuple(_language_sources("homeassistant:{}"))),
+        data=dict(sources=tuple(_language_sources("homeassistant:{}"))),
     )
 
 
@@ -362,13 +366,13 @@ def xlm_captions_tiny() -> PretrainingRecipe:
     halves = (("train[:50%]", "en"), ("train[50%:]", "de"))
     return xlm_tiny().changed(
         model_options=(("attention_dropout", 0.0), ("dropout", 0.1)),
-        corpus=dict(
+        data=dict(
             sources=tuple(
                 CorpusSource("tfds:multi30k/de-en", split=split, language=code)
                 for split, code in halves
-            )
+            ),
+            vocabulary=dict(size=6_000, lower_case=True),
         ),
-        vocabulary=dict(size=6_000, lower_case=True),
         training=dict(max_steps=8_000),
     )
 
@@ -385,12 +389,12 @@ def xlm_xnli() -> PretrainingRecipe:
     French-English, from WMT14. The number of updates, the warm-up length, the decay to 0 and the
     betas are not from the paper.
 
-    To add languages, extend `corpus.sources`. The translation pairs are held in memory and take
+    To add languages, extend `data.sources`. The translation pairs are held in memory and take
     several gigabytes. The number of French pairs is limited to the number of German pairs.
     """
     return bert_base().changed(
         model="xlm_xnli",
-        corpus=dict(
+        data=dict(
             sources=(
                 *_language_sources("tfds:wikipedia/20230601.{}"),
                 CorpusSource("tfds:wmt14_translate/de-en", language=("de", "en")),
@@ -400,10 +404,10 @@ def xlm_xnli() -> PretrainingRecipe:
             ),
             sequence_length=256,
             **_LANGUAGES,
+            vocabulary=VocabularyConfig(kind="sentencepiece", size=95_000, lower_case=False),
+            batch_size=64,
         ),
-        vocabulary=VocabularyConfig(kind="sentencepiece", size=95_000, lower_case=False),
         objective=MaskedLanguageObjective(head_transform=False),
-        batch_size=64,
         training=dict(learning_rate=1e-4, warmup_steps=30_000, beta_2=0.999, accumulation_steps=8),
     )
 
@@ -433,9 +437,11 @@ def gmlp_base() -> PretrainingRecipe:
     """
     return bert_base().changed(
         model="gmlp_base",
-        vocabulary=VocabularyConfig(kind="sentencepiece", size=32_000, lower_case=False),
+        data=dict(
+            vocabulary=VocabularyConfig(kind="sentencepiece", size=32_000, lower_case=False),
+            batch_size=16,
+        ),
         objective=MaskedLanguageObjective(),
-        batch_size=16,
         training=DEVLIN | dict(learning_rate=7e-4, accumulation_steps=16),
     )
 

@@ -1,6 +1,6 @@
 """Recipes for ELMo: a tiny model, and the released model."""
 
-from macaron_tf.runs.elmo import ElmoRecipe
+from macaron_tf.runs.elmo import ElmoData, ElmoRecipe
 from macaron_tf.training.config import TrainingConfig
 
 
@@ -18,10 +18,12 @@ def elmo_tiny() -> ElmoRecipe:
     """
     return ElmoRecipe(
         model="elmo_tiny",
-        sources=("tfds:wikipedia/20230601.en",),
-        vocabulary_size=8_000,
-        row_length=32,
-        batch_size=32,
+        data=ElmoData(
+            sources=("tfds:wikipedia/20230601.en",),
+            vocabulary_size=8_000,
+            row_length=32,
+            batch_size=32,
+        ),
         training=TrainingConfig(
             max_steps=4_500,
             learning_rate=2e-3,
@@ -39,7 +41,7 @@ def elmo_tiny() -> ElmoRecipe:
 def elmo_original() -> ElmoRecipe:
     """Returns a recipe for the released ELMo, with 93.6 million parameters besides the softmax.
 
-        macaron train elmo_original runs/elmo --set sources=text-lines:1b/*.txt
+        macaron train elmo_original runs/elmo --set data.sources=text-lines:1b/*.txt
 
     The model follows Peters et al. 2018, section 3.4, and the released training code
     (bin/train_elmo.py of bilm-tf): a character CNN with highway layers, and two LSTMs per direction
@@ -58,12 +60,14 @@ def elmo_original() -> ElmoRecipe:
     """
     return elmo_tiny().changed(
         model="elmo_original",
-        sources=("text-lines:1b/*.txt",),
-        vocabulary_size=793_471,
-        row_length=20,
-        batch_size=384,
-        held_out=1_000,
-        samples=8_192,
+        data=dict(
+            sources=("text-lines:1b/*.txt",),
+            vocabulary_size=793_471,
+            row_length=20,
+            batch_size=384,
+            held_out=1_000,
+        ),
+        task=dict(samples=8_192),
         training=dict(
             max_steps=1_000_000,
             learning_rate=5e-4,

@@ -5,9 +5,17 @@ All recipes but `sentence_bert` and `text_to_text` use Adam with epsilon 1e-6, w
 selects the best checkpoint on the development set. `macaron tasks` lists the tasks.
 """
 
+from collections.abc import Mapping
+
 from macaron_tf.data.tasks.definitions import get_task
-from macaron_tf.runs.embedding import TRIPLETS, EmbeddingRecipe, pair_task
-from macaron_tf.runs.finetuning import FinetuningRecipe
+from macaron_tf.runs.embedding import (
+    TRIPLETS,
+    EmbeddingRecipe,
+    EmbeddingTask,
+    SentenceData,
+    pair_task,
+)
+from macaron_tf.runs.finetuning import FinetuningRecipe, FinetuningTask, LabelledData
 from macaron_tf.runs.text_to_text import TextRecipe, recipe_of_task
 from macaron_tf.training.config import fine_tuning
 
@@ -53,7 +61,7 @@ def finetune_bert(task: str) -> FinetuningRecipe:
     if definition.kind != "spans":
         return _recipe(task, 5e-5)
     batch_size = 48 if definition.unanswerable else 32
-    return _recipe(task, 3e-5, epochs=2.0, batch_size=batch_size, max_length=384)
+    return _recipe(task, 3e-5, dict(batch_size=batch_size, max_length=384), epochs=2.0)
 
 
 def finetune_gpt(task: str) -> FinetuningRecipe:
@@ -72,10 +80,9 @@ def finetune_elmo(task: str) -> FinetuningRecipe:
     Question answering reads windows of 400 words. Peters et al. 2018 describe the networks of their
     tasks, but give few training settings.
     """
-    settings = dict(spans=dict(max_length=400), epochs=5.0, warmup_fraction=0.0)
-    return _recipe(task, 1e-3, **settings).changed(
-        training=dict(clip_norm=5.0, weight_decay=0.0), words=dict(elmo_norm=True)
-    )
+    training = dict(epochs=5.0, warmup_fraction=0.0, clip_norm=5.0, weight_decay=0.0)
+    recipe = _recipe(task, 1e-3, dict(max_length=400), **training)
+    return recipe.changed(task=dict(words=dict(elmo_norm=True)))
 
 
 def finetune_spanbert(task: str) -> FinetuningRecipe:
@@ -84,7 +91,8 @@ def finetune_spanbert(task: str) -> FinetuningRecipe:
     Question answering takes 4 epochs at 2e-5 in batches of 32. Rows have 512 tokens, and windows
     start every 128 tokens. Other tasks have the settings of `finetune_bert` at 2e-5.
     """
-    return _recipe(task, 2e-5, dict(epochs=4.0, max_length=512))
+    epochs = 4.0 if get_task(task, own=True).kind == "spans" else 3.0
+    return _recipe(task, 2e-5, dict(max_length=512), epochs=epochs)
 
 
 def finetune_swish_rnn(task: str) -> FinetuningRecipe:
@@ -96,10 +104,10 @@ def finetune_swish_rnn(task: str) -> FinetuningRecipe:
     updates. The paper reports the mean of 3 runs. Adam's betas are as in the pre-training of this
     paper.
     """
-    recipe = _recipe(
-        task, 1e-5, epochs=None, warmup_fraction=None, validate_epochs=None, max_length=512
-    )
     training = dict(
+        epochs=None,
+        warmup_fraction=None,
+        validate_epochs=None,
         max_steps=_SWISH_RNN_STEPS.get(task, _SWISH_RNN_MIN_STEPS),
         schedule="constant",
         warmup_steps=1_000,
@@ -107,27 +115,27 @@ def finetune_swish_rnn(task: str) -> FinetuningRecipe:
         weight_decay=0.0,
         validate_every=1_000,
     )
-    return recipe.changed(training=training)
+    return _recipe(task, 1e-5, **training).changed(data=dict(max_length=512))
 
 
-def _recipe(task: str, learning_rate: float, spans=None, **settings) -> FinetuningRecipe:
+def _recipe(
+    task: str, learning_rate: float, spans: Mapping[str, int] = {}, **training
+) -> FinetuningRecipe:
     """Makes a recipe with the settings that the recipes of fine-tuning share.
 
     Args:
         task: name of the task.
         learning_rate: peak learning rate.
-        spans: recipe settings that apply only to question answering.
-        settings: recipe settings that apply to all tasks.
+        spans: settings of `LabelledData` that apply only to question answering.
+        training: settings of `EpochTraining`.
     """
     definition = get_task(task, own=True)
-    if definition.kind == "spans":
-        settings |= spans or {}
+    data = LabelledData(definition.source, **spans if definition.kind == "spans" else {})
     return FinetuningRecipe(
         model="bert_base",
-        task=definition.name,
-        source=definition.source,
-        training=fine_tuning(learning_rate, best_metric="score"),
-        **settings,
+        task=FinetuningTask(definition.name),
+        data=data,
+        training=fine_tuning(learning_rate, best_metric="score", **training),
     )
 
 
@@ -146,12 +154,12 @@ def sentence_bert(task: str) -> EmbeddingRecipe:
     best_metric = "spearman" if definition.regression else "score"
     return EmbeddingRecipe(
         model="bert_base",
-        task=task,
-        source=definition.source,
-        batch_size=16,
-        epochs=4.0 if definition.regression else 1.0,
+        task=EmbeddingTask(task),
+        data=SentenceData(definition.source, batch_size=16),
         training=fine_tuning(
-            2e-5, best_metric="accuracy" if definition is TRIPLETS else best_metric
+            2e-5,
+            epochs=4.0 if definition.regression else 1.0,
+            best_metric="accuracy" if definition is TRIPLETS else best_metric,
         ),
     )
 
@@ -168,4 +176,4 @@ def text_to_text(task: str) -> TextRecipe:
     the published lengths and searches of the model; they were not run here.
     """
     max_source = 512 if "squad" in task.split("+") else 128
-    return recipe_of_task(task, model="t5_base", max_source=max_source)
+    return recipe_of_task(task, "t5_base", max_source)

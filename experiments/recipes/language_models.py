@@ -37,8 +37,9 @@ def gpt_tiny() -> PretrainingRecipe:
     return bert_tiny().changed(
         model="gpt_tiny",
         objective=CausalLanguageObjective(),
-        corpus=dict(packing="full_text"),
-        vocabulary=VocabularyConfig(kind="sentencepiece", size=4_000),
+        data=dict(
+            packing="full_text", vocabulary=VocabularyConfig(kind="sentencepiece", size=4_000)
+        ),
     )
 
 
@@ -63,9 +64,11 @@ def gpt_quick() -> PretrainingRecipe:
     """
     return gpt_tiny().changed(
         model_options=(*gpt_tiny().model_options, ("norm", "pre")),
-        corpus=dict(sources=(("tfds:wikipedia/20230601.en", "train[:600]"),)),
-        vocabulary=dict(size=2_000),
-        batch_size=16,
+        data=dict(
+            sources=(("tfds:wikipedia/20230601.en", "train[:600]"),),
+            vocabulary=dict(size=2_000),
+            batch_size=16,
+        ),
         training=dict(
             max_steps=600,
             learning_rate=2e-3,
@@ -90,8 +93,11 @@ def gpt_base() -> PretrainingRecipe:
     return bert_base().changed(
         model="gpt_base",
         objective=CausalLanguageObjective(),
-        corpus=dict(sources=("tfds:pg19",), packing="full_text"),
-        vocabulary=VocabularyConfig(kind="sentencepiece", size=40_480),
+        data=dict(
+            sources=("tfds:pg19",),
+            packing="full_text",
+            vocabulary=VocabularyConfig(kind="sentencepiece", size=40_480),
+        ),
         training=dict(
             max_steps=3_000_000,
             learning_rate=2.5e-4,
@@ -122,7 +128,7 @@ def gpt2_tiny() -> PretrainingRecipe:
     """
     return gpt_tiny().changed(
         model="gpt2_tiny",
-        vocabulary=VocabularyConfig(kind="byte_bpe", size=4_000, lower_case=False),
+        data=dict(vocabulary=VocabularyConfig(kind="byte_bpe", size=4_000, lower_case=False)),
     )
 
 
@@ -170,15 +176,18 @@ def gpt2_base() -> PretrainingRecipe:
     WebText, which is not public. The vocabulary is trained on the first million documents.
 
     For other sizes, use `--set model=gpt2_medium`, `gpt2_large` or `gpt2_xl`. For GPT-3, use `--set
-    corpus.sequence_length=2048` and a model from `gpt3_small` to `gpt3_175b`.
+    data.sequence_length=2048` and a model from `gpt3_small` to `gpt3_175b`.
     """
     return gpt_base().changed(
         model="gpt2_base",
-        corpus=dict(sources=("tfds:c4/en",), sequence_length=1024),
-        vocabulary=VocabularyConfig(
-            kind="byte_bpe", size=50_257, lower_case=False, max_documents=1_000_000
+        data=dict(
+            sources=("tfds:c4/en",),
+            sequence_length=1024,
+            vocabulary=VocabularyConfig(
+                kind="byte_bpe", size=50_257, lower_case=False, max_documents=1_000_000
+            ),
+            batch_size=16,
         ),
-        batch_size=16,
         training=dict(
             max_steps=572_000,
             learning_rate=6e-4,
@@ -210,9 +219,7 @@ def transformer_xl_tiny() -> PretrainingRecipe:
         model="transformer_xl_tiny",
         model_options=(("activation_dropout", 0.0), ("dropout", 0.0)),
         objective=SegmentLanguageObjective(memory_length=64),
-        corpus=dict(
-            sequence_length=66, packing="full_text", validation_every=50, validation_run=32
-        ),
+        data=dict(sequence_length=66, packing="full_text", validation_every=50, validation_run=32),
         training=dict(clip_norm=0.25),
     )
 
@@ -229,7 +236,7 @@ def transformer_xl_base() -> PretrainingRecipe:
     267,735 words, is tied to the embeddings, and has the same width for all clusters (divisor 1).
     The paper reports a word perplexity of 24.0 for segments of 64 tokens, a memory of 640 tokens,
     and distances clamped at 400. To evaluate with such segments, `prepare` another corpus with
-    `--set corpus.sequence_length=66` and the `--vocabulary` of the training corpus.
+    `--set data.sequence_length=66` and the `--vocabulary` of the training corpus.
 
     Differences: Wikipedia and PG-19 replace WikiText-103. The vocabulary has 32,000 subword pieces
     instead of words, so perplexities are per subword token. The softmax is tied but not adaptive;
@@ -240,9 +247,13 @@ def transformer_xl_base() -> PretrainingRecipe:
         model="transformer_xl_base",
         model_options=(("adaptive_cutoffs", ()),),
         objective=dict(memory_length=150),
-        corpus=dict(sources=bert_base().corpus.sources, sequence_length=152, validation_every=200),
-        vocabulary=VocabularyConfig(kind="sentencepiece", size=32_000, lower_case=False),
-        batch_size=60,
+        data=dict(
+            sources=bert_base().data.sources,
+            sequence_length=152,
+            validation_every=200,
+            vocabulary=VocabularyConfig(kind="sentencepiece", size=32_000, lower_case=False),
+            batch_size=60,
+        ),
         training=dict(
             max_steps=200_000,
             learning_rate=2.5e-4,
@@ -278,7 +289,7 @@ def xlnet_tiny() -> PretrainingRecipe:
         model="xlnet_tiny",
         model_options=(("activation_dropout", 0.0), ("attention_dropout", 0.0), ("dropout", 0.0)),
         objective=PermutationObjective(memory_length=48),
-        corpus=dict(packing="full_text", validation_every=50, validation_run=32),
+        data=dict(packing="full_text", validation_every=50, validation_run=32),
     )
 
 
@@ -302,9 +313,13 @@ def xlnet_large() -> PretrainingRecipe:
     return bert_base().changed(
         model="xlnet_large",
         objective=PermutationObjective(memory_length=384, bidirectional=True),
-        corpus=dict(packing="full_text", validation_every=200, validation_run=32),
-        vocabulary=VocabularyConfig(kind="unigram", size=32_000, lower_case=False),
-        batch_size=4,
+        data=dict(
+            packing="full_text",
+            validation_every=200,
+            validation_run=32,
+            vocabulary=VocabularyConfig(kind="unigram", size=32_000, lower_case=False),
+            batch_size=4,
+        ),
         training=DEVLIN
         | dict(max_steps=500_000, learning_rate=4e-4, warmup_steps=40_000, accumulation_steps=2048),
     )
@@ -325,4 +340,4 @@ def xlnet_base() -> PretrainingRecipe:
     81.3 and 81.0, MNLI 85.8 and 85.6, SST-2 92.7 and 93.4, RACE 66.1 and 66.7.
     """
     training = DEVLIN | dict(accumulation_steps=16)
-    return xlnet_large().changed(model="xlnet_base", batch_size=16, training=training)
+    return xlnet_large().changed(model="xlnet_base", data=dict(batch_size=16), training=training)

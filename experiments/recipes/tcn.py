@@ -11,7 +11,7 @@ unless stated otherwise. The training times are upper limits, because other prog
 the same two cores.
 """
 
-from macaron_tf.runs.sequences import TASKS, SequenceRecipe
+from macaron_tf.runs.sequences import TASKS, SequenceData, SequenceRecipe, SequenceTask
 from macaron_tf.training.config import TrainingConfig
 
 # Settings that differ for the recurrent models in several recipes.
@@ -36,10 +36,8 @@ def _recipe(
     return SequenceRecipe(
         model=f"tcn_{task}",
         model_options=options,
-        task=task,
-        batch_size=batch_size,
-        recurrent=recurrent,
-        sources=sources,
+        task=SequenceTask(task, recurrent),
+        data=SequenceData(sources, batch_size=batch_size),
         training=TrainingConfig(**defaults | training),
     )
 
@@ -160,7 +158,7 @@ def tcn_permuted_mnist() -> SequenceRecipe:
     test images is 92.9 ± 0.3 for TCN, 56.6 ± 2.0 for LSTM, 54.4 ± 0.5 for GRU and 82.2 ± 0.2 for
     RNN.
     """
-    return tcn_mnist().changed(task="permuted_mnist")
+    return tcn_mnist().changed(task=dict(name="permuted_mnist"))
 
 
 def tcn_ptb_words() -> SequenceRecipe:
@@ -227,8 +225,8 @@ def tcn_wikitext() -> SequenceRecipe:
     this recipe. The embeddings and all four blocks have width 200, for two CPU cores. In the
     catalog, the model has five blocks of width 1,000. For this TCN on WikiText-103, use `--set
     model.widths=(1000,1000,1000,1000,1000) --set model.embedding_dim=1000 --set model.dropout=0.4
-    --set vocabulary_size=268000 --set sources=text:FILES`. These settings are meant to be those of
-    Bai et al. 2018, table 2, but were not checked against the paper.
+    --set data.vocabulary_size=268000 --set data.sources=text:FILES`. These settings are meant to
+    be those of Bai et al. 2018, table 2, but were not checked against the paper.
 
     Measured over three seeds, with a width of 128 and a learning rate of 4e-3 after 900 updates:
     the validation perplexity is 121.5 ± 0.7 for TCN and 177 ± 13 for LSTM.
@@ -250,8 +248,8 @@ def tcn_wikitext() -> SequenceRecipe:
 def tcn_lambada() -> SequenceRecipe:
     """Returns a recipe for LAMBADA: training on books, and predicting the last word of a passage.
 
-    `data` is a folder with LAMBADA's dev.txt.gz and, optionally, test.txt.gz; uncompressed .txt
-    files are also read. Passages whose last word is not in the vocabulary of 10,000 words are
+    `data.path` is a folder with LAMBADA's dev.txt.gz and, optionally, test.txt.gz; .txt files are
+    also read. Passages whose last word is not in the vocabulary of 10,000 words are
     skipped. All other settings are the same as in `tcn_wikitext`. For a larger TCN, as in the
     catalog, use `--set model.widths=(500,500,500,500,500) --set model.embedding_dim=500 --set
     model.dropout=0.4`. These settings are meant to be those of Bai et al. 2018, table 2, but were
@@ -261,4 +259,6 @@ def tcn_lambada() -> SequenceRecipe:
     the validation perplexity on 2,159 of 4,869 passages is 30,570 ± 1,200 for TCN, 30,825 ± 8,300
     for LSTM and 21,544 ± 6,200 for RNN. All three means are higher than the chance level of 10,000.
     """
-    return tcn_wikitext().changed(model="tcn_lambada", task="lambada", sources=("tfds:pg19",))
+    return tcn_wikitext().changed(
+        model="tcn_lambada", task=dict(name="lambada"), data=dict(sources=("tfds:pg19",))
+    )

@@ -55,7 +55,7 @@ def t5_base() -> PretrainingRecipe:
     10,000 updates, which the recipe expresses as a warm-up from 0.01 to 0.01.
 
     Wikipedia and PG-19 replace the paper's text, C4, which takes 750 GB. To train on C4, use `--set
-    "corpus.sources=('tfds:c4/en',)"`. For version 1.1 of T5, which is pre-trained without dropout,
+    "data.sources=('tfds:c4/en',)"`. For version 1.1 of T5, which is pre-trained without dropout,
     use `--set model=t5_1_1_base --set model.dropout=0.0 --set model.attention_dropout=0.0 --set
     model.activation_dropout=0.0`.
     """
@@ -63,8 +63,10 @@ def t5_base() -> PretrainingRecipe:
     return tiny.changed(
         model="t5_base",
         model_options=(),
-        corpus=dict(sequence_length=tiny.objective.text_length(512) + 2),  # with [CLS] and [SEP]
-        vocabulary=VocabularyConfig(kind="unigram", size=32_000, lower_case=False),
+        data=dict(
+            sequence_length=tiny.objective.text_length(512) + 2,  # with [CLS] and [SEP]
+            vocabulary=VocabularyConfig(kind="unigram", size=32_000, lower_case=False),
+        ),
         training=dict(
             max_steps=524_288,
             epsilon=1e-8,
@@ -105,7 +107,7 @@ def bart_base() -> PretrainingRecipe:
     return bert_base().changed(
         model="bart_base",
         objective=DenoisingObjective(infilling=0.3, mean_span=3.0, shuffling=1.0),
-        vocabulary=VocabularyConfig(kind="byte_bpe", size=50_265, lower_case=False),
+        data=dict(vocabulary=VocabularyConfig(kind="byte_bpe", size=50_265, lower_case=False)),
         training=dict(
             max_steps=500_000, learning_rate=6e-4, warmup_steps=24_000, accumulation_steps=250
         ),

@@ -12,7 +12,7 @@ not run to the end, because IWSLT14 needs a GPU or TPU, and WMT14 needs several 
 from macaron_tf.data.translation import BatchingConfig, CleaningConfig
 from macaron_tf.decoding import BeamSearchConfig
 from macaron_tf.evaluation.translation import TranslationMetric
-from macaron_tf.runs.translation import DataConfig, TranslationRecipe
+from macaron_tf.runs.translation import DataConfig, TranslationRecipe, TranslationTask
 from macaron_tf.text.normalization import NormalizationConfig
 from macaron_tf.training.config import TrainingConfig
 
@@ -47,11 +47,13 @@ def demo() -> TranslationRecipe:
             save_every_steps=100,
             keep_last=8,
         ),
-        decoding=BeamSearchConfig(
-            beam_size=4, length_penalty=0.6, length_penalty_name="gnmt", max_length=96
+        task=dict(
+            decoding=BeamSearchConfig(
+                beam_size=4, length_penalty=0.6, length_penalty_name="gnmt", max_length=96
+            ),
+            metric=TranslationMetric(language="de"),
+            average_last=4,
         ),
-        metric=TranslationMetric(language="de"),
-        average_last=4,
     )
 
 
@@ -88,11 +90,13 @@ def multi30k_macaron_tiny() -> TranslationRecipe:
             save_every_minutes=None,
             keep_last=12,
         ),
-        decoding=BeamSearchConfig(
-            beam_size=5, length_penalty=1.0, length_penalty_name="fairseq", max_length_offset=20
+        task=TranslationTask(
+            decoding=BeamSearchConfig(
+                beam_size=5, length_penalty=1.0, length_penalty_name="fairseq", max_length_offset=20
+            ),
+            metric=TranslationMetric(language="de", lowercase=True, normalize_punctuation=True),
+            average_last=10,
         ),
-        metric=TranslationMetric(language="de", lowercase=True, normalize_punctuation=True),
-        average_last=10,
     )
 
 
@@ -168,9 +172,11 @@ def multi30k_unsupervised_tiny() -> TranslationRecipe:
             cleaning=CleaningConfig(max_length=40, max_tokens=64),
             batching=BatchingConfig(max_tokens=2048),
         ),
-        unsupervised=True,
-        denoising=dict(infilling=0.0, shuffling=0.0, masking=0.1, deletion=0.1, reach=3.0),
-        label_smoothing=0.0,
+        task=dict(
+            unsupervised=True,
+            denoising=dict(infilling=0.0, shuffling=0.0, masking=0.1, deletion=0.1, reach=3.0),
+            label_smoothing=0.0,
+        ),
         training=dict(max_steps=2_000, warmup_steps=200, validate_every=200),
     )
 
@@ -200,8 +206,7 @@ def multi30k_bart_tiny() -> TranslationRecipe:
         model_options=(("num_source_layers", 3),),
         data=dict(source_language="de", target_language="en", vocabulary_size=6_000),
         training=dict(learning_rate=1e-3, warmup_steps=1_000),
-        metric=dict(language="en"),
-        first_stage_steps=2_000,
+        task=dict(metric=dict(language="en"), first_stage_steps=2_000),
     )
 
 
@@ -227,7 +232,7 @@ def iwslt14_macaron_small() -> TranslationRecipe:
     Neither the paper nor the code gives the number of updates, and neither averages checkpoints.
     This recipe has 60,000 updates and averages ten checkpoints. SentencePiece learns the BPE. The
     text of this data set is Moses-tokenized, escaped and lower-cased. BLEU is computed on text in
-    this form (`metric.tokenized`), after normalizing the punctuation of hypothesis and reference.
+    this form (`task.metric.tokenized`), after normalizing the punctuation of both sides.
     """
     return multi30k_macaron_tiny().changed(
         model="macaron_small",
@@ -246,8 +251,7 @@ def iwslt14_macaron_small() -> TranslationRecipe:
             save_every_steps=1_000,
             keep_last=10,
         ),
-        decoding=dict(max_length_offset=50),
-        metric=dict(language="en", tokenized=True),
+        task=dict(decoding=dict(max_length_offset=50), metric=dict(language="en", tokenized=True)),
     )
 
 
@@ -262,7 +266,7 @@ def wmt14_macaron_base() -> TranslationRecipe:
     The beam size of 4 and alpha 0.6 are from appendix B.1, which gives no formula for the length
     penalty. The appendix follows Vaswani et al. 2017, so the recipe uses their formula, `((5 +
     length) / 6) ** alpha` (`gnmt`, 0.6). The released test-wmt14-base.sh divides by fairseq's
-    `length ** alpha`: `--set decoding.length_penalty_name=fairseq`. Neither the paper nor a
+    `length ** alpha`: `--set task.decoding.length_penalty_name=fairseq`. Neither the paper nor a
     released script averages checkpoints. The average of the last 5 checkpoints and the 100,000
     updates are from Vaswani et al., sections 6.1 and 5.2. The maximum length ratio of 1.5 is from
     the IWSLT14 recipe. TFDS downloads plain text; for a tokenized copy, add `--set
@@ -287,9 +291,13 @@ def wmt14_macaron_base() -> TranslationRecipe:
             save_every_steps=2_000,
             keep_last=20,
         ),
-        decoding=BeamSearchConfig(beam_size=4, length_penalty=0.6, length_penalty_name="gnmt"),
-        metric=TranslationMetric(language="de", normalize_punctuation=True, split_compounds=True),
-        average_last=5,
+        task=dict(
+            decoding=BeamSearchConfig(beam_size=4, length_penalty=0.6, length_penalty_name="gnmt"),
+            metric=TranslationMetric(
+                language="de", normalize_punctuation=True, split_compounds=True
+            ),
+            average_last=5,
+        ),
     )
 
 
@@ -307,5 +315,5 @@ def wmt14_macaron_big() -> TranslationRecipe:
     return wmt14_macaron_base().changed(
         model="macaron_big",
         training=dict(learning_rate=3e-3, accumulation_steps=64),
-        average_last=20,
+        task=dict(average_last=20),
     )

@@ -196,7 +196,7 @@ class MixingConfig(Settings):
     References: Raffel et al. 2020 (T5), section 3.5.2.
     """
 
-    section: ClassVar[str] = "mixing"
+    section: ClassVar[str] = "data.mixing"
 
     limit: Count = 524_288
     temperature: Annotated[float, Ge(1)] = 1.0

@@ -90,7 +90,7 @@ class BatchingConfig(Settings):
             accelerators.
     """
 
-    section: ClassVar[str] = "batching"
+    section: ClassVar[str] = "data.batching"
 
     max_tokens: Count = 4096
     shapes: Count = 8

@@ -36,7 +36,7 @@ class LengthLimits(Settings):
             with n = 3; 0 means no limit.
     """
 
-    section: ClassVar[str] = "decoding"
+    section: ClassVar[str] = "task.decoding"
 
     max_length_ratio: NonNegative = 1.0
     max_length_offset: Annotated[int, Gt(-(2**31)), INT32] = 50

@@ -57,7 +57,7 @@ class TranslationMetric(Settings):
             detokenized.
     """
 
-    section: ClassVar[str] = "metric"
+    section: ClassVar[str] = "task.metric"
     language: str = "de"
     lowercase: bool = False
     normalize_punctuation: bool = False
@@ -76,7 +76,7 @@ class TranslationMetric(Settings):
         if not name:
             name, reason = _default_tokenizer(self.language, references)
         if reason:
-            print(f"note: BLEU uses metric.tokenize={name}, because {reason}", file=sys.stderr)
+            print(f"note: BLEU uses task.metric.tokenize={name}, because {reason}", file=sys.stderr)
         _tokenizer(name)
         return dataclasses.replace(self, tokenize=name)
 
@@ -140,7 +140,9 @@ def _tokenizer(name: str):
         return sacrebleu.BLEU(tokenize=name, force=True).tokenizer
     except (Exception, SystemExit) as error:  # a package or a download is missing
         reason = " ".join(str(error).split()).rstrip(".")
-        raise UserError(f"metric.tokenize={name} cannot be used ({reason}): set another") from error
+        raise UserError(
+            f"task.metric.tokenize={name} cannot be used ({reason}): set another"
+        ) from error
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ from macaron_tf.hub.families.macaron import MACARON_LANGUAGE, code
 from macaron_tf.hub.family import LANGUAGE_CLASSES, HuggingFaceFolder, ModelFolder
 from macaron_tf.hub.sentence_transformers import read_modules, with_pooling
 from macaron_tf.hub.tokenizers.reading import read_python_vocabulary, refuse_lower_case
-from macaron_tf.models.base import Model
+from macaron_tf.models.base import Network
 from macaron_tf.models.model_card import python_block, readme
 from macaron_tf.models.model_parts import ModelParts
 from macaron_tf.tasks import LabelledSettings
@@ -92,7 +92,7 @@ def writer(model: ModelParts, location: str) -> Callable[[epath.Path], None]:
         import safetensors.numpy
     model.require_floats()
     network, vocabulary = type(model.network).__name__, type(model.vocabulary)
-    if isinstance(model.network, Model):  # other Keras networks have no configuration
+    if isinstance(model.network, Network):  # other Keras networks have no configuration
         network += f" with {type(model.config).__name__}"
     families = [f for f in (*FAMILIES.values(), MACARON_LANGUAGE) if f.is_tried(model)]
     families.sort(key=lambda family: vocabulary != family.vocabulary_class)  # the sort is stable

@@ -35,7 +35,7 @@ from macaron_tf.layers.dense import policy_of
 from macaron_tf.layers.embeddings import TiedEmbedding
 from macaron_tf.layers.heads import Pooler, Pooling
 from macaron_tf.layers.recording import part_flags, set_part_flags
-from macaron_tf.models.base import Model
+from macaron_tf.models.base import Network
 from macaron_tf.models.model_parts import Card, ModelParts
 from macaron_tf.settings import hints_of
 from macaron_tf.tasks import LabelledSettings
@@ -482,7 +482,7 @@ def task_of(
     model = ModelParts(model) if isinstance(model, keras.Model) else model
     network, preprocessor_options, options = model.network, {}, {}
     encoders = models.PretrainingEncoder | models.EncoderClassifier
-    if isinstance(network, Model) and not network.built:
+    if isinstance(network, Network) and not network.built:
         network.build()
     if isinstance(network, models.LanguageModel):
         model.require_head()

@@ -28,7 +28,7 @@ FORMATS = ("weights.h5", "safetensors", HUGGING_FACE)
 def save(
     model: ModelParts, task: TaskKind | None, directory: str | os.PathLike, **options: Any
 ) -> None:
-    """Writes the folder of `Pretrained.save_pretrained`, with its `format` and `license`."""
+    """Writes the folder of `Model.save_pretrained`, with its `format` and `license`."""
     path = paths.as_path(directory).expanduser()
     path = path if paths.is_remote(path) else path.absolute()
     checkpoints.refuse_other_files(path, HUGGING_FACE)
@@ -38,7 +38,7 @@ def save(
 def publish(
     model: ModelParts, task: TaskKind | None, repository: str, private: bool | None, **options: Any
 ) -> str:
-    """Uploads a model as `Pretrained.push_to_hub` does, and returns its URL."""
+    """Uploads a model as `Model.push_to_hub` does, and returns its URL."""
     name = check_login(repository)
     with tempfile.TemporaryDirectory(prefix="macaron_tf-") as folder:
         staging = pathlib.Path(folder, name.rpartition("/")[2])

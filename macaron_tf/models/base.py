@@ -28,7 +28,7 @@ ENCODER_INPUTS: dict[str, tuple[str, ...]] = {
 }
 
 
-class Model(Recording, keras.Model):
+class Network(Recording, keras.Model):
     """Base class of the models.
 
     The default name of a model is the class name in snake case, such as `encoder_classifier`.

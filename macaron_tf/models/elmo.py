@@ -11,7 +11,7 @@ from macaron_tf.layers.character_cnn import ELMO_FILTERS, CharacterCNN
 from macaron_tf.layers.heads import LayerMixture
 from macaron_tf.layers.lstm import ProjectedLSTMStack
 from macaron_tf.layers.norms import Dropout
-from macaron_tf.models.base import Model, padding_mask
+from macaron_tf.models.base import Network, padding_mask
 from macaron_tf.settings import INT32, Count, Depth, Positive, Settings
 from macaron_tf.settings import Dropout as DropoutRate
 
@@ -60,7 +60,7 @@ class ElmoConfig(Settings):
 CHARACTERS = 261  # padding (0), the 256 bytes, and four marks
 
 
-class Elmo(Model):
+class Elmo(Network):
     """ELMo, a bidirectional language model that reads characters and predicts words.
 
     Both directions share the character CNN and the output matrix.
@@ -150,7 +150,7 @@ class WordEncoderConfig(Settings):
 
     pad_id: ClassVar[int] = 0  # words of zeros are padding
 
-    section: ClassVar[str] = "words"
+    section: ClassVar[str] = "task.words"
     causal: ClassVar[bool] = False
     initializer_range: ClassVar[float] = 0.1  # for heads, because D is smaller than in BERT
     summary: ClassVar[str] = "max"  # classifiers read the maximum over all words
@@ -183,7 +183,7 @@ class WordEncoderConfig(Settings):
             raise self.error(f"max_characters must be ELMo's, {self.elmo.max_characters}")
 
 
-class WordEncoder(Model):
+class WordEncoder(Network):
     """Bidirectional LSTM over word vectors x or, with ELMo at the input, `[x; ELMo]`.
 
     x is the output of the encoder's own character CNN. ELMo's vectors can also be concatenated to

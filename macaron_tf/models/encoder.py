@@ -10,7 +10,7 @@ from macaron_tf.layers.dense import Dense
 from macaron_tf.layers.embeddings import AdaptiveEmbedding, EncoderEmbeddings
 from macaron_tf.layers.mixer import Context, all_of
 from macaron_tf.layers.packing import Packing, packing_enabled
-from macaron_tf.models.base import Model, attention_mask, padding_mask
+from macaron_tf.models.base import Network, attention_mask, padding_mask
 from macaron_tf.models.config import BY_ATTENTION, EncoderConfig
 from macaron_tf.models.stack import Stack
 
@@ -18,7 +18,7 @@ from macaron_tf.models.stack import Stack
 _TOKEN_INPUTS = ("token_ids", "segment_ids", "language_ids", "position_ids")
 
 
-class Encoder(Model):
+class Encoder(Network):
     """Encoder: embeddings and a stack of blocks, from ids `(B, L)` to hidden states `(B, L, D)`.
 
     `embeddings` may be shared with another encoder. A call takes `token_ids` alone, or a dict in

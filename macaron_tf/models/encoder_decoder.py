@@ -12,14 +12,14 @@ from macaron_tf.layers.embeddings import EncoderEmbeddings, TiedEmbedding
 from macaron_tf.layers.mixer import Context
 from macaron_tf.layers.scheme import scheme_text
 from macaron_tf.models import config as configs
-from macaron_tf.models.base import Model, attention_mask, padding_mask, step_context
+from macaron_tf.models.base import Network, attention_mask, padding_mask, step_context
 from macaron_tf.models.config import DROPOUTS, EncoderConfig, EncoderDecoderConfig
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.stack import Stack
 from macaron_tf.variables import declare, spec_of
 
 
-class EncoderDecoder(Model):
+class EncoderDecoder(Network):
     """Encoder-decoder, which predicts the next target token at each target position.
 
     Source and target share one embedding table, which is also the output matrix unless

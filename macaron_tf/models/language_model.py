@@ -4,13 +4,13 @@ from keras import ops
 
 from macaron_tf.layers.embeddings import AdaptiveEmbedding
 from macaron_tf.layers.language_heads import AdaptiveSoftmax, NextTokenHead
-from macaron_tf.models.base import Model, step_context
+from macaron_tf.models.base import Network, step_context
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.settings import SettingError
 
 
-class TokenModel(Model):
+class TokenModel(Network):
     """Base class of encoders with a head that predicts tokens.
 
     The head is a `NextTokenHead`, with a bias if `use_bias`, or, with `adaptive_cutoffs`, an

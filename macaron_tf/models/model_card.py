@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from macaron_tf.models.base import Model
+from macaron_tf.models.base import Network
 from macaron_tf.models.model_parts import Card, ModelParts
 
 # Metric names of this library, and their names on the Hugging Face Hub.
@@ -46,7 +46,10 @@ def readme(
     measured |= card.results.get("scores", {})
     rows = [(title, *leaf) for title, metrics in measured.items() for leaf in _leaves(metrics)]
     metrics = [path.rpartition(".")[2] for _, path, _ in rows]
-    data = [*re.findall(r"tfds:(\w+)", str(card.recipe)), str(card.recipe.get("task"))]
+    data = [
+        *re.findall(r"tfds:(\w+)", str(card.recipe)),
+        str(card.recipe.get("task", {}).get("name")),
+    ]
     fields = {
         "library_name": library,
         "pipeline_tag": pipeline,
@@ -70,7 +73,7 @@ def model_card(model: ModelParts, pipeline: str, use: str) -> str:
     size = model.vocabulary.pieces if model.vocabulary else None
     vocabulary = "no vocabulary" if size is None else f"a vocabulary of {size:,} pieces"
     rows = []
-    if isinstance(network, Model):
+    if isinstance(network, Network):
         config = network.config
         rows = [
             (field.name, getattr(config, field.name))
@@ -78,7 +81,7 @@ def model_card(model: ModelParts, pipeline: str, use: str) -> str:
             if getattr(config, field.name) != field.default and field.name not in network.unread()
         ]
     about = f"Network: `{class_name}`, {network.count_params():,} weights, with {vocabulary}.\n"
-    sections = (about, f"## Use\n\n{use}", _table("Model", "setting value", rows))
+    sections = (about, f"## Use\n\n{use}", _table("Network", "setting value", rows))
     return readme(model.card, "keras", pipeline, *sections, tags=(class_name,))
 
 

@@ -7,7 +7,7 @@ import keras
 
 from macaron_tf.errors import UserError, needs_vocabulary
 from macaron_tf.models import catalog
-from macaron_tf.models.base import Model
+from macaron_tf.models.base import Network
 from macaron_tf.models.config import (
     EncoderConfig,
     EncoderDecoderConfig,
@@ -98,7 +98,7 @@ class Card(Settings):
 class ModelParts:
     """A trained network with its vocabulary, the settings of its task, and its card.
 
-    Readers of the hub return these parts, and writers take them. `Pretrained` adds the methods.
+    Readers of the hub return these parts, and writers take them. `Model` adds the methods.
 
     Attributes:
         network: trained network of a run, or a network converted from another library. A network
@@ -117,7 +117,7 @@ class ModelParts:
     card: Card = Card()
 
     def __post_init__(self):
-        if not isinstance(self.network, Model):
+        if not isinstance(self.network, Network):
             return
         config, facts = self.network.config, {}
         if not self.card.model and isinstance(config, EncoderDecoderConfig):
@@ -134,7 +134,7 @@ class ModelParts:
         """Ids of the special tokens."""
         if self.vocabulary:
             return self.vocabulary.special
-        if isinstance(self.network, Model) and isinstance(self.config, StackConfig):
+        if isinstance(self.network, Network) and isinstance(self.config, StackConfig):
             return dataclasses.replace(self.card.special, pad=self.config.pad_id)
         return self.card.special
 

@@ -10,12 +10,12 @@ from keras import ops
 from macaron_tf.layers import language_heads
 from macaron_tf.layers.embeddings import EncoderEmbeddings
 from macaron_tf.layers.heads import ClassificationHead, Pooler
-from macaron_tf.models.base import ENCODER_INPUTS, Model, encoder_inputs
+from macaron_tf.models.base import ENCODER_INPUTS, Network, encoder_inputs
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.encoder import Encoder
 
 
-class PretrainingEncoder(Model):
+class PretrainingEncoder(Network):
     """Encoder with pre-training heads: masked tokens, sentence pairs, and span boundaries.
 
     Args:
@@ -155,7 +155,7 @@ def generator_config(config: EncoderConfig, fraction: float = 0.25) -> EncoderCo
     )
 
 
-class GeneratorDiscriminator(Model):
+class GeneratorDiscriminator(Network):
     """ELECTRA: a generator that replaces tokens, and a discriminator that detects replaced tokens.
 
     The generator is a masked language model (see the function `generator_config`). Both networks

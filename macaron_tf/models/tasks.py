@@ -8,7 +8,7 @@ from keras import ops
 
 from macaron_tf.errors import check_count
 from macaron_tf.layers.heads import ClassificationHead, Pooler, Pooling, SpanHead
-from macaron_tf.models.base import ENCODER_INPUTS, Model, attention_mask, padding_mask
+from macaron_tf.models.base import ENCODER_INPUTS, Network, attention_mask, padding_mask
 from macaron_tf.models.config import EncoderConfig, EncoderDecoderConfig
 from macaron_tf.models.elmo import WordEncoder, WordEncoderConfig
 from macaron_tf.models.encoder import Encoder
@@ -21,7 +21,7 @@ _POOLINGS = {"first": "cls", "last": "last", "end": "last", "max": "max", "mean"
 TokenLevelConfig = EncoderConfig | EncoderDecoderConfig | WordEncoderConfig
 
 
-class TaskModel(Model):
+class TaskModel(Network):
     """Base class of task models, which add a head to a network such as an encoder."""
 
     @property

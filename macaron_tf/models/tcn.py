@@ -14,7 +14,7 @@ from macaron_tf.layers.convolution import ConvolutionBlock
 from macaron_tf.layers.embeddings import TiedEmbedding
 from macaron_tf.layers.norms import Dropout
 from macaron_tf.layers.recording import Recording
-from macaron_tf.models.base import Model
+from macaron_tf.models.base import Network
 from macaron_tf.settings import Count, Natural, Settings
 from macaron_tf.settings import Dropout as DropoutRate
 
@@ -158,7 +158,7 @@ class TemporalConvolution(Recording, keras.layers.Layer):
         return x[:, -1] if self.last_only else x
 
 
-class TemporalModel(Model):
+class TemporalModel(Network):
     """TCN, LSTM, GRU or simple RNN with an output layer.
 
     Call arguments:

@@ -184,7 +184,7 @@ class DenoisingConfig(Settings):
     References: Lewis et al. 2020 (BART), section 2.2 and figure 2.
     """
 
-    section: ClassVar[str] = "denoising"
+    section: ClassVar[str] = "task.denoising"
     infilling: Fraction = 0.3
     mean_span: Annotated[float, Gt(0), Le(50)] = 3.0
     shuffling: Fraction = 1.0

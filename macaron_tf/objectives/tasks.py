@@ -13,7 +13,7 @@ import tensorflow as tf
 from annotated_types import Ge
 from keras import ops
 
-from macaron_tf.models.base import Model, encoder_inputs
+from macaron_tf.models.base import Network, encoder_inputs
 from macaron_tf.models.tasks import SiameseEncoder, unit_length
 from macaron_tf.objectives import base
 from macaron_tf.objectives.base import Batch, Objective, Sums, Tensor
@@ -43,7 +43,7 @@ class TaskObjective(Objective):
 
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
         logits = network(encoder_inputs(batch), training=training)
-        pad_id = network.config.pad_id if isinstance(network, Model) else 0
+        pad_id = network.config.pad_id if isinstance(network, Network) else 0
         return self.sums(logits, base.with_weights(batch), training, pad_id)
 
     def sums(self, logits: Tensor, batch: Batch, training: bool, pad_id: int = 0) -> Sums:

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -19,45 +19,76 @@ from macaron_tf.objectives import BidirectionalLanguageObjective
 from macaron_tf.runs.recipe import Recipe
 from macaron_tf.runs.run import Inputs, Plan, Run
 from macaron_tf.runs.trainer import evaluate_model
-from macaron_tf.settings import INT32, Count, Natural
+from macaron_tf.settings import INT32, Count, Natural, Settings
 from macaron_tf.text.token_rows import fingerprint
 from macaron_tf.text.words import WordVocabulary, character_ids, count_words, read_words
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ElmoRecipe(Recipe):
-    """Settings of an ELMo training run.
+@dataclasses.dataclass(frozen=True)
+class WordData(Settings):
+    """Settings of documents that are split into words.
 
     Attributes:
         sources: sources of the documents, which must fit in memory; see
             `macaron_tf.data.sources.readers.documents`.
-        vocabulary_size: maximum number of words that ELMo predicts, including <UNK>, <S> and </S>.
-            The vocabulary has the most frequent words of the training documents.
-        row_length: number of words in a row, including the start and end tokens of sentences.
+        vocabulary_size: maximum number of words that the model predicts, including <UNK>, <S> and
+            </S>. The vocabulary has the most frequent words of the training documents.
         batch_size: number of rows in a micro-batch.
         held_out: interval between held-out documents. With 50, the first document and every 50th
             document after it are used for validation.
+    """
+
+    section: ClassVar[str] = "data"
+
+    sources: tuple[str, ...] = ()
+    vocabulary_size: Annotated[int, Ge(4), INT32] = 8_000
+    batch_size: Count = 32
+    held_out: Annotated[int, Ge(2), INT32] = 50
+
+
+@dataclasses.dataclass(frozen=True)
+class ElmoData(WordData):
+    """Settings of the training rows of ELMo.
+
+    Attributes:
+        row_length: number of words in a row, including the start and end tokens of sentences.
+    """
+
+    row_length: Annotated[int, Ge(2), INT32] = 32
+
+    def check(self) -> None:
+        if not self.sources:
+            raise self.error("sources is empty: give the text, as in data.sources=text-lines:FILE")
+
+
+@dataclasses.dataclass(frozen=True)
+class ElmoTask(Settings):
+    """Settings of the prediction of the next and of the previous word.
+
+    Attributes:
         samples: number of negative samples of the sampled softmax in training; 0 means the full
             softmax.
     """
+
+    section: ClassVar[str] = "task"
+
+    samples: Natural = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ElmoRecipe(Recipe):
+    """Settings of an ELMo training run, which starts from random weights."""
 
     kind = "elmo"
     vocabulary_class = WordVocabulary
     configs = (ElmoConfig,)
 
-    sources: tuple[str, ...]
-    vocabulary_size: Annotated[int, Ge(4), INT32] = 8_000
-    row_length: Annotated[int, Ge(2), INT32] = 32
-    batch_size: Count = 32
-    held_out: Annotated[int, Ge(2), INT32] = 50
-    samples: Natural = 0
-
-    def check(self) -> None:
-        if not self.sources:
-            raise self.error("sources is empty: give the text, as in sources=text-lines:FILE")
+    task: ElmoTask = ElmoTask()
+    data: ElmoData
+    init: None = None
 
     def make_objective(self, static_shapes: bool = False) -> BidirectionalLanguageObjective:
-        return BidirectionalLanguageObjective(self.samples)
+        return BidirectionalLanguageObjective(self.task.samples)
 
     def plan(self, run: Run, start: None, inputs: Inputs) -> Plan:
         self.model_config()  # raises for wrong settings before minutes are spent on the data
@@ -89,7 +120,7 @@ class Rows(ArrayBatches):
     """
 
     def __init__(self, words: list[str], vocabulary: WordVocabulary, recipe: ElmoRecipe):
-        length, size = recipe.row_length, vocabulary.size
+        length, size = recipe.data.row_length, vocabulary.size
         width = recipe.model_config(size).max_characters
         types, ids = vocabulary.index(words)
         count = len(ids) // length
@@ -102,7 +133,7 @@ class Rows(ArrayBatches):
 
         characters_shape, words_shape = (None, length, width), (None, length)
         shapes = {"characters": ("int32", characters_shape), "words": ("int32", words_shape)}
-        super().__init__(count, recipe.batch_size, gather, shapes)
+        super().__init__(count, recipe.data.batch_size, gather, shapes)
 
     def fingerprint(self) -> str:
         """Computes the SHA-256 digest (hex) of all rows."""
@@ -119,11 +150,11 @@ def read_word_splits(
     """
     document_words = [
         words
-        for source in recipe.sources
+        for source in recipe.data.sources
         for words in read_words(map(edit, documents(source, "train", tfds)))
     ]
-    held_out_words = document_words[:: recipe.held_out]
-    del document_words[:: recipe.held_out]
+    held_out_words = document_words[:: recipe.data.held_out]
+    del document_words[:: recipe.data.held_out]
     return [list(itertools.chain.from_iterable(part)) for part in (document_words, held_out_words)]
 
 
@@ -143,11 +174,11 @@ def read_rows(
     The `vocabulary` `None` means a new vocabulary of the most frequent training words.
     """
     word_splits = read_word_splits(recipe, tfds)
-    vocabulary = vocabulary or build_vocabulary(word_splits, recipe.vocabulary_size)
-    num_train, num_validation = (len(words) // recipe.row_length for words in word_splits)
-    if num_train < recipe.batch_size or not num_validation:
+    vocabulary = vocabulary or build_vocabulary(word_splits, recipe.data.vocabulary_size)
+    num_train, num_validation = (len(words) // recipe.data.row_length for words in word_splits)
+    if num_train < (batch_size := recipe.data.batch_size) or not num_validation:
         found = f"{num_train} rows for training and {num_validation} for validation"
-        needed = f"{recipe.batch_size} and 1 are needed: add documents, or lower batch_size"
+        needed = f"{batch_size} and 1 are needed: add documents, or lower data.batch_size"
         raise UserError(f"the sources have {found}, but {needed}")
     train, validation = (Rows(words, vocabulary, recipe) for words in word_splits)
     return train, validation, vocabulary

@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import tensorflow as tf
@@ -22,11 +22,11 @@ from macaron_tf.objectives import (
     PairClassificationObjective,
     TripletObjective,
 )
-from macaron_tf.runs.finetuning import EpochRecipe, warn_start
+from macaron_tf.runs.finetuning import EpochRecipe, ExampleData, warn_start
 from macaron_tf.runs.recipe import as_user_errors
 from macaron_tf.runs.run import Inputs, Plan, Run
 from macaron_tf.runs.starts import Start, read_start
-from macaron_tf.settings import INT32, Positive
+from macaron_tf.settings import INT32, Positive, Settings
 from macaron_tf.tasks import labelled
 from macaron_tf.tasks.embedding import SentenceEmbedding, SentenceSettings, warn_cut
 from macaron_tf.training import FitModel
@@ -41,45 +41,62 @@ TRIPLETS = Task(
 )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EmbeddingRecipe(EpochRecipe):
-    """Settings of a Sentence-BERT run.
+@dataclasses.dataclass(frozen=True)
+class EmbeddingTask(Settings):
+    """Settings of sentence vectors, and of the task that they are trained on.
 
     Attributes:
-        task: name of a classification or regression task on sentence pairs, or `triplets`.
+        name: name of a classification or regression task on sentence pairs, or `triplets`.
         pooling: pooling of the token vectors into a sentence vector, which is `mean`, `max` or
             `cls` (the vector of the first token).
         concatenation: features of the sentence vectors u and v that the softmax classifier reads.
             The value is a selection of `u`, `v`, `|u-v|` and `u*v`, separated by commas.
         normalize: whether to scale sentence vectors to norm 1, in training too.
         margin: margin of the triplet loss.
-        max_length: maximum number of tokens in a sentence, including special tokens. Longer
-            sentences are truncated.
     """
 
-    kind = "embedding"
+    section: ClassVar[str] = "task"
+
+    name: str
     pooling: Literal["mean", "max", "cls"] = "mean"
     concatenation: str = "u,v,|u-v|"
     normalize: bool = False
     margin: Positive = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceData(ExampleData):
+    """Settings of sentences, each of which is a row of at most `max_length` tokens."""
+
     max_length: Annotated[int, Ge(3), INT32] = 128  # [CLS], a token, [SEP]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EmbeddingRecipe(EpochRecipe):
+    """Settings of a Sentence-BERT run."""
+
+    kind = "embedding"
+
+    task: EmbeddingTask
+    data: SentenceData
 
     def check(self) -> None:
         with as_user_errors("sentence vectors"):
-            parse_concatenation(self.concatenation)
+            parse_concatenation(self.task.concatenation)
 
     def network(self, config: EncoderConfig) -> SiameseEncoder:
-        arguments = (self.pooling, self.normalize, self.num_classes, self.concatenation)
+        task = self.task
+        arguments = (task.pooling, task.normalize, self.num_classes, task.concatenation)
         return SiameseEncoder(config, *arguments, dtype=self.training.dtype_policy)
 
     def unread(self) -> list[str]:
-        readers = {"concatenation": "softmax", "margin": "triplet"}
+        readers = {"task.concatenation": "softmax", "task.margin": "triplet"}
         unread = (name for name, objective in readers.items() if self.objective != objective)
         return [*super().unread(), *unread]
 
     @property
     def task_definition(self) -> Task:
-        return pair_task(self.task)
+        return pair_task(self.task.name)
 
     @property
     def objective(self) -> str:
@@ -94,14 +111,14 @@ class EmbeddingRecipe(EpochRecipe):
         return self.task_definition.num_classes if self.objective == "softmax" else 0
 
     def task_settings(self) -> SentenceSettings:
-        return SentenceSettings(self.pooling, self.normalize, self.max_length)
+        return SentenceSettings(self.task.pooling, self.task.normalize, self.data.max_length)
 
     def make_objective(self, static_shapes: bool = False) -> Objective:
         if self.objective == "softmax":
             return PairClassificationObjective(self.num_classes)
         if self.objective == "cosine":
             return CosineObjective(*self.task_definition.score_range)
-        return TripletObjective(self.margin)
+        return TripletObjective(self.task.margin)
 
     def read_start(self, inputs: Inputs, earlier: Run | None) -> Start:
         if earlier or not self.init:
@@ -115,11 +132,10 @@ class EmbeddingRecipe(EpochRecipe):
             return recipe
         settings = pretrained.settings
         if not isinstance(settings, SentenceSettings):
-            return recipe.changed(normalize=False)
+            return recipe.changed(task=dict(normalize=False))
         return recipe.changed(
-            pooling=settings.pooling,
-            normalize=settings.normalize,
-            max_length=settings.max_length or recipe.max_length,
+            task=settings.options("pooling", "normalize"),
+            data=dict(max_length=settings.max_length or recipe.data.max_length),
         )
 
     def plan(self, run: Run, start: Start, inputs: Inputs) -> Plan:
@@ -128,7 +144,7 @@ class EmbeddingRecipe(EpochRecipe):
         names = {"softmax": ("score", *task.metrics), "cosine": ("spearman", "pearson")}
         self.check_metric((*names.get(self.objective, ("accuracy",)), "loss"))
         examples, held_out = (
-            read_sets(task, split, self.source, inputs.tfds)
+            read_sets(task, split, self.data.source, inputs.tfds)
             for split in ("train", task.validation_splits[0])
         )
         recipe = self.resolved(len(examples))
@@ -137,14 +153,14 @@ class EmbeddingRecipe(EpochRecipe):
         run = dataclasses.replace(run, recipe=recipe, vocabulary=vocabulary)
         run.check_continues()
         train_data, validation_data = (
-            encode_sets(vocabulary, sets, recipe.max_length) for sets in (examples, held_out)
+            encode_sets(vocabulary, sets, recipe.data.max_length) for sets in (examples, held_out)
         )
         for sets in (train_data, validation_data):
-            warn_cut(sets.truncated_count, len(sets.rows.lengths), recipe.max_length)
+            warn_cut(sets.truncated_count, len(sets.rows.lengths), recipe.data.max_length)
         objective = recipe.make_objective()
 
         def validation(network: SiameseEncoder):
-            encoder = SentenceEmbedding(network, vocabulary, recipe.max_length)
+            encoder = SentenceEmbedding(network, vocabulary, recipe.data.max_length)
 
             def validate(model: FitModel, step: int) -> dict[str, float]:
                 vectors, labels = encoder.encode_sets(validation_data), validation_data.labels
@@ -186,7 +202,7 @@ def read_sets(
     if task is not TRIPLETS:
         return labelled(task).read(split, tfds, source)
     if not source:
-        raise UserError(f"the task {task.name} has no default source: give --set source=tsv:FILE")
+        raise UserError(f"the task {task.name} has no default source: set data.source=tsv:FILE")
     return read_triplets(source, split)
 
 

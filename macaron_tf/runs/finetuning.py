@@ -6,12 +6,11 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
 import tensorflow as tf
-from annotated_types import Gt, Lt
 from etils import epath
 
 from macaron_tf.data.batches import EncodedExamples, ExampleBatches
@@ -36,14 +35,14 @@ from macaron_tf.runs.recipe import MAY_CHANGE, Recipe, as_user_errors
 from macaron_tf.runs.run import RESULT, Inputs, Plan, Run, metrics_line, write_json
 from macaron_tf.runs.starts import Start, read_start, start_of
 from macaron_tf.runs.trainer import Trainer, warn_truncated
-from macaron_tf.settings import Count, Dropout, Natural, NonNegative
+from macaron_tf.settings import Count, Dropout, NonNegative, Settings, hints_of
 from macaron_tf.tasks import LabelledSettings, LabelledTask, Limits, SpanLimits, labelled
 from macaron_tf.tasks.labelled import embeds_languages
 from macaron_tf.tasks.sets import SetOutputs
 from macaron_tf.text import MosesPairVocabulary, PieceVocabulary, load_encoder_vocabulary
 from macaron_tf.training import FitModel, TrainingResult
 from macaron_tf.training.checkpoints import CheckpointDirectory, read_manifest
-from macaron_tf.training.config import fine_tuning
+from macaron_tf.training.config import EpochTraining, fine_tuning
 from macaron_tf.training.locations import RECIPE
 from macaron_tf.training.lora import add_low_rank_updates
 from macaron_tf.training.session import Validate
@@ -99,77 +98,83 @@ class TaskData:
             for split, examples in self.splits.items()
         }
         if self.labelled_task.truncates:
-            advice = "max_length, if the weights were trained on longer rows,"
+            advice = "data.max_length, if the weights were trained on longer rows,"
             warn_truncated(encoded[TRAIN].rows.lengths, limits.max_length, advice)
         return encoded
+
+
+@dataclasses.dataclass(frozen=True)
+class ExampleData(Settings):
+    """Settings of labelled examples and their batches.
+
+    Attributes:
+        source: source of the examples; see `macaron_tf.data.tasks.examples`. `None` means that
+            neither the user nor the task names a source.
+        batch_size: number of examples in a micro-batch or, if long texts are read in windows,
+            number of windows.
+        max_length: maximum number of tokens in a row, including special tokens.
+    """
+
+    section: ClassVar[str] = "data"
+
+    source: str | None = None
+    batch_size: Count = 32
+    max_length: Count = 128
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EpochRecipe(Recipe):
     """Recipe of an encoder, with the training length in epochs.
 
-    An epoch is a pass over the training set. When the size of the training set is known, `resolved`
-    converts epochs and fractions into update counts in `training`. The run's recipe.json contains
-    the epochs and the update counts. If a user sets `training.max_steps`, `training.warmup_steps`
-    or `training.validate_every`, the corresponding setting `epochs`, `warmup_fraction` or
-    `validate_epochs` becomes `None`.
-
     Attributes:
-        task: name of the task; `macaron_tf.data.tasks.definitions` lists the tasks.
-        source: source of the examples; see `macaron_tf.data.tasks.examples`. `None` means that
-            neither the user nor the task names a source.
-        init: pre-trained model to start from, in a form that `macaron_tf.load` accepts;
-            `None` means random weights.
-        batch_size: number of examples in a micro-batch or, if long texts are read in windows,
-            number of windows.
-        epochs: number of passes over the training set; `None` means `training.max_steps` updates.
-        warmup_fraction: fraction of all updates that is warm-up; `None` means
-            `training.warmup_steps` updates.
-        validate_epochs: number of epochs between validations; `None` means
-            `training.validate_every` updates.
-        max_length: maximum number of tokens in a row, including special tokens.
+        task: settings of the task. Its `name` is among those of
+            `macaron_tf.data.tasks.definitions`.
     """
 
     # These settings may differ when a run is resumed, because the update counts that they
     # determine are compared instead.
-    may_change = (*MAY_CHANGE, "epochs", "warmup_fraction", "validate_epochs")
+    may_change = (
+        *MAY_CHANGE,
+        *(f"training.{name}" for name in ("epochs", "warmup_fraction", "validate_epochs")),
+    )
     training_flags = ("vocabulary", "lower_case")
-    by_argument: ClassVar = {"task": "the recipe with its task, as in finetune:sst2,"}
+    by_argument: ClassVar = dict.fromkeys(
+        ("task", "task.name"), "the recipe with its task, as in finetune:sst2,"
+    )
     implied: ClassVar = {
-        "training.max_steps": ("epochs", "None"),
-        "training.warmup_steps": ("warmup_fraction", "None"),
-        "training.validate_every": ("validate_epochs", "None"),
+        "training.max_steps": ("training.epochs", "None"),
+        "training.warmup_steps": ("training.warmup_fraction", "None"),
+        "training.validate_every": ("training.validate_epochs", "None"),
     }
     start_settings = ("init", "model")
-    lengths = ("max_length",)
+    lengths = ("data.max_length",)
 
-    task: str
-    source: str | None
-    init: str | None = None
-    batch_size: Count = 32
-    epochs: Annotated[float, Gt(0), Lt(1e6)] | None = 3.0
-    warmup_fraction: Dropout | None = 0.1
-    validate_epochs: Annotated[float, Gt(0), Lt(1e6)] | None = 1.0
-    max_length: Count = 128
+    task: Any
+    training: EpochTraining
+    data: ExampleData
 
     def card(self) -> dict:
-        return {**super().card(), "trained_length": self.max_length}
+        return {**super().card(), "trained_length": self.data.max_length}
 
     def resolved(self, num_examples: int) -> "EpochRecipe":
         """Returns the recipe with update counts for a training set of `num_examples` examples."""
         training = self.training
-        updates_per_epoch = -(-num_examples // self.batch_size) / training.accumulation_steps
-        max_steps = training.max_steps
-        if self.epochs is not None:
-            max_steps = max(round(self.epochs * updates_per_epoch), 1)
+        batches = -(-num_examples // self.data.batch_size)
+        updates_per_epoch, max_steps = batches / training.accumulation_steps, training.max_steps
+        if training.epochs is not None:
+            max_steps = max(round(training.epochs * updates_per_epoch), 1)
         changes = {"max_steps": max_steps}
-        if self.warmup_fraction is not None:
-            changes["warmup_steps"] = min(round(self.warmup_fraction * max_steps), max_steps - 1)
-        if self.validate_epochs is not None:
-            changes["validate_every"] = min(
-                max(round(self.validate_epochs * updates_per_epoch), 1), max_steps
-            )
+        if (fraction := training.warmup_fraction) is not None:
+            changes["warmup_steps"] = min(round(fraction * max_steps), max_steps - 1)
+        if (epochs := training.validate_epochs) is not None:
+            changes["validate_every"] = min(max(round(epochs * updates_per_epoch), 1), max_steps)
         return self.changed(training=changes)
+
+    def adapt(self, network: keras.Model) -> None:
+        """Adds the low-rank updates, if any, to the pre-trained part of a network."""
+        if rank := self.training.lora_rank:
+            with as_user_errors("training.lora_rank"):
+                add_low_rank_updates(network.encoder or network.encoder_decoder, rank)
 
     def read_start(self, inputs: Inputs, earlier: Run | None) -> Start:
         vocabulary, lower_case = inputs.vocabulary, inputs.lower_case
@@ -198,8 +203,8 @@ class EpochRecipe(Recipe):
         **fields,
     ) -> Plan:
         """Plans the training on tokenized examples; `fields` are further fields of the plan."""
-        batches = example_batches(examples, self.batch_size, strategy)
-        print(f"{self.task}: {batches.summary()}", flush=True)
+        batches = example_batches(examples, self.data.batch_size, strategy)
+        print(f"{self.task.name}: {batches.summary()}", flush=True)
         return Plan(
             run=run,
             batches=functools.partial(batches.dataset, self.training.seed),
@@ -229,10 +234,10 @@ def warn_start(
             f"the model reads all texts as {first}, the first language of {init.given}"
             + mend.format(", ".join(other_languages))
         )
-    if init.trained_length is not None and recipe.max_length > init.trained_length:
+    if init.trained_length is not None and recipe.data.max_length > init.trained_length:
         warn(
-            f"max_length is {recipe.max_length}, but {init.given} was trained on rows of "
-            f"at most {init.trained_length} tokens: set max_length={init.trained_length}, or "
+            f"data.max_length is {recipe.data.max_length}, but {init.given} was trained on rows of "
+            f"at most {init.trained_length} tokens: set data.max_length={init.trained_length}, or "
             "expect worse results on longer rows"
         )
 
@@ -248,89 +253,108 @@ def example_batches(
     return ExampleBatches(encoded, batch_size, shapes=1 if is_tpu(strategy) else 4)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FinetuningRecipe(EpochRecipe):
-    """All settings of a fine-tuning run.
-
-    An epoch counts examples, even if a long example is split into several rows, as in BERT's
-    released code. In classification and multiple choice, texts longer than `max_length` are
-    truncated. In question answering and tagging, long contexts and sentences are read in
-    overlapping windows.
+@dataclasses.dataclass(frozen=True)
+class FinetuningTask(Settings):
+    """Settings of a task on labelled examples, and of the head that it adds to an encoder.
 
     Attributes:
+        name: name of the task; `macaron_tf.data.tasks.definitions` lists the tasks.
         head_dropout: dropout rate of the head's input, which is the pooled vector or the vectors of
             all positions. Question-answering heads have no dropout.
+        language_weight: lambda, the weight of the auxiliary language-modeling loss when a causal
+            model is fine-tuned for classification or multiple choice; see
+            `AuxiliaryLanguageObjective`.
+        words: settings of the network on top of ELMo's vectors.
+    """
+
+    section: ClassVar[str] = "task"
+
+    name: str
+    head_dropout: Dropout = 0.1
+    language_weight: NonNegative = 0.5
+    words: WordEncoderConfig = WordEncoderConfig()
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelledData(ExampleData):
+    """Settings of the examples of a task, also in the user's own table.
+
+    Attributes:
         spans: lengths of questions, answers and window steps in extractive question answering.
         table: settings of the user's own table, such as its columns and classes, for a task that
             reads such a table.
         language: language of the texts in classification, for a model with several languages;
             `None` means the model's first language.
         languages: the model's languages, in the order of its language embeddings.
-        language_weight: lambda, the weight of the auxiliary language-modeling loss when a causal
-            model is fine-tuned for classification or multiple choice; see
-            `AuxiliaryLanguageObjective`.
-        words: settings of the network on top of ELMo's vectors.
-        lora_rank: rank of trained updates of the projections to attention heads, while the
-            pre-trained weights stay as they are (LoRA); 0 means that all weights are trained. See
-            `add_low_rank_updates`.
+    """
+
+    spans: SpanLimits = SpanLimits()
+    table: TableSettings = TableSettings()
+    language: str | None = None
+    languages: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinetuningRecipe(EpochRecipe):
+    """All settings of a fine-tuning run.
+
+    An epoch counts examples, even if a long example is split into several rows, as in BERT's
+    released code. In classification and multiple choice, texts longer than `data.max_length`
+    are truncated. In question answering and tagging, long contexts and sentences are read in
+    overlapping windows.
     """
 
     kind = "finetuning"
     configs = (EncoderConfig, EncoderDecoderConfig, ElmoConfig)
     by_argument: ClassVar[dict] = EpochRecipe.by_argument | dict.fromkeys(
-        ("languages", "words.elmo", "words.max_characters"), "--init"
+        ("data.languages", "task.words.elmo", "task.words.max_characters"), "--init"
     )
 
-    head_dropout: Dropout = 0.1
-    spans: SpanLimits = SpanLimits()
-    table: TableSettings = TableSettings()
-    language: str | None = None
-    languages: tuple[str, ...] = ()
-    language_weight: NonNegative = 0.5
-    words: WordEncoderConfig = WordEncoderConfig()
-    lora_rank: Natural = 0
+    task: FinetuningTask
+    data: LabelledData
 
     def check(self) -> None:
-        self.table.check_task(get_task(self.task, own=True))
-        min_length = labelled(self.task_definition).min_length(self.spans)
-        if self.max_length < min_length:
-            found = f"max_length is {self.max_length}"
-            raise UserError(f"{found}, but {self.task} needs at least {min_length}")
-        if self.language and "language" not in labelled(self.task_definition).takes:
-            found = f"language={self.language!r} applies only to classification tasks"
-            raise UserError(f"{found}, not {self.task}")
-        Limits(self.max_length, language=self.language, languages=self.languages)
+        data, name = self.data, self.task.name
+        data.table.check_task(get_task(name, own=True))
+        task = labelled(self.task_definition)
+        if data.max_length < (min_length := task.min_length(data.spans)):
+            found = f"max_length is {data.max_length}"
+            raise data.error(f"{found}, but {name} needs at least {min_length}")
+        if data.language and "language" not in task.takes:
+            found = f"language={data.language!r} applies only to classification tasks"
+            raise data.error(f"{found}, not {name}")
+        Limits(data.max_length, language=data.language, languages=data.languages)
 
     @functools.cached_property
     def task_definition(self) -> Task:
-        """Definition of the task, with the columns and classes of `table`."""
-        return self.table.described(get_task(self.task, own=True))
+        """Definition of the task, with the columns and classes of `data.table`."""
+        return self.data.table.described(get_task(self.task.name, own=True))
 
     def task_settings(self) -> LabelledSettings:
         return LabelledSettings(task=self.task_definition, limits=self.limits)
 
     def card(self) -> dict:
-        return {**super().card(), "languages": self.languages}
+        return {**super().card(), "languages": self.data.languages}
 
     @property
     def limits(self) -> Limits:
         """Length and layout of the rows that the model reads."""
-        config, languages = self.model_config(), (self.language, self.languages)
-        layout = config.causal, *languages, embeds_languages(config)
-        return Limits(self.max_length, self.spans, *layout)
+        config, data = self.model_config(), self.data
+        layout = config.causal, data.language, data.languages, embeds_languages(config)
+        return Limits(data.max_length, data.spans, *layout)
 
     def unread(self) -> list[str]:
         kind, config = self.task_definition.kind, self.model_config()
         read = {
-            "spans.": kind == "spans",
-            "words.": isinstance(config, ElmoConfig),
-            "language_weight": config.causal and kind in ("classification", "choice"),
+            "data.spans.": kind == "spans",
+            "task.words.": isinstance(config, ElmoConfig),
+            "task.language_weight": config.causal and kind in ("classification", "choice"),
         }
         return [*super().unread(), *(path for path in read if not read[path])]
 
     def make_objective(self, static_shapes: bool = False) -> Objective:
         return labelled(self.task_definition).training_objective(
-            self.model_config(), self.language_weight
+            self.model_config(), self.task.language_weight
         )
 
     def model_config(
@@ -338,41 +362,35 @@ class FinetuningRecipe(EpochRecipe):
     ) -> EncoderConfig | EncoderDecoderConfig | ElmoConfig:
         config = super().model_config(vocab_size)
         if isinstance(config, ElmoConfig) and self.task_definition.kind == "choice":
-            raise UserError(f"{self.task} has choices, which ELMo does not support: give another")
+            raise UserError(f"{self.task.name} has choices, which ELMo does not support")
         return config
 
     def started(self, start: Start) -> "FinetuningRecipe":
-        return super().started(start).changed(languages=start.languages)
+        return super().started(start).changed(data=dict(languages=start.languages))
 
     def sized_config(self, vocabulary: PieceVocabulary) -> Any:
         config = super().sized_config(vocabulary)
         if not isinstance(config, ElmoConfig):
             return config
         characters = config.max_characters
-        return dataclasses.replace(self.words, elmo=config, max_characters=characters)
+        return dataclasses.replace(self.task.words, elmo=config, max_characters=characters)
 
     def network(self, config: Any) -> keras.Model:
         policy = self.training.dtype_policy
-        return labelled(self.task_definition).make_network(config, self.head_dropout, policy)
-
-    def adapt(self, network: keras.Model) -> None:
-        """Adds the low-rank updates, if any, to the pre-trained part of a network."""
-        if self.lora_rank:
-            with as_user_errors("lora_rank"):
-                add_low_rank_updates(network.encoder or network.encoder_decoder, self.lora_rank)
+        return labelled(self.task_definition).make_network(config, self.task.head_dropout, policy)
 
     def plan(self, run: Run, start: Start, inputs: Inputs) -> Plan:
-        task = get_task(self.task, own=True)
+        task = get_task(self.task.name, own=True)
         start.check(self.model_config(start.vocabulary.size))
         self.check_metric(("score", *task.metrics, *task.more_metrics, "loss"))
-        data = TaskData(task, self.source, inputs.tfds, self.table)
+        data = TaskData(task, self.data.source, inputs.tfds, self.data.table)
         if task.own:
-            print(f"{self.source}: {data.task.summary()}", file=sys.stderr)
+            print(f"{self.data.source}: {data.task.summary()}", file=sys.stderr)
         # The recipe that the run saves has the columns, the classes and the update counts.
-        recipe = self.changed(table=data.table).resolved(len(data.splits[TRAIN]))
+        recipe = self.changed(data=dict(table=data.table)).resolved(len(data.splits[TRAIN]))
         recipe.check_metric(("score", *data.task.metrics, *data.task.more_metrics, "loss"))
-        mend = "; to classify texts in {} give --set language=CODE"
-        warn_start(start, recipe, recipe.language, mend)
+        mend = "; to classify texts in {} give --set data.language=CODE"
+        warn_start(start, recipe, recipe.data.language, mend)
         vocabulary = start.vocabulary
         # Raises for a run of other settings before tokenization, which takes minutes.
         run = dataclasses.replace(run, recipe=recipe, vocabulary=vocabulary)
@@ -383,9 +401,9 @@ class FinetuningRecipe(EpochRecipe):
         def validation(network: keras.Model):
             """Makes a function that returns the loss of the first development set, and metrics."""
             task = labelled(data.task, recipe.limits, network, vocabulary)
-            outputs_of = SetOutputs(task, recipe.batch_size)
+            outputs_of = SetOutputs(task, recipe.data.batch_size)
             sets = {
-                split: example_batches(encoded[split], recipe.batch_size, strategy)
+                split: example_batches(encoded[split], recipe.data.batch_size, strategy)
                 for split in data.validation
             }
 
@@ -418,7 +436,7 @@ class FinetuningRecipe(EpochRecipe):
             best += (
                 f"\nat chance level: the same answer to every example has the score {level:.4f}, "
                 f"and a score must be above {level + CHANCE_MARGIN:.4f} to count as learned; train "
-                "another run with more epochs or training.max_steps, another "
+                "another run with more training.epochs, another "
                 "training.learning_rate, more examples or other weights (--init)"
             )
             return best, []
@@ -495,10 +513,10 @@ def fit_examples(
     The examples are saved in FOLDER/examples, so that `macaron evaluate` finds them.
 
     Args:
-        training, validation: texts and labels; see `Pretrained.fit`. Without validation examples, a
+        training, validation: texts and labels; see `Model.fit`. Without validation examples, a
             tenth of the training examples is held out.
         task: task on the user's own table; `None` means the task of the labels' type.
-        settings: further settings of `FinetuningRecipe`.
+        settings: further settings of `FinetuningTask`, `LabelledData` or `EpochTraining`.
     """
     texts, labels = [*training[0]], [*training[1]]
     task = task or _task_of(texts, labels)
@@ -507,16 +525,20 @@ def fit_examples(
     if validation is not None:
         pattern, sets["validation"] = "{split}", _records(task, *map(list, validation))
     start = start_of(model.card.checkpoint or model.card.title, model, _KINDS)
-    longest = model.config.longest
-    max_length = settings.pop("max_length", FinetuningRecipe.max_length)
+    config, data_settings = model.config, hints_of(LabelledData).keys()
+    data = {name: settings.pop(name) for name in data_settings & settings.keys()}
+    max_length = data.pop("max_length", LabelledData.max_length)
+    head = {name: settings.pop(name) for name in hints_of(FinetuningTask).keys() & settings.keys()}
     recipe = FinetuningRecipe(
         model=model.card.model,
         init=start.given,
-        task=task,
-        source=f"jsonl:{folder / _FILES / pattern}.jsonl",
-        max_length=min(max_length, longest or max_length),
-        training=fine_tuning(learning_rate, seed=seed, best_metric="score"),
-        **settings,
+        task=FinetuningTask(task, **head),
+        data=LabelledData(
+            f"jsonl:{folder / _FILES / pattern}.jsonl",
+            max_length=min(max_length, config.longest or max_length),
+            **data,
+        ),
+        training=fine_tuning(learning_rate, seed=seed, best_metric="score", **settings),
     )
     for name, records in sets.items():
         lines = [json.dumps(record, ensure_ascii=False) for record in records]

@@ -43,7 +43,7 @@ from macaron_tf.objectives.corruption import SENTINEL_ROWS
 from macaron_tf.runs.recipe import MAY_CHANGE, Recipe, as_user_errors
 from macaron_tf.runs.run import Inputs, Plan, Run
 from macaron_tf.runs.trainer import evaluate_model, needs_static_shapes
-from macaron_tf.settings import INT32, Count, Settings, Variants
+from macaron_tf.settings import INT32, Count, Settings, Variants, hints_of
 from macaron_tf.text import (
     BytePairVocabulary,
     MosesPairVocabulary,
@@ -78,7 +78,7 @@ class VocabularyConfig(Settings):
             to cover 99.95% of the text, but at most three quarters of the vocabulary size.
     """
 
-    section: ClassVar[str] = "vocabulary"
+    section: ClassVar[str] = "data.vocabulary"
 
     kind: Literal["wordpiece", "sentencepiece", "unigram", "byte_bpe"] = "wordpiece"
     size: Annotated[int, Ge(8), INT32] = 8_000
@@ -100,16 +100,44 @@ class VocabularyConfig(Settings):
         return cls(kind, vocabulary.pieces, lower_case)
 
 
+@dataclasses.dataclass(frozen=True)
+class PretrainingData(CorpusConfig):
+    """Settings of a corpus, and of the batches that a pre-training run makes of its rows.
+
+    With `pairs`, a row holds a pair of segments, and the model also learns sentence-pair
+    classification (next-sentence or sentence-order prediction). A model with language embeddings
+    has one embedding for each language of the sources.
+
+    Attributes:
+        vocabulary: settings of the vocabulary.
+        batch_size: number of rows in a micro-batch. If the objective has a memory, each micro-batch
+            of an update has its own texts, and these texts continue in the next update.
+        isolate_documents: whether attention stays within a document if several documents share a
+            row, as with `packing="full_text"` or `"full_sentences"`. Positions and recurrent states
+            then restart with every document. [SEP] marks the end of a document.
+        validation_batches: number of validation batches to evaluate; `None` means all batches.
+    """
+
+    vocabulary: VocabularyConfig = VocabularyConfig()
+    batch_size: Count = 32
+    isolate_documents: bool = False
+    validation_batches: Count | None = None
+
+    @property
+    def corpus(self) -> CorpusConfig:
+        """The settings with which the corpus is prepared."""
+        return CorpusConfig(**self.options(*hints_of(CorpusConfig)))
+
+
+# Settings that a run takes from its prepared corpus.
+CORPUS_SETTINGS = (*(f"data.{name}" for name in hints_of(CorpusConfig)), "data.vocabulary.")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainingRecipe(Recipe):
     """Settings of a pre-training run.
 
     Attributes:
-        corpus: settings of the training rows. With `corpus.pairs`, a row holds a pair of segments,
-            and the model also learns sentence-pair classification (next-sentence or sentence-order
-            prediction). A model with language embeddings has one embedding for each language in
-            `corpus.languages`.
-        vocabulary: settings of the vocabulary.
         objective: pre-training objective with its settings. An encoder needs `"masked_language"`
             (BERT), `"span_boundary"` (SpanBERT) or `"replaced_tokens"` (ELECTRA). A causal model
             needs `"causal_language"` (GPT) or, with a memory of earlier rows, `"segment_language"`
@@ -117,80 +145,68 @@ class PretrainingRecipe(Recipe):
             encoder-decoder needs `"span_corruption"` (T5) or `"denoising"` (BART). The form
             `package.module:Name` names a subclass of one of these classes. A new objective keeps
             the settings that it has in common with the recipe's objective.
-        isolate_documents: whether attention stays within a document if several documents share a
-            row, as with `corpus.packing="full_text"` or `"full_sentences"`. Positions and
-            recurrent states then restart with every document. [SEP] marks the end of a document.
-        batch_size: number of rows in a micro-batch. If the objective has a memory, each micro-batch
-            of an update has its own texts, and these texts continue in the next update.
-        init: pre-trained model to start from, in a form that `macaron_tf.load` accepts; `None`
-            means random weights.
-        validation_batches: number of validation batches to evaluate; `None` means all batches.
+        data: settings of the corpus, the vocabulary and the batches.
     """
 
     kind = "pretraining"
     training_flags = ("corpus", "vocabulary", "lower_case", "own_shards")
     trains_on_jax = True
-    may_change = (*MAY_CHANGE, "validation_batches")
+    may_change = (*MAY_CHANGE, "data.validation_batches")
     evaluation_settings = ("objective.memory_length", "model.clamp_length")
     configs = (EncoderConfig, EncoderDecoderConfig)
     by_argument: ClassVar[dict[str, str]] = {
         "objective.name": "--set objective=NAME",
-        "objective.sentence_pair": "--set corpus.pairs",
+        "objective.sentence_pair": "--set data.pairs",
     }
 
-    corpus: CorpusConfig
-    vocabulary: VocabularyConfig = VocabularyConfig()
+    data: PretrainingData
     objective: Annotated[PretrainingObjective, Variants(PRETRAINING, PretrainingObjective)] = (
         MaskedLanguageObjective()
     )
-    isolate_documents: bool = False
-    batch_size: Count = 32
-    init: str | None = None
-    validation_batches: Count | None = None
 
     def check(self) -> None:
-        objective, corpus = self.objective, self.corpus
+        objective, data = self.objective, self.data
         name = f"objective {objective.name!r}"
         metric, known = self.training.best_metric, {*LOWER_IS_BETTER, "accuracy"}
         if is_import_path(objective.name) and not (self.training.best_mode or metric in known):
             raise UserError(f"set training.best_mode=min or max for the metric {metric} of {name}")
-        if corpus.paired and not isinstance(objective, MaskedLanguageObjective):
-            raise UserError(f"{name} needs rows of running text: set corpus.pairs=none")
-        if objective.causal and corpus.has_translations:
+        if data.paired and not isinstance(objective, MaskedLanguageObjective):
+            raise UserError(f"{name} needs rows of running text: set data.pairs=none")
+        if objective.causal and data.has_translations:
             raise UserError(f"{name} needs rows in one language: leave translation pairs out")
-        joins = objective.has_memory or objective.encoder_decoder or corpus.has_translations
-        if self.isolate_documents and joins:
+        joins = objective.has_memory or objective.encoder_decoder or data.has_translations
+        if data.isolate_documents and joins:
             reason = "a memory, an encoder-decoder or translation pairs join documents"
-            raise UserError(f"isolate_documents=True is not possible if {reason}: leave it out")
-        if objective.has_memory and corpus.batch_alpha is not None:
+            raise data.error(f"isolate_documents=True is not possible if {reason}: leave it out")
+        if objective.has_memory and data.batch_alpha is not None:
             raise UserError(f"{name} continues texts from batch to batch: leave batch_alpha out")
-        if objective.has_memory and corpus.packing != "full_text":
-            raise UserError(f"{name} continues texts from row to row: set corpus.packing=full_text")
+        if objective.has_memory and data.packing != "full_text":
+            raise UserError(f"{name} continues texts from row to row: set data.packing=full_text")
         if isinstance(objective, MaskedLanguageObjective):
-            paired = dataclasses.replace(objective, sentence_pair=corpus.paired)
+            paired = dataclasses.replace(objective, sentence_pair=data.paired)
             object.__setattr__(self, "objective", paired)
 
     def unread(self) -> list[str]:
         read = {
-            "isolate_documents": self.corpus.crosses_documents,
-            "vocabulary.max_characters": self.vocabulary.kind == "wordpiece",
+            "data.isolate_documents": self.data.crosses_documents,
+            "data.vocabulary.max_characters": self.data.vocabulary.kind == "wordpiece",
         }
         return [*super().unread(), *(path for path in read if not read[path])]
 
     def model_config(self, vocab_size: int | None = None) -> EncoderConfig | EncoderDecoderConfig:
         config, objective = super().model_config(vocab_size), self.objective
-        name, languages = f"objective {objective.name!r}", self.corpus.languages
+        name, languages = f"objective {objective.name!r}", self.data.languages
         decodes = objective.encoder_decoder
         self.expect_model(config, EncoderDecoderConfig if decodes else EncoderConfig)
         # An encoder-decoder's row lacks [CLS] and [SEP], and has EOS.
-        if config.longest is not None and config.longest < self.corpus.sequence_length - decodes:
-            raise UserError(f"model.max_length is {config.longest}: lower corpus.sequence_length")
+        if config.longest is not None and config.longest < self.data.sequence_length - decodes:
+            raise UserError(f"model.max_length is {config.longest}: lower data.sequence_length")
         if decodes and languages:
-            raise UserError(f"{name} reads no languages: leave them out of corpus.sources")
+            raise UserError(f"{name} reads no languages: leave them out of data.sources")
         if decodes:
             return config
-        if self.corpus.paired and config.num_segments < 2:
-            raise UserError(f"corpus.pairs={self.corpus.pairs} needs model.num_segments=2")
+        if self.data.paired and config.num_segments < 2:
+            raise UserError(f"data.pairs={self.data.pairs} needs model.num_segments=2")
         if config.causal != objective.causal:
             raise UserError(f"{name} does not support model.causal={config.causal}: set the other")
         if config.adaptive_cutoffs and not (objective.causal or objective.has_memory):
@@ -202,12 +218,12 @@ class PretrainingRecipe(Recipe):
             raise UserError(f"{name} needs model.positions=transformer_xl")
         if config.num_languages and not languages:
             found = f"{self.model} has language embeddings, but no source has a language code"
-            raise UserError(f"{found}: write (NAME, SPLIT, None, LANGUAGE) in corpus.sources")
+            raise UserError(f"{found}: write (NAME, SPLIT, None, LANGUAGE) in data.sources")
         if config.adaptive_cutoffs and vocab_size:
             with as_user_errors("model.adaptive_cutoffs"):
                 cluster_bounds(vocab_size, config.adaptive_cutoffs)
-        if self.isolate_documents:
-            with as_user_errors("isolate_documents=True"):
+        if self.data.isolate_documents:
+            with as_user_errors("data.isolate_documents=True"):
                 Stack(config, config.num_layers, causal=config.causal).check_documents()
         if config.num_languages:
             config = dataclasses.replace(config, num_languages=len(languages))
@@ -229,8 +245,8 @@ class PretrainingRecipe(Recipe):
         return {
             **super().card(),
             "objective": type(self.objective).name,  # a user's class has that of its base
-            "trained_length": self.corpus.sequence_length,
-            "languages": self.corpus.languages,
+            "trained_length": self.data.sequence_length,
+            "languages": self.data.languages,
             "sentinels": self.objective.sentinels,
         }
 
@@ -242,12 +258,12 @@ class PretrainingRecipe(Recipe):
             options = {"lower_case": inputs.lower_case, "trust_code": inputs.trust_code}
             return read_start(self.init, ("encoder", "pair"), **options)
         if inputs.lower_case is not None:
-            raise UserError("--[no-]lower-case applies only to --init: set vocabulary.lower_case")
+            raise UserError("--[no-]lower-case is for --init: set data.vocabulary.lower_case")
         return None
 
     def train_vocabulary(self, tfds: Tfds | None) -> PieceVocabulary:
         """Trains the vocabulary on at most ten million lines of text."""
-        config, lines = self.vocabulary, vocabulary_lines(self, tfds)
+        config, lines = self.data.vocabulary, vocabulary_lines(self, tfds)
         size, lower_case = config.size, config.lower_case
         if config.kind == "wordpiece":
             return WordPieceVocabulary.train(lines, size, lower_case, config.max_characters)
@@ -264,7 +280,7 @@ class PretrainingRecipe(Recipe):
         # corpus and vocabulary are compared later, because they come from the prepared corpus.
         objective = self.make_objective(needs_static_shapes(inputs.devices))
         self.check_metric(objective.metric_names)
-        run.check_continues("corpus.", "vocabulary.")
+        run.check_continues(*CORPUS_SETTINGS)
         if inputs.vocabulary and (inputs.corpus or start):
             owner = "the model of --init" if start else "the corpus"
             raise UserError(f"{owner} already has a vocabulary: leave --vocabulary out")
@@ -278,12 +294,12 @@ class PretrainingRecipe(Recipe):
             check_vocabulary(start.vocabulary.hash, corpus.vocabulary.hash, self.init)
         check_corpus(self, corpus)
         rows = corpus.rows("train")
-        if rows < self.batch_size:
-            found = f"one batch needs {self.batch_size} training rows, but {corpus.folder} has only"
-            raise UserError(f"{found} {rows}: prepare a corpus with more text, or lower batch_size")
+        if rows < (batch_size := self.data.batch_size):
+            found = f"a batch needs {batch_size} training rows, but {corpus.folder} has only {rows}"
+            raise UserError(f"{found}: prepare a corpus with more text, or lower data.batch_size")
         # The settings of the corpus and its vocabulary become those of the run.
         vocabulary = VocabularyConfig.of(corpus.vocabulary)
-        recipe = self.changed(corpus=corpus.config, vocabulary=vocabulary)
+        recipe = self.changed(data={**corpus.config.get_config(), "vocabulary": vocabulary})
         workers, own_shards = Workers(inputs.devices), inputs.own_shards
         validation_data = validation_batches(recipe, corpus, objective)
 
@@ -319,9 +335,9 @@ class PretrainingRecipe(Recipe):
         mesh = keras.distribution.distribution()  # see `macaron_tf.distribution.distributed`
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
         num_replicas = mesh.num_model_replicas if mesh else replicas
-        if self.batch_size % num_replicas:
-            raise UserError(f"batch_size must be a multiple of {num_replicas}, the devices")
-        network.create_memory(self.batch_size // replicas, self.training.accumulation_steps)
+        if self.data.batch_size % num_replicas:
+            raise UserError(f"data.batch_size must be a multiple of {num_replicas}, the devices")
+        network.create_memory(self.data.batch_size // replicas, self.training.accumulation_steps)
 
     def memory(self, network: keras.Model, use: str = "training") -> Sequence[keras.Variable]:
         return network.memories[use].variables if self.objective.has_memory else ()
@@ -330,12 +346,12 @@ class PretrainingRecipe(Recipe):
 def vocabulary_lines(recipe: PretrainingRecipe, tfds: Tfds | None = None) -> Iterator[str]:
     """Yields the non-blank lines that the vocabulary of a recipe is trained on.
 
-    The function takes one document from each source in turn. If `corpus.language_alpha` is set, the
+    The function takes one document from each source in turn. If `data.language_alpha` is set, the
     function instead samples documents from the monolingual sources (from all sources if there are
     none), with the sampling weights of the languages. Words in rare languages are then split into
     fewer subword pieces (Conneau and Lample 2019, section 3.1).
     """
-    corpus, max_documents = recipe.corpus, recipe.vocabulary.max_documents
+    corpus, max_documents = recipe.data, recipe.data.vocabulary.max_documents
     if corpus.language_alpha is not None:
         monolingual = tuple(source for source in corpus.sources if not source.is_translation)
         corpus = dataclasses.replace(
@@ -372,7 +388,7 @@ def prepare_corpus(
         options: further arguments of `macaron_tf.data.corpus.writing.prepare`.
     """
     if out is None:
-        settings = [FORMAT, *map(repr, (recipe.corpus, recipe.vocabulary))]
+        settings = [FORMAT, *map(repr, (recipe.data.corpus, recipe.data.vocabulary))]
         settings += [vocabulary.hash if vocabulary else vocabulary_dir, tfds and tfds.data_dir]
         digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
         out = cache_directory() / "corpora" / digest
@@ -382,7 +398,7 @@ def prepare_corpus(
         vocabulary = _corpus_vocabulary(recipe, out, tfds)
     if isinstance(vocabulary, MosesPairVocabulary):
         raise UserError(f"a {vocabulary.kind} vocabulary needs the language of each line")
-    return prepare(recipe.corpus, vocabulary, out, tfds=tfds, **options)
+    return prepare(recipe.data.corpus, vocabulary, out, tfds=tfds, **options)
 
 
 def _corpus_vocabulary(
@@ -390,12 +406,12 @@ def _corpus_vocabulary(
 ) -> PieceVocabulary:
     """Loads the vocabulary in the corpus folder `out`, or trains a vocabulary if there is none."""
     if not (as_path(out) / RECORD).exists():
-        print(f"training a vocabulary of {recipe.vocabulary.size:,} pieces", flush=True)
+        print(f"training a vocabulary of {recipe.data.vocabulary.size:,} pieces", flush=True)
         return recipe.train_vocabulary(tfds)
     vocabulary = load_encoder_vocabulary(out)
-    found = recipe.vocabulary.of(vocabulary)
+    found = recipe.data.vocabulary.of(vocabulary)
     for name in ("kind", "size", "lower_case"):
-        saved, wanted = (getattr(config, name) for config in (found, recipe.vocabulary))
+        saved, wanted = (getattr(config, name) for config in (found, recipe.data.vocabulary))
         if saved != wanted:
             found = f"{out} contains a vocabulary with {name}={saved!r}, but the recipe needs"
             raise UserError(f"{found} {name}={wanted!r}: choose another folder, or set it")
@@ -410,7 +426,8 @@ def _batches(
     own_shards: bool,
 ) -> Callable[[int], tf.data.Dataset]:
     """Returns a function from the first micro-batch's index to the endless training batches."""
-    batch_size, seed, mask_seed = recipe.batch_size, recipe.training.seed, recipe.training.seed
+    batch_size, seed = recipe.data.batch_size, recipe.training.seed
+    mask_seed = seed
     if objective.has_memory and own_shards:
         raise UserError(f"{objective.name!r} reads texts in order: leave --own-shards out")
     if own_shards and workers.several:
@@ -419,7 +436,7 @@ def _batches(
         if corpus.config.batch_alpha is not None:
             raise UserError("batch_alpha needs the files of all languages: leave --own-shards out")
         if batch_size % workers.count:
-            raise UserError(f"--own-shards needs a multiple of {workers.count} as batch_size")
+            raise UserError(f"--own-shards needs a multiple of {workers.count} as data.batch_size")
         corpus, batch_size = corpus.shard(workers.index, workers.count), batch_size // workers.count
         if objective.duplicates is None:  # static masks depend only on the row
             mask_seed = process_seed(seed, workers.index)
@@ -437,7 +454,7 @@ def _batches(
             )
         else:
             rows = corpus.dataset("train", batch_size, seed, first_index, numbered=numbered)
-        if recipe.isolate_documents:
+        if recipe.data.isolate_documents:
             rows = with_documents(rows, corpus.vocabulary.special.end)
         dataset = objective.dataset(rows, corpus.vocabulary, mask_seed, first_index)
         return dataset.prefetch(tf.data.AUTOTUNE)
@@ -450,15 +467,15 @@ def validation_batches(
 ) -> tf.data.Dataset:
     """Makes the validation batches of a corpus, with the same masks in every validation."""
     if objective.has_memory:  # these objectives need texts of equal length
-        rows = stream_dataset(corpus, "validation", recipe.batch_size, repeat=False)
+        rows = stream_dataset(corpus, "validation", recipe.data.batch_size, repeat=False)
     else:
         options = {"repeat": False, "drop_remainder": False}
         options["numbered"] = objective.duplicates is not None
-        rows = corpus.dataset("validation", recipe.batch_size, None, **options)
-    if recipe.isolate_documents:
+        rows = corpus.dataset("validation", recipe.data.batch_size, None, **options)
+    if recipe.data.isolate_documents:
         rows = with_documents(rows, corpus.vocabulary.special.end)
     batches = objective.dataset(rows, corpus.vocabulary, seed=0)
-    return batches.take(recipe.validation_batches or -1)
+    return batches.take(recipe.data.validation_batches or -1)
 
 
 def check_corpus(
@@ -470,10 +487,10 @@ def check_corpus(
         any_pairs: whether the corpus may have sentence pairs of another type than the recipe, as in
             evaluation. It must still have pairs if and only if the recipe has pairs.
     """
-    wanted, prepared = recipe.corpus, corpus.config
+    wanted, prepared = recipe.data, corpus.config
     for name in ("sequence_length", "pairs"):
         value, prepared_value = getattr(wanted, name), getattr(prepared, name)
         is_fit = name == "pairs" and any_pairs and wanted.paired == prepared.paired
         if value != prepared_value and not is_fit:
             found = f"{corpus.folder} was prepared with {name}={prepared_value!r}, not {value!r}"
-            raise UserError(f"{found}: prepare another corpus, or set corpus.{name}")
+            raise UserError(f"{found}: prepare another corpus, or set data.{name}")

@@ -45,7 +45,8 @@ MAY_CHANGE = tuple(f"training.{name}" for name in (*_LENGTHS, *_INTERVALS))
 
 # Settings that a model card always shows. A card shows other settings only if they are not
 # defaults.
-CARD_SETTINGS = ("objective.name", "batch_size", "max_tokens", "vocabulary.kind", "vocabulary.size")
+CARD_SETTINGS = ("objective.name", "data.batch_size", "data.vocabulary.kind")
+CARD_SETTINGS += ("data.vocabulary.size", "data.batching.max_tokens")
 CARD_SETTINGS += ("training.optimizer", "training.learning_rate", "training.schedule")
 CARD_SETTINGS += ("training.max_steps", "training.warmup_steps", "training.seed")
 
@@ -56,12 +57,16 @@ _Recipe = typing.TypeVar("_Recipe", bound="Recipe")
 class Recipe(Settings):
     """Base class of recipes: the settings of a kind of training, and what the kind does with them.
 
-    A subclass says how a run starts (`read_start`, `started`), what it trains on (`plan`), and what
-    its network and its objective are.
+    A subclass adds the settings of its `task` (in pre-training, its `objective`) and of its `data`.
+    It says how a run starts (`read_start`, `started`), what it trains on (`plan`), and what its
+    network and its objective are.
 
     Attributes:
         model: name of the model in the catalog.
         training: training settings.
+        data: settings of what is read: sources, lengths of rows and sizes of batches.
+        init: pre-trained model to start from, in a form that `macaron_tf.load` accepts; `None`
+            means random weights.
         model_options: pairs of a configuration field and a value, for fields that differ from the
             catalog.
     """
@@ -92,6 +97,8 @@ class Recipe(Settings):
 
     model: str
     training: TrainingConfig
+    data: Settings
+    init: str | None = None
     model_options: tuple[tuple[str, typing.Any], ...] = ()
 
     def changed(self, **values) -> typing.Self:

@@ -8,7 +8,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import keras
 import numpy as np
@@ -24,11 +24,11 @@ from macaron_tf.errors import UserError
 from macaron_tf.io.files import lines_of
 from macaron_tf.models import TemporalConfig, catalog
 from macaron_tf.objectives import SequenceObjective
-from macaron_tf.runs.elmo import build_vocabulary, read_word_splits
+from macaron_tf.runs.elmo import WordData, build_vocabulary, read_word_splits
 from macaron_tf.runs.recipe import MAY_CHANGE, Recipe, as_user_errors
 from macaron_tf.runs.run import Inputs, Plan, Run
 from macaron_tf.runs.trainer import evaluate_model
-from macaron_tf.settings import INT32, Count, OneOf
+from macaron_tf.settings import INT32, OneOf, Settings
 from macaron_tf.text.token_rows import fingerprint
 from macaron_tf.text.words import WordVocabulary, count_words, read_words
 from macaron_tf.training import TrainedModel
@@ -134,7 +134,7 @@ def generated_data(draw: Callable, summary: str, recipe, tfds: Tfds | None) -> T
     Each training batch is generated with a different seed, so no sequence is repeated. `draw`
     generates a batch from the batch size and a seed `(2,)`.
     """
-    size, seed = recipe.batch_size, recipe.training.seed
+    size, seed = recipe.data.batch_size, recipe.training.seed
 
     def batches(split: int, batch_indices: tf.data.Dataset) -> tf.data.Dataset:
         # The validation and test sequences are the same for all training seeds.
@@ -152,7 +152,7 @@ def generated_data(draw: Callable, summary: str, recipe, tfds: Tfds | None) -> T
 
 def music_data(recipe, tfds: Tfds | None) -> TaskData:
     """Makes the data of polyphonic music, in which a model predicts the keys of the next frame."""
-    train, validation, test = _pieces(recipe.data)
+    train, validation, test = _pieces(recipe.data.path)
     frames = ("float32", (None, None, KEYS))
     shapes = {"inputs": frames, "targets": frames, "weight": ("float32", (None, None))}
 
@@ -167,7 +167,7 @@ def music_data(recipe, tfds: Tfds | None) -> TaskData:
         f"{len(train)} pieces of {sum(map(len, train)):,} frames, {len(validation)} to validate, "
         f"{len(test)} to test"
     )
-    splits = batches(train, recipe.batch_size), *held_out
+    splits = batches(train, recipe.data.batch_size), *held_out
     digest = fingerprint([*train, *validation])
     return task_data(recipe.training.seed, splits, summary, None, digest)
 
@@ -179,21 +179,21 @@ def _pieces(path: str | None) -> tuple[list[np.ndarray], ...]:
     The list of test pieces is empty if the file has no test pieces.
     """
     if not path:
-        raise UserError("data is missing: give --set data=FILE, the .mat file of the music")
+        raise UserError("data.path is missing: set data.path=FILE, the .mat file of the music")
     try:
         arrays = scipy.io.loadmat(path, appendmat=False)
     except (OSError, ValueError, NotImplementedError, MatReadError, zlib.error) as error:
-        raise UserError(f"data={path} cannot be read as a MATLAB file ({error})") from error
+        raise UserError(f"data.path={path} cannot be read as a MATLAB file ({error})") from error
     splits = []
     for name in ("traindata", "validdata", "testdata"):
         pieces = list(np.ravel(arrays.get(name, [])))
         is_matrix = all(np.ndim(piece) == 2 and piece.shape[1] == KEYS for piece in pieces)
         if not is_matrix or not all(np.isin(piece, (0, 1)).all() for piece in pieces):
             needed = f"must hold matrices with {KEYS} columns of zeros and ones"
-            raise UserError(f"data={path}: {name!r} {needed}")
+            raise UserError(f"data.path={path}: {name!r} {needed}")
         splits.append([np.asarray(piece, "float32") for piece in pieces if len(piece) > 1])
         if not splits[-1] and name != "testdata":
-            raise UserError(f"data={path}: {name!r} contains no piece of two frames or more")
+            raise UserError(f"data.path={path}: {name!r} contains no piece of two frames or more")
     return tuple(splits)
 
 
@@ -243,7 +243,7 @@ def image_data(permutation: np.ndarray, recipe, tfds: Tfds | None) -> TaskData:
 
     (pixels, digits), test = read("train"), read("test")
     is_held_out = np.arange(len(digits)) % _HELD_OUT_INTERVAL == 0
-    train = batches(pixels[~is_held_out], digits[~is_held_out], recipe.batch_size)
+    train = batches(pixels[~is_held_out], digits[~is_held_out], recipe.data.batch_size)
     splits = train, batches(pixels[is_held_out], digits[is_held_out]), batches(*test)
     summary = (
         f"{(~is_held_out).sum():,} images, {is_held_out.sum():,} to validate, {len(test[1]):,} to "
@@ -270,8 +270,9 @@ def text_data(
     Each line ends with the symbol <eos>. `tokenize` splits a line into words or characters.
     `window` is explained in `windows`, and `unit` names the symbols, for printing.
     """
+    folder = recipe.data.path
     symbols = {
-        split: [symbol for line in _lines(recipe.data, split) for symbol in [*tokenize(line), _END]]
+        split: [symbol for line in _lines(folder, split) for symbol in [*tokenize(line), _END]]
         for split in ("train", "valid", "test")
     }
     counts = collections.Counter(symbols["train"])
@@ -287,7 +288,7 @@ def text_data(
         return windows(ids, streams, window) if len(ids) else None
 
     splits = (
-        batches("train", recipe.batch_size),
+        batches("train", recipe.data.batch_size),
         *(batches(split, _NUM_STREAMS) for split in ("valid", "test")),
     )
     summary = f"{len(symbols['train']):,} {unit}, {len(symbols['valid']):,} to validate"
@@ -306,13 +307,13 @@ def _lines(folder: str | None, split: str) -> list[str]:
     The result is empty if the split is "test" and the file is missing or has no text.
     """
     if not folder:
-        raise UserError(f"data is missing: give --set data=DIR, the folder of {split}.txt[.gz]")
+        raise UserError(f"data.path is missing: set data.path=DIR, the folder of {split}.txt[.gz]")
     paths = [epath.Path(folder) / f"{split}.txt{suffix}" for suffix in (".gz", "")]
     lines = next((list(lines_of(path)) for path in paths if path.is_file()), [])
     if any(map(str.strip, lines)):
         return lines
     if split != "test":
-        raise UserError(f"data={folder} has no {split}.txt.gz or {split}.txt with text")
+        raise UserError(f"data.path={folder} has no {split}.txt.gz or {split}.txt with text")
     return []
 
 
@@ -360,15 +361,15 @@ def word_ids(words: Iterable[str], vocabulary: WordVocabulary) -> np.ndarray:
 def article_data(recipe, tfds: Tfds | None) -> TaskData:
     """Makes the data of next-word prediction on documents, such as Wikipedia articles.
 
-    Words that are not in the vocabulary become <UNK>. The recipe's `sources` name the documents.
+    Words that are not in the vocabulary become <UNK>. `data.sources` names the documents.
     """
     word_splits = read_word_splits(recipe, tfds)
-    vocabulary = build_vocabulary(word_splits, recipe.vocabulary_size)
+    vocabulary = build_vocabulary(word_splits, recipe.data.vocabulary_size)
     train, validation = (word_ids(words, vocabulary) for words in word_splits)
     if min(len(train), len(validation)) <= WORDS[0]:
         found = f"the splits have {len(train)} and {len(validation)} words, but each needs"
         raise UserError(f"{found} more than {WORDS[0]} words, the length of a window")
-    sizes = (train, recipe.batch_size), (validation, _NUM_STREAMS)
+    sizes = (train, recipe.data.batch_size), (validation, _NUM_STREAMS)
     splits = [*(windows(ids, streams, WORDS) for ids, streams in sizes), None]
     summary = f"{len(train):,} words, {len(validation):,} to validate"
     return task_data(0, splits, summary, vocabulary.size, _digest(itertools.chain(*word_splits)))
@@ -388,15 +389,15 @@ def _normalize_book_text(text: str) -> str:
 def last_word_data(recipe, tfds: Tfds | None) -> TaskData:
     """Makes the data of LAMBADA, a last-word prediction task.
 
-    A model is trained on next-word prediction in books, which the recipe's `sources` name, and
+    A model is trained on next-word prediction in books, which the setting `data.sources` names, and
     evaluated on the last word of each passage. Passages whose last word is not in the vocabulary
     are left out.
     """
-    lines = {split: _lines(recipe.data, split) for split in ("dev", "test")}
+    lines = {split: _lines(recipe.data.path, split) for split in ("dev", "test")}
     word_splits = read_word_splits(recipe, tfds, _normalize_book_text)
     # These are the words of all documents, because the passages are held out.
     words = [*itertools.chain.from_iterable(word_splits)]
-    vocabulary = count_words([words], recipe.vocabulary_size)
+    vocabulary = count_words([words], recipe.data.vocabulary_size)
 
     def passages(split: str) -> ArrayBatches | None:
         passage_words = read_words(map(_normalize_book_text, lines[split]))
@@ -417,9 +418,9 @@ def last_word_data(recipe, tfds: Tfds | None) -> TaskData:
 
     dev, test = passages("dev"), passages("test")
     if dev is None:
-        found = f"data={recipe.data}: no passage of dev.txt ends with a word of the training text"
-        raise UserError(f"{found}: give more text by --set sources=text:FILES")
-    train = windows(word_ids(words, vocabulary), recipe.batch_size, WORDS)
+        found = f"{recipe.data.path}: no passage of dev.txt ends with a word of the training text"
+        raise UserError(f"{found}: give more text in data.sources")
+    train = windows(word_ids(words, vocabulary), recipe.data.batch_size, WORDS)
     summary = f"{len(words):,} words, {dev.count:,} passages to validate"
     digest = _digest([*words, *lines["dev"]])
     return task_data(0, (train, dev, test), summary, vocabulary.size, digest)
@@ -436,7 +437,7 @@ class Task:
         unit: name and unit of the metric, for the report.
         loss: loss of `SequenceObjective`.
         metric: metric by which the best checkpoint is selected, and which the report shows.
-        takes_data: whether the task reads the file or folder `data` of the recipe.
+        takes_data: whether the task reads the file or folder `data.path`.
         digits: number of decimals of the metric in a report.
     """
 
@@ -498,46 +499,60 @@ TASKS = {
 }
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SequenceRecipe(Recipe):
-    """Settings of a task, which define the model and its training.
+@dataclasses.dataclass(frozen=True)
+class SequenceTask(Settings):
+    """Settings of a sequence task.
 
     Attributes:
-        task: name of the task; a key of `TASKS`.
-        batch_size: number of sequences in a micro-batch.
+        name: name of the task; a key of `TASKS`.
         recurrent: settings in which the recurrent models differ from the TCN, in the form of
             `--set`. `macaron compare` gives them to the arms that set `model.mixer`.
-        sources: sources of the training documents of `wikitext` and `lambada`, which must fit in
-            memory; see `macaron_tf.data.sources.readers.documents`.
-        vocabulary_size: maximum number of words in the vocabulary of `wikitext` and `lambada`,
-            including <UNK>, <S> and </S>.
-        data: a .mat file with music for `jsb` and `nottingham`; a folder with train.txt, valid.txt
+    """
+
+    section: ClassVar[str] = "task"
+
+    name: Annotated[str, OneOf(tuple(TASKS))]
+    recurrent: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceData(WordData):
+    """Settings of sequences, of which `wikitext` and `lambada` read documents.
+
+    `lambada` holds out none of its documents.
+
+    Attributes:
+        path: a .mat file with music for `jsb` and `nottingham`; a folder with train.txt, valid.txt
             and test.txt for `ptb_words` and `ptb_characters`, or with dev.txt and test.txt for
             `lambada`, which may be compressed (.txt.gz). The other tasks read no file.
-        held_out: interval between held-out documents in `wikitext`. With 50, the first document and
-            every 50th document after it are used for validation. `lambada` trains on all documents.
     """
+
+    vocabulary_size: Annotated[int, Ge(4), INT32] = 10_000
+    path: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SequenceRecipe(Recipe):
+    """Settings of a run on a sequence task, which starts from random weights."""
 
     kind = "sequence"
     vocabulary_class = None
-    may_change = (*MAY_CHANGE, "data")
+    may_change = (*MAY_CHANGE, "data.path")
 
-    task: Annotated[str, OneOf(tuple(TASKS))]
-    batch_size: Count = 32
-    recurrent: tuple[str, ...] = ()
-    sources: tuple[str, ...] = ()
-    data: str | None = None
-    vocabulary_size: Annotated[int, Ge(4), INT32] = 10_000
-    held_out: Annotated[int, Ge(2), INT32] = 50
+    task: SequenceTask
+    data: SequenceData = SequenceData()
+    init: None = None
 
     def unread(self) -> list[str]:
-        reads_documents = self.task in ("wikitext", "lambada")
-        unread = [] if reads_documents else ["sources", "vocabulary_size", "held_out"]
+        reads_documents = self.task.name in ("wikitext", "lambada")
+        names = ("sources", "vocabulary_size", "held_out")
+        unread = [] if reads_documents else [f"data.{name}" for name in names]
         return [*super().unread(), *unread]
 
     def check(self) -> None:
-        if self.data and not TASKS[self.task].takes_data:
-            raise UserError(f"data={self.data} has no effect in {self.task}: leave data out")
+        if self.data.path and not TASKS[self.task.name].takes_data:
+            found = f"path={self.data.path} has no effect in {self.task.name}"
+            raise self.data.error(f"{found}: leave it out")
 
     def model_config(self, vocab_size: int | None = None) -> TemporalConfig:
         """Returns the configuration of the network.
@@ -559,12 +574,12 @@ class SequenceRecipe(Recipe):
         return self.model_config()
 
     def make_objective(self, static_shapes: bool = False) -> SequenceObjective:
-        return SequenceObjective(TASKS[self.task].loss, skip_padding=not static_shapes)
+        return SequenceObjective(TASKS[self.task.name].loss, skip_padding=not static_shapes)
 
     def plan(self, run: Run, start: None, inputs: Inputs) -> Plan:
-        self.check_metric([TASKS[self.task].metric])
+        self.check_metric([TASKS[self.task.name].metric])
         run.check_continues()
-        data = TASKS[self.task].read_data(self, inputs.tfds)
+        data = TASKS[self.task.name].read_data(self, inputs.tfds)
         return Plan(
             run=run,
             config=self.model_config(data.vocab_size),

@@ -15,7 +15,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.hub.arrays import assign
 from macaron_tf.io.progress import Progress
 from macaron_tf.models import Elmo, ElmoConfig, EncoderConfig, EncoderDecoderConfig, catalog
-from macaron_tf.models.base import Model
+from macaron_tf.models.base import Network
 from macaron_tf.models.config import (
     WEIGHTLESS_FIELDS,
     architecture_of,
@@ -116,7 +116,7 @@ class Start:
         if self.source is not None:
             check_shapes(self.given, self.config, target_config)
 
-    def copy_to(self, network: Model) -> list[str]:
+    def copy_to(self, network: Network) -> list[str]:
         """Copies the pre-trained weights into a built network.
 
         In a `TaskModel`, this method sets the weights of the encoder or encoder-decoder, the
@@ -192,7 +192,7 @@ def start_of(given: str, source: ModelParts, kinds: Collection[str]) -> Start:
         kinds: keys of `KINDS`.
     """
     network, vocabulary = source.network, source.vocabulary
-    config = network.config if isinstance(network, Model) else None
+    config = network.config if isinstance(network, Network) else None
     if isinstance(config, EncoderDecoderConfig):
         description, network_kinds = "an encoder-decoder", {"pair"}
         if source.card.objective == "denoising" or isinstance(network, TokenLevelModel):
@@ -237,7 +237,7 @@ def _setting_error(given: str, name: str, source_config, target_config) -> UserE
 Weights = Sequence[keras.Variable]
 
 
-def _shared_weights(network: Model) -> dict[str, Weights]:
+def _shared_weights(network: Network) -> dict[str, Weights]:
     """Returns the weights, by names in `_SHARED`, that pre-trained and task models can share."""
     if isinstance(network, Encoder):
         parts = {"encoder": network}
@@ -248,7 +248,7 @@ def _shared_weights(network: Model) -> dict[str, Weights]:
     return {name: part.weights for name, part in parts.items() if part is not None}
 
 
-def _weights_by_layer(network: Model) -> Mapping[str, Weights]:
+def _weights_by_layer(network: Network) -> Mapping[str, Weights]:
     """Groups weights by top-level layer. A weight of the network itself is a group of its own."""
     parts: dict[str, list[keras.Variable]] = {}
     for weight in network.weights:
@@ -364,8 +364,10 @@ class TranslationStart:
         """Raises a `UserError` if the recipe's settings do not fit this initialization."""
         wanted, data = recipe.model_config(), recipe.data
         has_both = isinstance(self, EncoderStart) and data.source_language != data.target_language
-        if recipe.unsupervised and not has_both:
-            raise UserError("unsupervised=True needs two languages, and --init with both of them")
+        if recipe.task.unsupervised and not has_both:
+            raise UserError(
+                "task.unsupervised=True needs two languages, and --init with both of them"
+            )
         if self.init:
             check_shapes(self.init.given, self.apply(recipe).model_config(), wanted, _MAY_DIFFER)
         elif wanted.num_source_layers:
@@ -413,14 +415,14 @@ def _trained_vocabulary(
 def _with_model(recipe: "TranslationRecipe", config: EncoderDecoderConfig) -> "TranslationRecipe":
     """Returns `recipe` with the model `config`, and text lengths that fit its position count."""
     options = differing_fields(config, catalog.config(recipe.model))
-    for name in ("vocab_size", "two_way"):  # set by the vocabulary and `unsupervised`
+    for name in ("vocab_size", "two_way"):  # set by the vocabulary and `task.unsupervised`
         options.pop(name, None)
     cleaning, max_length = recipe.data.cleaning, config.longest or sys.maxsize
     cleaning = dataclasses.replace(cleaning, max_tokens=min(cleaning.max_tokens, max_length))
     return recipe.changed(
         model_options=tuple(sorted(options.items())),
         data=dict(cleaning=cleaning),
-        decoding=dict(max_length=min(recipe.decoding.max_length, max_length)),
+        task=dict(decoding=dict(max_length=min(recipe.task.decoding.max_length, max_length))),
     )
 
 
@@ -456,7 +458,7 @@ class EncoderStart(TranslationStart):
 
     def check(self, recipe: "TranslationRecipe") -> None:
         super().check(recipe)
-        if recipe.unsupervised and self.init.vocabulary.special.mask is None:
+        if recipe.task.unsupervised and self.init.vocabulary.special.mask is None:
             raise UserError(f"the vocabulary of {self.init.given} has no [MASK]: give another")
         self._language_rows(recipe)
 
@@ -508,7 +510,7 @@ class SequenceStart(TranslationStart):
         options = {**config.options(*WEIGHTLESS_FIELDS), "num_source_layers": depth}
         rows = SENTINEL_ROWS if pretrained.card.objective == "span_corruption" else 0
         model = pretrained.card.model
-        recipe = recipe.changed(init=self.init.given, model=model, sentinel_rows=rows)
+        recipe = recipe.changed(init=self.init.given, model=model, task=dict(sentinel_rows=rows))
         return _with_model(recipe, dataclasses.replace(pretrained.config, **options))
 
     def vocabulary(

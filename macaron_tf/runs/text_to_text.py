@@ -37,7 +37,7 @@ from macaron_tf.runs.recipe import MAY_CHANGE, Recipe
 from macaron_tf.runs.run import Inputs, Plan, Run
 from macaron_tf.runs.starts import Start, read_start
 from macaron_tf.runs.trainer import plan_of_pairs, warn_truncated
-from macaron_tf.settings import INT32, Count, Dropout, Natural
+from macaron_tf.settings import INT32, Count, Dropout, Natural, Settings
 from macaron_tf.tasks import TextToTextSettings, labelled
 from macaron_tf.text import PieceVocabulary, TextVocabulary
 from macaron_tf.training import TrainingConfig
@@ -48,115 +48,138 @@ TEXT_TASKS = tuple(
 )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TextRecipe(Recipe):
-    """Settings of a text-to-text run.
+@dataclasses.dataclass(frozen=True)
+class TextTask(Settings):
+    """Settings of a text-to-text task.
 
     Attributes:
-        task: name of a GLUE or SuperGLUE task, `"squad"`, `"summarization"`, `"cnn_dailymail"`,
+        name: name of a GLUE or SuperGLUE task, `"squad"`, `"summarization"`, `"cnn_dailymail"`,
             `"xsum"` or `"translation"`. Several names, joined by +, train one model on several
             tasks.
+        prefix: beginning of each source in summarization or translation, such as "translate English
+            to German: "; `None` means "summarize: " or "translate: ".
+        starts: whether sources and targets begin with [CLS], as in the BART models of Hugging
+            Face. The decoder input then begins with [SEP] [CLS]. The value is `False` for a model
+            that was pre-trained here.
+        sentinel_rows: number of additional embedding rows for the sentinel tokens of T5.
+        label_smoothing: label smoothing of the training loss.
+        decoding: settings of beam search for answers.
+    """
+
+    section: typing.ClassVar[str] = "task"
+
+    name: str
+    prefix: str | None = None
+    starts: bool = False
+    sentinel_rows: Natural = 0
+    label_smoothing: Dropout = 0.0
+    decoding: BeamSearchConfig = BeamSearchConfig()
+
+    def check(self) -> None:
+        for name in self.names:
+            if name not in (choices := (*TEXT_TASKS, *PREFIXES)):
+                known = f"{', '.join(choices)}{nearest(name, choices)}"
+                raise self.error(f"name is {name!r}, but must be one of {known}")
+            if self.names.count(name) > 1:
+                raise self.error(f"name={self.name!r} has {name!r} twice: name each task once")
+        if self.prefix is not None and self.name not in PREFIXES:
+            raise self.error(f"prefix={self.prefix!r} is only for {' or '.join(PREFIXES)}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.name.split("+"))
+
+
+@dataclasses.dataclass(frozen=True)
+class TextData(Settings):
+    """Settings of pairs of texts and their batches.
+
+    Attributes:
         source: source of the examples, in a form that `read_examples` (GLUE, SuperGLUE),
             `read_questions` (SQuAD) or `read_pairs` (summarization, translation) accepts; `None`
             means the default source of the task. In a run of several tasks, each task with a
             default source reads its default source instead.
         fields: names of the source field and the target field of text pairs, such as languages;
             `None` means the fields of the task's default source.
-        prefix: beginning of each source in summarization or translation, such as "translate English
-            to German: "; `None` means "summarize: " or "translate: ".
-        mixing: sampling rates of several tasks.
-        init: location of the pre-trained model, such as the folder of a pre-training run.
-        starts: whether sources and targets begin with [CLS], as in the BART models of Hugging
-            Face. The decoder input then begins with [SEP] [CLS]. The value is `False` for a model
-            that was pre-trained here.
-        sentinel_rows: number of additional embedding rows for the sentinel tokens of T5.
         max_source, max_target: maximum number of tokens in a source or target, including EOS and
             [CLS]. Longer texts are truncated.
-        label_smoothing: label smoothing of the training loss.
         batching: batch sizes and shapes.
-        decoding: settings of beam search for answers.
+        mixing: sampling rates of several tasks.
         validation_examples: number of validation examples for which each validation generates
             answers; `None` means all examples.
     """
 
+    section: typing.ClassVar[str] = "data"
+
+    source: str | None = None
+    fields: tuple[str, str] | None = None
+    max_source: Annotated[int, Ge(2), INT32] = 128
+    max_target: Annotated[int, Ge(2), INT32] = 32
+    batching: BatchingConfig = BatchingConfig()
+    mixing: MixingConfig = MixingConfig()
+    validation_examples: Count | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextRecipe(Recipe):
+    """Settings of a text-to-text run."""
+
     kind = "text_to_text"
     configs = (EncoderDecoderConfig,)
-    lengths = ("max_source", "max_target")
-    evaluation_settings = ("decoding.",)
-    may_change = (*MAY_CHANGE, "decoding.", "validation_examples")
+    lengths = ("data.max_source", "data.max_target")
+    evaluation_settings = ("task.decoding.",)
+    may_change = (*MAY_CHANGE, "task.decoding.", "data.validation_examples")
     by_argument: typing.ClassVar = {
-        "task": "the recipe with its tasks, as in text_to_text:sst2+cola,",
+        **dict.fromkeys(
+            ("task", "task.name"), "the recipe with its tasks, as in text_to_text:sst2+cola,"
+        ),
         # `max_target` limits the length of answers, see `TextToTextSettings.lines`.
         **dict.fromkeys(
-            ("decoding.max_length", "decoding.max_length_ratio", "decoding.max_length_offset"),
-            "--set max_target",
+            (f"task.decoding.max_length{end}" for end in ("", "_ratio", "_offset")),
+            "--set data.max_target",
         ),
     }
 
-    task: str
-    source: str | None = None
-    fields: tuple[str, str] | None = None
-    prefix: str | None = None
-    init: str | None = None
-    starts: bool = False
-    sentinel_rows: Natural = 0
-    max_source: Annotated[int, Ge(2), INT32] = 128
-    max_target: Annotated[int, Ge(2), INT32] = 32
-    label_smoothing: Dropout = 0.0
-    batching: BatchingConfig = BatchingConfig()
-    mixing: MixingConfig = MixingConfig()
-    decoding: BeamSearchConfig = BeamSearchConfig()
-    validation_examples: Count | None = None
+    task: TextTask
+    data: TextData = TextData()
 
     def check(self) -> None:
-        for task in self.tasks:
-            if task not in (choices := (*TEXT_TASKS, *PREFIXES)):
-                known = f"{', '.join(choices)}{nearest(task, choices)}"
-                raise self.error(f"task is {task!r}, but must be one of {known}")
-            if self.tasks.count(task) > 1:
-                raise self.error(f"task={self.task!r} names {task!r} twice: name each task once")
-        if self.prefix is not None and self.task not in PREFIXES:
-            raise self.error(f"prefix={self.prefix!r} is only for {' or '.join(PREFIXES)}")
-        for name in self.lengths:
-            if self.starts and getattr(self, name) < 3:
-                raise UserError(f"{name} must be at least 3, for [CLS], one token and EOS")
-        several = len(self.tasks) > 1
-        if self.source and several and all(default_examples(task)[0] for task in self.tasks):
-            raise UserError(f"source={self.source} has no effect on {self.task}: leave it out")
+        for name in ("max_source", "max_target"):
+            if self.task.starts and getattr(self.data, name) < 3:
+                raise self.data.error(f"{name} must be at least 3, for [CLS], one token and EOS")
+        task, source = self.task, self.data.source
+        if source and len(task.names) > 1 and all(default_examples(name)[0] for name in task.names):
+            raise self.data.error(f"source={source} has no effect on {task.name}: leave it out")
 
     def unread(self) -> list[str]:
-        return [*super().unread(), *(["mixing."] if len(self.tasks) == 1 else [])]
-
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        return tuple(self.task.split("+"))
+        return [*super().unread(), *(["data.mixing."] if len(self.task.names) == 1 else [])]
 
     def examples_of(self, task: str) -> tuple[str, tuple[str, str]]:
         """Returns the source of a task's examples, and the names of the two text fields."""
         default, fields = default_examples(task)
-        if len(self.tasks) > 1 and default:
+        if len(self.task.names) > 1 and default:
             return default, fields
-        source = self.source or default
+        source = self.data.source or default
         if not source:
-            raise UserError(f"the task {task!r} has no default source: give --set source=SOURCE")
-        return source, self.fields or fields
+            raise UserError(f"the task {task!r} has no default source: set data.source")
+        return source, self.data.fields or fields
 
     def make_objective(self, static_shapes: bool = False) -> TranslationObjective:
         return TranslationObjective(
-            self.label_smoothing, skip_padding=not static_shapes, starts=self.starts
+            self.task.label_smoothing, skip_padding=not static_shapes, starts=self.task.starts
         )
 
     def task_settings(self) -> TextToTextSettings:
-        lengths = self.max_target, self.max_source
-        limits = self.decoding.options("min_length", "no_repeat_ngram_size")
-        return TextToTextSettings(self.task, *lengths, self.starts, self.prefix, **limits)
+        task, lengths = self.task, (self.data.max_target, self.data.max_source)
+        limits = task.decoding.options("min_length", "no_repeat_ngram_size")
+        return TextToTextSettings(task.name, *lengths, task.starts, task.prefix, **limits)
 
     def card(self) -> dict:
-        return {**super().card(), "trained_length": self.max_source}
+        return {**super().card(), "trained_length": self.data.max_source}
 
     def model_config(self, vocab_size: int | None = None) -> EncoderDecoderConfig:
         if vocab_size is not None:
-            vocab_size += self.sentinel_rows
+            vocab_size += self.task.sentinel_rows
         return super().model_config(vocab_size)
 
     def read_start(self, inputs: Inputs, earlier: Run | None) -> Start:
@@ -169,19 +192,23 @@ class TextRecipe(Recipe):
 
     def text_vocabulary(self, vocabulary: PieceVocabulary) -> TextVocabulary:
         """Returns the vocabulary that tokenizes and truncates source and target lines."""
-        return TextVocabulary(vocabulary, self.max_source, self.max_target, self.starts)
+        return TextVocabulary(
+            vocabulary, self.data.max_source, self.data.max_target, self.task.starts
+        )
 
     def plan(self, run: Run, start: Start, inputs: Inputs) -> Plan:
         self.model_config()
-        for name in self.tasks:
+        config = self.data
+        for name in self.task.names:
             self.examples_of(name)  # raises for a task without a source
             # An answer ends with EOS, and may begin with [CLS].
-            check_answers(name, start.vocabulary, self.max_target - 1 - self.starts)
+            check_answers(name, start.vocabulary, config.max_target - 1 - self.task.starts)
         run.check_continues()
         run = dataclasses.replace(run, vocabulary=start.vocabulary)
-        cleaning = CleaningConfig(max_length=None, max_tokens=max(self.max_source, self.max_target))
+        max_tokens = max(config.max_source, config.max_target)
+        cleaning = CleaningConfig(max_length=None, max_tokens=max_tokens)
         training_sets, validation_sets = (
-            [TextPairs.read(self, name, split, inputs.tfds) for name in self.tasks]
+            [TextPairs.read(self, name, split, inputs.tfds) for name in self.task.names]
             for split in ("train", "validation")
         )
         sizes = [len(examples.pairs) for examples in training_sets]
@@ -190,26 +217,27 @@ class TextRecipe(Recipe):
         def make_draw(pair_indices: np.ndarray) -> Draw:
             counts = np.bincount(task_indices[pair_indices], minlength=len(sizes))
             if not counts.all():
-                name = self.tasks[int(counts.argmin())]
+                name = self.task.names[int(counts.argmin())]
                 raise UserError(f"all examples of {name} have an empty text: leave {name} out")
-            rates = zip(self.tasks, counts, self.mixing.rates(counts), strict=True)
+            rates = zip(self.task.names, counts, config.mixing.rates(counts), strict=True)
             listing = (f"{name} {rate:.3f} ({count:,} pairs)" for name, count, rate in rates)
             print(f"sampling rates of the tasks: {', '.join(listing)}", flush=True)
-            return self.mixing.make_draw(task_indices[pair_indices])
+            return config.mixing.make_draw(task_indices[pair_indices])
 
         vocabulary = self.text_vocabulary(start.vocabulary)
 
         def data_of(sets: Sequence[TextPairs], make_draw=None) -> TranslationData:
             pairs = [pair for examples in sets for pair in examples.pairs]
-            options = {"cleaning": cleaning, "batching": self.batching, "make_draw": make_draw}
+            options = {"cleaning": cleaning, "batching": config.batching, "make_draw": make_draw}
             return TranslationData.from_pairs(pairs, vocabulary, **options)
 
         data = data_of(training_sets, make_draw if len(sizes) > 1 else None)
         validation_data = data_of(validation_sets)
-        print(f"{self.task}: {data.summary()}", flush=True)
-        warn_truncated(data.tokens.source.lengths, self.max_source, "max_source")
-        warn_truncated(data.tokens.target.lengths, self.max_target, "max_target")
-        scored_pairs = [examples.pairs[: self.validation_examples] for examples in validation_sets]
+        print(f"{self.task.name}: {data.summary()}", flush=True)
+        warn_truncated(data.tokens.source.lengths, config.max_source, "data.max_source")
+        warn_truncated(data.tokens.target.lengths, config.max_target, "data.max_target")
+        count = config.validation_examples
+        scored_pairs = [examples.pairs[:count] for examples in validation_sets]
 
         def score(answers: Sequence[str]) -> dict[str, float]:
             remaining, metrics = iter(answers), {}
@@ -217,7 +245,7 @@ class TextRecipe(Recipe):
                 scores = examples.score([*itertools.islice(remaining, len(pairs))])
                 for name, value in scores.items():
                     metrics[_metric_name(name, examples.task, self)] = value
-            means = [metrics[_metric_name("score", name, self)] for name in self.tasks]
+            means = [metrics[_metric_name("score", name, self)] for name in self.task.names]
             return {**metrics, "score": sum(means) / len(means)}
 
         return plan_of_pairs(
@@ -268,7 +296,7 @@ class TextPairs:
         """Reads one split of the task `name`. "validation" means its first validation split."""
         source, fields = recipe.examples_of(name)
         if name in PREFIXES:
-            prefix = PREFIXES[name] if recipe.prefix is None else recipe.prefix
+            prefix = PREFIXES[name] if recipe.task.prefix is None else recipe.task.prefix
             pairs = read_pairs(source, split, *fields, tfds)
             # Joins the lines of each text, because an e-mail has several lines.
             lines = ([" ".join(text.split()) for text in pair] for pair in pairs)
@@ -335,7 +363,7 @@ def check_answers(name: str, vocabulary: PieceVocabulary, max_tokens: int | None
     decoded = vocabulary.decode_lines(rows)
     for label, answer, text in zip(labels, answers, decoded, strict=True):
         if read_answer(task, text) != label:
-            why = f"because its tokens decode to {text!r}: raise max_target, or give another model"
+            why = f"because it decodes to {text!r}: raise data.max_target, or give another model"
             raise UserError(f"the model cannot generate the answer {answer!r} of {name}, {why}")
 
 
@@ -366,39 +394,40 @@ _BART_TRAINING = dict(
 # (section 3.1.4: beam size 4 and length penalty 0.6 for CNN/Daily Mail) and from the configuration
 # that Hugging Face released with it. BART's are from fairseq's examples/bart, where `max_len_b`,
 # 140 and 60, does not count EOS. XSum is not in T5's paper, so its lengths are BART's.
-_T5_SUMMARIES: dict[str, dict] = {
+_T5_SUMMARIES: dict[str, dict[str, dict[str, Any]]] = {
     "cnn_dailymail": {
-        "max_source": 512,
-        "max_target": 200,
-        "decoding": BeamSearchConfig(min_length=30, no_repeat_ngram_size=3),
+        "task": {"decoding": BeamSearchConfig(min_length=30, no_repeat_ngram_size=3)},
+        "data": {"max_source": 512, "max_target": 200},
     },
     "xsum": {
-        "max_source": 512,
-        "max_target": 61,
-        "decoding": BeamSearchConfig(min_length=10, no_repeat_ngram_size=3),
+        "task": {"decoding": BeamSearchConfig(min_length=10, no_repeat_ngram_size=3)},
+        "data": {"max_source": 512, "max_target": 61},
     },
 }
-_FAIRSEQ = {"length_penalty_name": "fairseq", "no_repeat_ngram_size": 3}
-_BART_SUMMARIES: dict[str, dict] = {
+_FAIRSEQ: dict[str, Any] = {"length_penalty_name": "fairseq", "no_repeat_ngram_size": 3}
+_CNN = BeamSearchConfig(length_penalty=2.0, min_length=55, **_FAIRSEQ)
+_XSUM = BeamSearchConfig(beam_size=6, length_penalty=1.0, min_length=10, **_FAIRSEQ)
+_BART_SUMMARIES: dict[str, dict[str, dict[str, Any]]] = {
     "cnn_dailymail": {
-        "prefix": "",
-        "max_source": 1024,
-        "max_target": 141,
-        "decoding": BeamSearchConfig(length_penalty=2.0, min_length=55, **_FAIRSEQ),
+        "task": {"prefix": "", "decoding": _CNN},
+        "data": {"max_source": 1024, "max_target": 141},
     },
     "xsum": {
-        "prefix": "",
-        "max_source": 1024,
-        "max_target": 61,
-        "decoding": BeamSearchConfig(beam_size=6, length_penalty=1.0, min_length=10, **_FAIRSEQ),
+        "task": {"prefix": "", "decoding": _XSUM},
+        "data": {"max_source": 1024, "max_target": 61},
     },
 }
 
 
-def recipe_of_task(task: str, **settings: Any) -> TextRecipe:
+def recipe_of_task(name: str, model: str, max_source: int = 128) -> TextRecipe:
     """Returns a recipe with T5's settings for a task, which `recipe_of_model` adapts."""
-    settings = {**settings, **_T5_SUMMARIES.get(task, {})}
-    return TextRecipe(task=task, training=T5_TRAINING, **settings)
+    published = _T5_SUMMARIES.get(name, {"task": {}, "data": {}})
+    return TextRecipe(
+        model=model,
+        task=TextTask(name, **published["task"]),
+        data=TextData(**{"max_source": max_source, **published["data"]}),
+        training=T5_TRAINING,
+    )
 
 
 def recipe_of_model(recipe: TextRecipe, model: ModelParts) -> TextRecipe:
@@ -410,21 +439,25 @@ def recipe_of_model(recipe: TextRecipe, model: ModelParts) -> TextRecipe:
     training, card = recipe.training, model.card
     denoising = card.objective == "denoising"
     if denoising:
-        usual = recipe_of_task(recipe.task, model=recipe.model)
-        published = _BART_SUMMARIES.get(recipe.task, {}).items()
-        kept = {n: v for n, v in published if getattr(recipe, n) == getattr(usual, n)}
-        recipe = recipe.changed(**kept)
+        usual = recipe_of_task(recipe.task.name, recipe.model)
+        for part, published in _BART_SUMMARIES.get(recipe.task.name, {}).items():
+            own, before = getattr(recipe, part), getattr(usual, part)
+            kept = {n: v for n, v in published.items() if getattr(own, n) == getattr(before, n)}
+            recipe = recipe.changed(**{part: kept})
     optimizer = card.optimizer or ("adam" if denoising else "adafactor")
     if training == T5_TRAINING and optimizer != "adafactor":
         training = dataclasses.replace(training, **_BART_TRAINING)
-    writes_text = {*recipe.tasks} <= {*PREFIXES}
+    longest = recipe.data.max_source
+    writes_text = {*recipe.task.names} <= {*PREFIXES}
     return recipe.changed(
         model=card.model,
         model_options=model.model_options,
-        starts=bool(model.settings and model.settings.starts),
-        max_source=min(recipe.max_source, model.config.longest or recipe.max_source),
-        sentinel_rows=model.config.vocab_size - model.vocabulary.size,
-        label_smoothing=0.1 if denoising and writes_text else recipe.label_smoothing,
+        task=dict(
+            starts=bool(model.settings and model.settings.starts),
+            sentinel_rows=model.config.vocab_size - model.vocabulary.size,
+            label_smoothing=0.1 if denoising and writes_text else recipe.task.label_smoothing,
+        ),
+        data=dict(max_source=min(longest, model.config.longest or longest)),
         training=dataclasses.replace(training, dtype_policy=model.network.dtype_policy.name),
     )
 
@@ -437,7 +470,7 @@ def _metric_name(metric: str, task: str, recipe: TextRecipe) -> str:
     is the accuracy of tokens. The metric "score" and the metrics of summarization and translation
     have no prefix in a run of one task.
     """
-    if len(recipe.tasks) > 1:
+    if len(recipe.task.names) > 1:
         return f"{task}_{metric}"
     return metric if task in PREFIXES or metric == "score" else f"task_{metric}"
 
@@ -458,7 +491,7 @@ def answers_of(model: ModelParts, location: str, task: str | None) -> TextToText
         return settings
     if not task:
         raise UserError(f"{location} lacks the task that it was trained for: set task=NAME")
-    recipe = recipe_of_task(task, model=model.card.model)
+    recipe = recipe_of_task(task, model.card.model)
     settings = recipe_of_model(recipe, model).task_settings()
     longest = model.config.longest or settings.longest
     lengths = {n: min(v, longest) for n, v in settings.options("longest", "max_target").items()}

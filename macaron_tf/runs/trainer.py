@@ -48,7 +48,7 @@ class Trainer:
         start: pre-trained model; `None` means that the recipe reads the model of its `init`.
 
     Example:
-        Trainer(bert_tiny(), "runs/bert", ["corpus.sources=text:*.txt"]).run()
+        Trainer(bert_tiny(), "runs/bert", ["data.sources=text:*.txt"]).run()
     """
 
     def __init__(
@@ -194,7 +194,7 @@ def plan_of_pairs(
     select a checkpoint.
 
     Args:
-        run: run whose recipe has the section `decoding`, and whose task has translators of lines.
+        run: run whose recipe has the section `task.decoding`, and whose task translates lines.
         validation_data: held-out pairs whose loss is computed.
         validation_pairs: pairs of texts; the model generates a text for each source.
         score: function from the generated texts to a dict of metrics.
@@ -212,7 +212,7 @@ def plan_of_pairs(
         raise UserError(f"training.best_metric={metric} {found}: {advice}")
 
     def validation(network: keras.Model):
-        greedy = dataclasses.replace(recipe.decoding, beam_size=1, n_best=1)
+        greedy = dataclasses.replace(recipe.task.decoding, beam_size=1, n_best=1)
         translator = recipe.task_settings().lines(network, run.vocabulary, greedy)
 
         def validate(model: TrainedModel, step: int) -> dict:

@@ -111,12 +111,11 @@ class DataConfig(Settings):
         return self.source_language, self.target_language
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TranslationRecipe(Recipe):
-    """Settings of a translation run.
+@dataclasses.dataclass(frozen=True)
+class TranslationTask(Settings):
+    """Settings of a translator, of its training and of its scores.
 
     Attributes:
-        data: settings of the training text.
         decoding: settings of beam search.
         metric: settings of BLEU.
         label_smoothing: label smoothing of the training loss.
@@ -125,51 +124,67 @@ class TranslationRecipe(Recipe):
             must be an encoder or a language model that was pre-trained on the source and the target
             language.
         denoising: settings of the noise that `unsupervised` adds to the text.
-        average_last: number of checkpoints that `macaron average` averages by default.
-        init: pre-trained model to start from, in a form that `macaron_tf.load` accepts; `None`
-            means random weights. An encoder or a language model initializes the encoder and the
-            decoder. A pre-training run of BART or T5 becomes the translation model, with a new
-            encoder of the source text before it.
-        init_decoder: second pre-trained model, of equal sizes and vocabulary, for the decoder;
-            `None` means the model of `init`.
-        init_parts: parts to initialize besides the embeddings, among `"encoder"` and `"decoder"`;
-            empty means both, and `"embeddings"` alone means no other.
         sentinel_rows: number of additional embedding rows for the sentinel tokens of T5.
         first_stage_steps: number of updates in the first stage of BART fine-tuning. The first stage
             trains only the new source encoder, the position embeddings, and the query, key and
             value projections of the first encoder layer. Later updates train all weights.
+        average_last: number of checkpoints that `macaron average` averages by default.
+    """
+
+    section: ClassVar[str] = "task"
+
+    decoding: BeamSearchConfig
+    metric: TranslationMetric
+    label_smoothing: Dropout = 0.1
+    unsupervised: bool = False
+    denoising: DenoisingConfig = DenoisingConfig()
+    sentinel_rows: Natural = 0
+    first_stage_steps: Natural = 0
+    average_last: Count = 5
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TranslationRecipe(Recipe):
+    """Settings of a translation run.
+
+    An encoder or a language model as `init` initializes the encoder and the decoder. A pre-training
+    run of BART or T5 becomes the translation model, with a new encoder of the source text before
+    it.
+
+    Attributes:
+        init_decoder: second pre-trained model, of equal sizes and vocabulary, for the decoder;
+            `None` means the model of `init`.
+        init_parts: parts to initialize besides the embeddings, among `"encoder"` and `"decoder"`;
+            empty means both, and `"embeddings"` alone means no other.
     """
 
     kind = "translation"
     training_flags = ("vocabulary", "processes")
     trains_on_jax = True
     configs = (EncoderDecoderConfig,)
-    lengths = ("data.cleaning.max_tokens", "decoding.max_length")
-    implied: ClassVar = {"data.target_language": ("metric.language", None)}
+    lengths = ("data.cleaning.max_tokens", "task.decoding.max_length")
+    implied: ClassVar = {"data.target_language": ("task.metric.language", None)}
     start_settings = ("init", "init_decoder", "init_parts")
-    evaluation_settings = ("decoding.", "metric.", "data.source_language", "data.target_language")
+    evaluation_settings = (
+        "task.decoding.",
+        "task.metric.",
+        "data.source_language",
+        "data.target_language",
+    )
     may_change = (
         *MAY_CHANGE,
-        "average_last",
         "data.test_split",
         "data.validation_split",
         "data.validation_lines",
-        "decoding.",
-        "metric.",
+        "task.average_last",
+        "task.decoding.",
+        "task.metric.",
     )
 
+    task: TranslationTask
     data: DataConfig
-    decoding: BeamSearchConfig
-    metric: TranslationMetric
-    label_smoothing: Dropout = 0.1
-    unsupervised: bool = False
-    denoising: DenoisingConfig = DenoisingConfig()
-    average_last: Count = 5
-    init: str | None = None
     init_decoder: str | None = None
     init_parts: tuple[Literal["embeddings", "encoder", "decoder"], ...] = ()
-    sentinel_rows: Natural = 0
-    first_stage_steps: Natural = 0
 
     def model_config(
         self, vocab_size: int | None = None, source_vocab_size: int | None = None
@@ -179,31 +194,32 @@ class TranslationRecipe(Recipe):
         If `source_vocab_size` is set, `vocab_size` is the size of the target vocabulary.
         """
         if vocab_size is not None:
-            vocab_size += self.sentinel_rows
+            vocab_size += self.task.sentinel_rows
         config = super().model_config(vocab_size)
-        if self.first_stage_steps and not config.num_source_layers:
-            raise UserError("first_stage_steps needs --init with a BART or T5")
+        if self.task.first_stage_steps and not config.num_source_layers:
+            raise UserError("task.first_stage_steps needs --init with a BART or T5")
         return dataclasses.replace(
-            config, source_vocab_size=source_vocab_size, two_way=self.unsupervised
+            config, source_vocab_size=source_vocab_size, two_way=self.task.unsupervised
         )
 
     def check(self) -> None:
-        if self.data.target_split and not self.unsupervised:
-            raise UserError("data.target_split needs unsupervised=True: set it, or leave it out")
+        if self.data.target_split and not self.task.unsupervised:
+            raise UserError("data.target_split needs task.unsupervised=True")
 
     def task_settings(self) -> TranslationSettings:
-        return TranslationSettings(self.decoding)
+        return TranslationSettings(self.task.decoding)
 
     def unread(self) -> list[str]:
-        return [*super().unread(), *([] if self.unsupervised else ["denoising."])]
+        return [*super().unread(), *([] if self.task.unsupervised else ["task.denoising."])]
 
     def make_objective(
         self, static_shapes: bool = False
     ) -> TranslationObjective | BackTranslationObjective:
-        options = {"label_smoothing": self.label_smoothing, "skip_padding": not static_shapes}
-        if not self.unsupervised:
+        task = self.task
+        options = {"label_smoothing": task.label_smoothing, "skip_padding": not static_shapes}
+        if not task.unsupervised:
             return TranslationObjective(**options)
-        options |= self.denoising.get_config()
+        options |= task.denoising.get_config()
         return BackTranslationObjective(length=self.data.cleaning.max_tokens, **options)
 
     def read_start(self, inputs: Inputs, earlier: Run | None) -> TranslationStart:
@@ -219,7 +235,7 @@ class TranslationRecipe(Recipe):
 
     def first_stage(self, network: EncoderDecoder) -> FirstStage | None:
         """Returns the first stage of training in two stages, or `None` if there is one stage."""
-        steps = self.first_stage_steps
+        steps = self.task.first_stage_steps
         return FirstStage(steps, first_stage_variables(network)) if steps else None
 
     def train_vocabulary(self, tfds: Tfds | None) -> PieceVocabulary:
@@ -236,7 +252,7 @@ class TranslationRecipe(Recipe):
         held_out = read_pairs(config.source, validation_split, *config.languages, tfds)
         validation_pairs = list(held_out[: config.validation_lines])
         references = [reference for _, reference in validation_pairs]
-        metric = self.metric.for_references(references)
+        metric = self.task.metric.for_references(references)
         vocabulary = run.vocabulary
         if inputs.vocabulary or vocabulary is None:
             vocabulary = start.vocabulary(self, inputs.vocabulary, tfds)
@@ -253,8 +269,8 @@ class TranslationRecipe(Recipe):
             found = f"data.normalization_rule is {rule!r}"
             raise UserError(f"{found}, but the vocabulary was not trained with it: leave it out")
         strategy = inputs.devices
-        if self.unsupervised and keras.backend.backend() == "jax":
-            raise UserError("unsupervised=True works with the TensorFlow engine only")
+        if self.task.unsupervised and keras.backend.backend() == "jax":
+            raise UserError("task.unsupervised=True works with the TensorFlow engine only")
         data = TranslationData.build(
             config.source,
             train_split,
@@ -273,7 +289,7 @@ class TranslationRecipe(Recipe):
             raise UserError("a TPU needs batches of one shape: set data.batching.shapes=1")
         objective, seed = self.make_objective(needs_static_shapes(strategy)), self.training.seed
         options: dict[str, Any] = {}
-        if self.unsupervised:
+        if self.task.unsupervised:
             options["batches"] = lambda step: objective.dataset(
                 data.dataset(seed, step), vocabulary.target, seed, step
             )

@@ -15,7 +15,7 @@ from macaron_tf.models import (
     PretrainingEncoder,
     SiameseEncoder,
 )
-from macaron_tf.models.base import Model
+from macaron_tf.models.base import Network
 from macaron_tf.models.model_parts import ModelParts, TaskSettings
 from macaron_tf.objectives import objective_class
 from macaron_tf.tasks.base import Decoding, DecodingSettings, TaskKind
@@ -100,7 +100,7 @@ def task_of(model: ModelParts) -> TaskKind:
     for network_class, task_class in _OF_NETWORKS.items():
         if isinstance(network, network_class):
             return task_class.of(model)
-    config = model.config if isinstance(network, Model) else None
+    config = model.config if isinstance(network, Network) else None
     if isinstance(config, EncoderConfig) and not config.causal and config.summary != "last":
         return SentenceEmbedding.of(model)  # encoder without a task head
     raise UserError(

@@ -24,7 +24,7 @@ class TaskKind(abc.ABC):
     """Base class of task types. A task computes answers to texts with a network.
 
     `serve` builds a graph of TensorFlow operations from strings to answers. The same graph runs in
-    `Pretrained.predict`, in commands with `--json`, in a SavedModel and in a server.
+    `Model.predict`, in commands with `--json`, in a SavedModel and in a server.
 
     Args:
         network: built network with its weights; `None` means that the network does not exist yet.

@@ -181,7 +181,7 @@ class WordPieceVocabulary(PieceVocabulary):
             # In Unicode order: first the pieces that start a word, then the continuations.
             singles = [*alphabet, *(CONTINUES + character for character in continuing)]
             if size < (minimum := len(SPECIAL_PIECES) + len(singles)):
-                remedy = ", or lower vocabulary.max_characters"
+                remedy = ", or lower data.vocabulary.max_characters"
                 raise too_small(size, "the text's characters", minimum, remedy)
             merges = _merges(known_lines, size - minimum + 2 * len(alphabet))
             if len(merges) >= size - minimum:

@@ -4,10 +4,10 @@ import dataclasses
 from typing import Annotated, Any, ClassVar, Literal
 
 import keras
-from annotated_types import Ge, Le, Lt
+from annotated_types import Ge, Gt, Le, Lt
 
 from macaron_tf.io.plug_ins import parse_call
-from macaron_tf.settings import Count, Natural, NonNegative, OneOf, Positive, Settings
+from macaron_tf.settings import Count, Dropout, Natural, NonNegative, OneOf, Positive, Settings
 from macaron_tf.training.keras_optimizers import KERAS, check_arguments
 
 # Schedules whose decay ends at the last update, so that `max_steps` determines the slope.
@@ -136,7 +136,33 @@ class TrainingConfig(Settings):
             raise self.error(f"schedule_end={end} must be below learning_rate={rate}")
 
 
-def fine_tuning(learning_rate: float, **changes: Any) -> TrainingConfig:
+@dataclasses.dataclass(frozen=True)
+class EpochTraining(TrainingConfig):
+    """Training settings with the length in epochs, which are passes over the training set.
+
+    When the size of the training set is known, `EpochRecipe.resolved` converts epochs and fractions
+    into update counts. The run's recipe.json contains both. If a user sets `max_steps`,
+    `warmup_steps` or `validate_every`, the corresponding setting `epochs`, `warmup_fraction` or
+    `validate_epochs` becomes `None`.
+
+    Attributes:
+        epochs: number of passes over the training set; `None` means `max_steps` updates.
+        warmup_fraction: fraction of all updates that is warm-up; `None` means `warmup_steps`
+            updates.
+        validate_epochs: number of epochs between validations; `None` means `validate_every`
+            updates.
+        lora_rank: rank of trained updates of the projections to attention heads, while the
+            pre-trained weights stay as they are (LoRA); 0 means that all weights are trained. See
+            `macaron_tf.training.lora`.
+    """
+
+    epochs: Annotated[float, Gt(0), Lt(1e6)] | None = 3.0
+    warmup_fraction: Dropout | None = 0.1
+    validate_epochs: Annotated[float, Gt(0), Lt(1e6)] | None = 1.0
+    lora_rank: Natural = 0
+
+
+def fine_tuning(learning_rate: float, **changes: Any) -> EpochTraining:
     """Returns settings for fine-tuning: AdamW and a linear decay of the learning rate to 0.
 
     The hyperparameters of AdamW are BERT's. Unlike in BERT, weight decay also applies to biases and
@@ -145,4 +171,4 @@ def fine_tuning(learning_rate: float, **changes: Any) -> TrainingConfig:
     settings: dict[str, Any] = dict(schedule="linear", warmup_steps=0, warmup_start=0.0)
     # keep_last=1 saves disk space, because a checkpoint is 3 times as large as the model.
     settings |= dict(beta_2=0.999, epsilon=1e-6, weight_decay=0.01, keep_last=1)
-    return TrainingConfig(learning_rate=learning_rate, **settings | changes)
+    return EpochTraining(learning_rate=learning_rate, **settings | changes)

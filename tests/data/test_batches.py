@@ -151,7 +151,7 @@ def test_rates_of_a_mixture_are_the_formulas():
     np.testing.assert_allclose(rates(limit=2**16), below / below.sum())
     np.testing.assert_allclose(rates(limit=2**21, temperature=2), counts**0.5 / sum(counts**0.5))
     np.testing.assert_allclose(rates(limit=1), 0.25)
-    refuses("mixing.temperature=0.5 must be", MixingConfig, temperature=0.5)
+    refuses("data.mixing.temperature=0.5 must be", MixingConfig, temperature=0.5)
 
 
 def test_a_mixture_draws_its_tasks_at_their_rates(mixed):

@@ -193,7 +193,7 @@ def words_of(recipe: str, folder, *changes: str) -> list[str]:
 @pytest.mark.slow
 def test_each_reads_its_own_shards(tmp_path):
     """With --own-shards, a run of two workers that was resumed has the losses of a whole one."""
-    words = words_of("bert_tiny", tmp_path, "corpus.rows_per_shard=10")
+    words = words_of("bert_tiny", tmp_path, "data.rows_per_shard=10")
     own = ["--own-shards"]
     expected = losses(tmp_path / "whole", words, 6, more=own)
     losses(tmp_path / "parts", words, 3, more=own)

@@ -14,7 +14,7 @@ from macaron_tf.engines import certificate, saved_model
 from macaron_tf.engines.certificate import break_even, certificate_table
 from macaron_tf.engines.lite import LiteNetwork
 from macaron_tf.errors import needed
-from macaron_tf.model import Pretrained
+from macaron_tf.model import Model
 from macaron_tf.models import EncoderClassifier, LanguageModel, PretrainingEncoder, catalog
 from macaron_tf.models.model_parts import Card
 from tests.harness import refuses
@@ -184,7 +184,7 @@ def test_a_model_that_refuses_the_long_texts_is_compared_on_the_others(tmp_path)
     config = catalog.config("gpt2_tiny", vocab_size=BYTES.size, max_length=16)
     network = LanguageModel(config)
     network.build()
-    for model in (short, Pretrained(network, vocabulary=BYTES, card=Card(name="writer"))):
+    for model in (short, Model(network, vocabulary=BYTES, card=Card(name="writer"))):
         [row] = record_of(model.export(tmp_path))["certificate"]
         assert row["difference"] < 1e-4 and row["ms_32"] > 0
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from macaron_tf.engines.graph import TaskGraph
 from macaron_tf.engines.session import STEPS
 from macaron_tf.io.serving import failed_check, failed_rows
-from macaron_tf.model import Pretrained, load
+from macaron_tf.model import Model, load
 from macaron_tf.models import (
     EncoderClassifier,
     LanguageModel,
@@ -24,12 +24,12 @@ pytestmark = pytest.mark.quick
 
 
 @pytest.fixture(scope="module")
-def classifier() -> Pretrained:
+def classifier() -> Model:
     return with_classes(loaded(EncoderClassifier, "bert_tiny", WORDS, 2), "no", "yes")
 
 
 @pytest.fixture(scope="module")
-def pairs(classifier) -> Pretrained:
+def pairs(classifier) -> Model:
     settings = LabelledSettings(task=PAIR, limits={"max_length": 16})
     return dataclasses.replace(classifier, settings=settings)
 

@@ -19,7 +19,7 @@ from macaron_tf.engines.lite import NETWORK, RECORD, LiteModel, LiteNetwork
 from macaron_tf.engines.lite_writer import write_lite
 from macaron_tf.engines.networks import TaskNetwork
 from macaron_tf.io import paths
-from macaron_tf.model import Pretrained
+from macaron_tf.model import Model
 from macaron_tf.models.model_parts import Card
 from macaron_tf.tasks import LabelledSettings
 from macaron_tf.text.words import WordVocabulary
@@ -44,7 +44,7 @@ def made(kind, name, *arguments, changes=SMALL, settings=None, labels=(), **fact
     config = models.catalog.config(name, vocab_size=WORDS.size, max_length=LENGTH, **changes)
     network = kind(config, *arguments)
     network.build()
-    model = Pretrained(network, WORDS, settings, Card(name="made", **facts))
+    model = Model(network, WORDS, settings, Card(name="made", **facts))
     return with_classes(model, *labels, max_length=LENGTH) if labels else model
 
 
@@ -53,7 +53,7 @@ def described(kind: str, **task) -> LabelledSettings:
     return LabelledSettings(task={"name": "own", "kind": kind, **task}, limits=limits)
 
 
-def with_head(kind: str) -> tuple[Pretrained, list]:
+def with_head(kind: str) -> tuple[Model, list]:
     """Returns a model for a task type, such as "spans" or "tags", and inputs for the model."""
     if kind == "choice":
         task = described(kind, first=["a"], second=["b", "c"], labels=["1", "2"])
@@ -75,10 +75,10 @@ def with_head(kind: str) -> tuple[Pretrained, list]:
     words = WordVocabulary(("<UNK>", "<S>", "</S>", "a", "b"))
     network = models.Elmo(models.catalog.config("elmo_tiny", vocab_size=words.size))
     network.build()
-    return Pretrained(network, vocabulary=words, card=Card(name="elmo")), ["a b", "c d e f a b"]
+    return Model(network, vocabulary=words, card=Card(name="elmo")), ["a b", "c d e f a b"]
 
 
-def by_lite(model: Pretrained, texts: list, kind: str = "fp32") -> list:
+def by_lite(model: Model, texts: list, kind: str = "fp32") -> list:
     """Returns predictions by LiteRT; asserts that no prediction came from the graph instead."""
     model = model.with_lite(kind)
     small = model._graph()._small_engine
@@ -131,7 +131,7 @@ def test_every_head_answers_as_its_graph(kind, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def classifier() -> Pretrained:
+def classifier() -> Model:
     return made(models.EncoderClassifier, "bert_tiny", 2, labels=("no", "yes"))
 
 

@@ -20,7 +20,7 @@ from macaron_tf.decoding.translator import translate_ids
 from macaron_tf.engines import certificate
 from macaron_tf.engines.lite_decoding import DECODER, RECORD, LiteDecoder, convert_decoder
 from macaron_tf.io.serving import CONTROLS, failed_check
-from macaron_tf.model import Pretrained
+from macaron_tf.model import Model
 from macaron_tf.models import EncoderConfig, EncoderDecoder, LanguageModel, catalog
 from macaron_tf.models.model_parts import Card
 from macaron_tf.tasks import TranslationSettings
@@ -182,7 +182,7 @@ def test_a_recurrence_reads_prompts_token_by_token():
 
 
 def test_models_answer_and_stream_as_without():
-    model = Pretrained(language_model(), vocabulary=VOCABULARY, card=Card(name="made"))
+    model = Model(language_model(), vocabulary=VOCABULARY, card=Card(name="made"))
     lite = model.with_lite()
     texts, options = ["a b c", "", "h g f e d c b a"], {"temperature": 0.8, "max_tokens": 12}
     expected = model.predict(texts, **options)
@@ -227,7 +227,7 @@ def test_refusals(tmp_path):
         '{"kind": "fp32", "rows": 1, "caches": [], "sizes": [], "vocab_size": 9, "longest": 9}'
     )
     refuses("is damaged", LiteDecoder, tmp_path)
-    model = Pretrained(windowed, vocabulary=VOCABULARY, card=Card(name="made"))
+    model = Model(windowed, vocabulary=VOCABULARY, card=Card(name="made"))
     refuses("LiteRT cannot decode with windows", model.export, tmp_path / "out", lite="fp32")
     assert not [*(tmp_path / "out").glob("*")]
 
@@ -236,12 +236,12 @@ def test_refusals(tmp_path):
 @pytest.mark.parametrize("kind", ["generator", "translator"])
 def test_exports_decode_in_lite(tmp_path, monkeypatch, kind):
     if kind == "generator":
-        model = Pretrained(language_model(), vocabulary=VOCABULARY, card=Card(name="made"))
+        model = Model(language_model(), vocabulary=VOCABULARY, card=Card(name="made"))
         options = {"temperature": 0.8, "top_k": 5, "top_p": 0.9, "seed": 3, "max_tokens": 9}
     else:
         settings = TranslationSettings({"beam_size": 2, "n_best": 2, "max_length_offset": 4})
         network, both = translator(vocab_size=VOCABULARY.size), (VOCABULARY, VOCABULARY)
-        model = Pretrained(network, PairVocabulary(*both), settings, Card(name="made"))
+        model = Model(network, PairVocabulary(*both), settings, Card(name="made"))
         options = {}
     monkeypatch.setattr(certificate, "TEXTS", ("a b c d e f", "b" * 99, ""))
     measured = [{"rows": 4, "lite": 1.0, "graph": 2.0}]

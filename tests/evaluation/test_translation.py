@@ -100,7 +100,9 @@ def test_text_without_spaces_between_words(language, named, capsys):
         assert f"|tok:{tokenizer}|" in same.tokenized_signature
         # The default tokenizer of sacreBLEU for a language causes no message.
         silent = named and language == "zh"
-        assert said.startswith("" if silent else f"note: BLEU uses metric.tokenize={tokenizer}, ")
+        assert said.startswith(
+            "" if silent else f"note: BLEU uses task.metric.tokenize={tokenizer}, "
+        )
         assert said.count("\n") == (not silent)
         assert ("pip install 'sacrebleu[ja]'" in said) == (language == "ja")
     chosen = TranslationMetric(language).for_references([line])

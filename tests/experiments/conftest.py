@@ -57,7 +57,7 @@ def masked_run(once, source) -> pathlib.Path:
     """Returns the folder of a BERT run on the toy documents, beside the folder of its corpus."""
     settings = [*toy_settings("text:/nowhere/*", 90), "training.validate_every=30"]
     settings += ["training.schedule=inverse_sqrt", "training.save_every_steps=30"]
-    settings += ["model.num_layers=2", "model.dropout=0.1", "vocabulary.size=999"]
+    settings += ["model.num_layers=2", "model.dropout=0.1", "data.vocabulary.size=999"]
 
     def make(folder) -> None:
         corpus = prepare("bert_tiny", str(folder / "corpus"), toy_settings(source))
@@ -72,7 +72,7 @@ def language_run(once, source) -> str:
 
     The folder also holds the corpus.
     """
-    settings = [*toy_settings(source), "vocabulary.size=272", "model.num_layers=2"]
+    settings = [*toy_settings(source), "data.vocabulary.size=272", "model.num_layers=2"]
 
     def make(folder) -> None:
         corpus = prepare("gpt2_tiny", str(folder / "corpus"), settings)
@@ -172,7 +172,7 @@ def elmo_run(once, value) -> pathlib.Path:
     def make(folder) -> None:
         texts = (" and ".join(map("{0[0]} {0[1]}".format, runs.colours(4, n))) for n in range(120))
         (folder / "colours.txt").write_text("".join(f"{text} .\n" for text in texts))
-        sources = f"sources=text-lines:{folder}/colours.txt"
+        sources = f"data.sources=text-lines:{folder}/colours.txt"
         runs.train("elmo_tiny", folder / "elmo", value, sources, *settings)
 
     return once("elmo_run", make, own=True) / "elmo"

@@ -210,7 +210,7 @@ def test_the_chance_level_counts_rows_of_the_whole_corpus(tmp_path, monkeypatch)
     for index, letter in enumerate("aab"):  # the first rows contain only the letter a
         (tmp_path / f"{index}.txt").write_text("\n".join([f"{letter} {letter} ."] * 1500))
     settings = toy_settings(f"text:{tmp_path}/*.txt")
-    settings += ["corpus.sequence_length=8", "vocabulary.size=11"]
+    settings += ["data.sequence_length=8", "data.vocabulary.size=11"]
     corpus = PretrainingCorpus.open(prepare("bert_tiny", str(tmp_path / "corpus"), settings))
     assert corpus.rows() > 1500
     options = argparse.Namespace(data_dir=None, download=False, trust_code=False)
@@ -261,14 +261,14 @@ def test_a_comparison_makes_its_corpus_and_says_who_learnt_little(
     assert {call[4] for call in calls} == {str(tmp_path / "corpus")}
     assert "**bert_tiny, b: at chance level, raise training.max_steps" in text
     assert "| b |" in text and "| +0.000 |  |  | no verdict: fewer than 3 seeds |" in text
-    settings = [*study, "corpus.validation_every=9"]
+    settings = [*study, "data.validation_every=9"]
     prepare_corpus(registry.load("bert_tiny", settings=settings), str(tmp_path / "other"), None)
     error = comparing(*arguments, "--corpus", str(tmp_path / "other"), status=2)
     assert "bert_tiny-1: restore the data" in error
     # The comparison is between corpora.
     calls.clear()
-    arguments[1] = "b=bert_tiny:corpus.validation_every=10,training.max_steps=6"
-    words = [*arguments, "--differ", "corpus.validation_every"]
+    arguments[1] = "b=bert_tiny:data.validation_every=10,training.max_steps=6"
+    words = [*arguments, "--differ", "data.validation_every"]
     _, text, _ = comparing(*words, out=tmp_path / "sizes")
     assert {pathlib.Path(call[4]).name for call in calls} == {"corpus", "corpus-b"}
     assert "**Budgets differ**: b has training.max_steps=6, bert_tiny 4." in text
@@ -427,7 +427,7 @@ def test_a_comparison_goes_on_with_its_own_runs_and_scores(calls, comparing, tmp
     assert not calls
     for setting, message in (
         ("training.max_steps=1000", "with training.max_steps=500, not 1000"),
-        ("label_smoothing=0.2", "was trained with label_smoothing=0.1, not 0.2"),
+        ("task.label_smoothing=0.2", "was trained with task.label_smoothing=0.1, not 0.2"),
         ("training.seed=7", "seed=7 is not allowed in this command: give --seeds"),
     ):
         assert message in comparing(*BLOCKS, *STEPS, "--set", setting, status=2) and not calls

@@ -37,13 +37,13 @@ def test_classes_and_triplets_are_learnt_too(toy, tmp_path, ran, task, options):
 
 
 def test_a_run_starts_from_a_run(toy, embedding_run, tmp_path, refused):
-    flags = ["--set", f"source=tsv:{toy}/stsb-{{split}}.tsv", *BARELY]
+    flags = ["--set", f"data.source=tsv:{toy}/stsb-{{split}}.tsv", *BARELY]
     command = ["train", "sentence_bert:stsb", str(tmp_path / "next"), *flags, "--init"]
     refused(main, [*command, f"{embedding_run}@20"], "has no checkpoint 20", tmp_path)
     assert main([*command, f"{embedding_run}@best"]) == 0
     best = max(line["spearman"] for line in task_toys.validations(embedding_run))
     assert task_toys.validations(tmp_path / "next")[-1]["spearman"] == pytest.approx(best, abs=1e-3)
-    assert Run.open(tmp_path / "next").recipe.max_length == 16
+    assert Run.open(tmp_path / "next").recipe.data.max_length == 16
 
 
 def test_vectors_come_in_the_order_of_the_lines(embedding_run, tmp_path, ran, refused):

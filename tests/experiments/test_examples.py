@@ -64,8 +64,8 @@ def tiny(request, tmp_path):
                 sizes = "--length 16 --width 16 --depth 1 --steps 2 --prompt the"
                 return [given("novel"), *sizes.split()]
             case "own_block":
-                sizes = "training.max_steps=2 vocabulary.size=40 corpus.validation_every=5 "
-                sizes += "model.hidden_dim=16 model.num_layers=1 corpus.sequence_length=16"
+                sizes = "training.max_steps=2 data.vocabulary.size=40 data.validation_every=5 "
+                sizes += "model.hidden_dim=16 model.num_layers=1 data.sequence_length=16"
                 settings = [part for size in sizes.split() for part in ("--set", size)]
                 return [given("novel"), "--seeds", "1", *settings]
             case "fine_tune":

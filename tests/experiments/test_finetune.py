@@ -8,12 +8,11 @@ import pytest
 
 import macaron_tf
 from experiments.commands import main
-from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.examples import read_examples
 from macaron_tf.engines.graph import TaskGraph
 from macaron_tf.runs.finetuning import TaskData, warn_start
-from macaron_tf.runs.pretraining import PretrainingRecipe
+from macaron_tf.runs.pretraining import PretrainingData, PretrainingRecipe
 from macaron_tf.runs.run import Run
 from macaron_tf.tasks import Limits
 from macaron_tf.tasks.sets import SetOutputs
@@ -114,7 +113,7 @@ def test_a_pre_training_run_gives_encoder_pooler_and_vocabulary(toy, tmp_path, c
         model="macaron_bert_tiny",
         model_options=(("hidden_dim", 16), ("num_layers", 1), ("max_length", 16)),
         training=TrainingConfig(max_steps=1),
-        corpus=CorpusConfig(sources="text:nowhere", sequence_length=12, pairs="next_sentence"),
+        data=PretrainingData("text:nowhere", sequence_length=12, pairs="next_sentence"),
     )
     pretrained = toys.write_untrained(Run(tmp_path / "bert", pretraining, vocabulary))
     init, recipe, network = toys.not_yet_trained(f"{tmp_path}/bert@1")
@@ -126,7 +125,9 @@ def test_a_pre_training_run_gives_encoder_pooler_and_vocabulary(toy, tmp_path, c
     warn_start(init, recipe)
     assert "was trained on rows of at most 12 tokens" in capsys.readouterr().err
     TaskData(get_task("sst2"), f"tsv:{toy}/{{split}}.tsv").encoded(vocabulary, Limits(4))
-    assert "raise max_length, if the weights were trained on longer " in capsys.readouterr().err
+    assert (
+        "raise data.max_length, if the weights were trained on longer " in capsys.readouterr().err
+    )
 
 
 def test_another_librarys_bert_is_a_recipe_of_ours(tmp_path):
@@ -134,7 +135,7 @@ def test_another_librarys_bert_is_a_recipe_of_ours(tmp_path):
     write_bert(tmp_path, config={"hidden_act": "gelu_new"})
     theirs = macaron_tf.load(f"hugging-face:{tmp_path}")
     given = f"hugging-face:{tmp_path}"
-    _, recipe, network = toys.not_yet_trained(given, "finetune:sst2", "max_length=12")
+    _, recipe, network = toys.not_yet_trained(given, "finetune:sst2", "data.max_length=12")
     assert recipe.model_config(theirs.vocabulary.size) == theirs.config
     toys.assert_same_weights(network.pooler, theirs.network.pooler)
     toys.assert_same_weights(network.encoder, theirs.network.encoder)

@@ -94,7 +94,9 @@ def test_predict_tags_every_word(reading, answered):
 @pytest.mark.parametrize("task", ["sst2", "squad"])
 def test_another_kinds_run_gives_its_encoder(task, reading):
     given = str(reading / "conll2003")
-    init, _, network = toys.not_yet_trained(given, f"finetune_bert:{task}", "spans.max_question=4")
+    init, _, network = toys.not_yet_trained(
+        given, f"finetune_bert:{task}", "data.spans.max_question=4"
+    )
     toys.assert_same_weights(network.encoder, init.source.network.encoder)
 
 
@@ -107,7 +109,7 @@ def test_a_diverged_models_outputs_score_nan(reading):
     for name, split in SPLITS.items():
         run = Run.open(reading / name)
         task = load_labelled_task(run)
-        examples = labelled(run.recipe.task_definition).read(split, None, run.recipe.source)
+        examples = labelled(run.recipe.task_definition).read(split, None, run.recipe.data.source)
         if name == "conll2003":
             outputs = SetOutputs(task, 8).compute(examples)
             outputs[3][0, 0] = np.nan
@@ -121,7 +123,7 @@ def test_a_diverged_models_outputs_score_nan(reading):
 
 def test_a_run_of_pre_training_gives_its_scores_too(language_run):
     _, recipe, network = toys.not_yet_trained(language_run, "finetune_gpt:sst2")
-    assert (recipe.training.learning_rate, recipe.language_weight) == (6.25e-5, 0.5)
+    assert (recipe.training.learning_rate, recipe.task.language_weight) == (6.25e-5, 0.5)
     assert recipe.limits.causal
     assert isinstance(network, models.CausalClassifier) and not network.symmetric
     inputs = {"token_ids": np.array([[2, 5, 6, 7]], "int32")}

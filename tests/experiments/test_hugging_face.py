@@ -34,7 +34,7 @@ def test_xlnet_classifies_as_theirs(tmp_path):
     options = {"vocab_size": len(tokenizer), "num_labels": 2}
     theirs = language_models.make("xlnet", tmp_path, "ForSequenceClassification", **options)
     given = f"hugging-face:{tmp_path}"
-    init, recipe, network = toys.not_yet_trained(given, "finetune_bert:mrpc", "max_length=48")
+    init, recipe, network = toys.not_yet_trained(given, "finetune_bert:mrpc", "data.max_length=48")
     output = theirs.logits_proj
     network.head.dense.set_weights([output.weight.detach().numpy().T, output.bias.detach().numpy()])
     first, second = ["the quick brown fox", "the dog"], ["Der schnelle braune", "1,234.56 texts."]
@@ -71,7 +71,7 @@ def test_a_batch_of_a_bart_has_their_rows_and_their_loss(tmp_path):
         pad = found.special.pad
         rows = [row[row != pad].tolist() for row in batch[name] if (row != pad).any()]
         assert sorted(rows) == sorted(expected)
-    objective = TranslationObjective(0.0, starts=recipe.starts)
+    objective = TranslationObjective(0.0, starts=recipe.task.starts)
     sums = objective(found.network, {n: tf.constant(v) for n, v in batch.items()}, training=False)
     padded = tokenizer(LINES, text_target=TARGETS, padding=True, return_tensors="pt")
     labels = padded["labels"].masked_fill(padded["labels"] == tokenizer.pad_token_id, -100)

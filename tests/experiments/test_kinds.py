@@ -1,6 +1,6 @@
 """A run of every kind learns, and `evaluate` repeats what its last validation measured.
 
-`predict --json` prints what `Pretrained.predict` returns.
+`predict --json` prints what `Model.predict` returns.
 
 tests/experiments/test_resume.py resumes runs of every kind.
 """

@@ -63,12 +63,16 @@ def test_a_model_trained_in_one_language_is_scored_in_others_and_keeps_it(
     for split in ("train", "validation_matched", "validation_mismatched"):
         write_table(tmp_path / f"{split}.tsv", rows, "premise\thypothesis\tlabel")
     run = str(tmp_path / "run")
-    settings = [f"source=tsv:{tmp_path}/{{split}}.tsv", "language=de", "max_length=24"]
+    settings = [
+        f"data.source=tsv:{tmp_path}/{{split}}.tsv",
+        "data.language=de",
+        "data.max_length=24",
+    ]
     settings += ["training.max_steps=2", "model.dropout=0"]
     words = ["--init", start, *flags(settings)]
     ran(main, "train", "finetune:xnli", run, *words)
     opened = Run.open(run)
-    assert opened.recipe.languages == ("en", "de") and opened.recipe.limits.language_id == 1
+    assert opened.recipe.data.languages == ("en", "de") and opened.recipe.limits.language_id == 1
     scores = ["--data-dir", xnli, "--source", TOY, "--split", "validation"]
     evaluate = ["evaluate", run, *scores, "--output", str(tmp_path / "scores"), "--languages"]
     said = ran(main, *evaluate, "en", "de").out
@@ -77,7 +81,7 @@ def test_a_model_trained_in_one_language_is_scored_in_others_and_keeps_it(
     assert record["languages"] == [*record["metrics"]] == ["en", "de"]
     # Once the two languages' vectors are swapped, German text read as English has German's outputs.
     answering = load_labelled_task(opened)
-    of = SetOutputs(answering, opened.recipe.batch_size).compute
+    of = SetOutputs(answering, opened.recipe.data.batch_size).compute
     task, tfds = get_task("xnli"), Tfds(xnli)
     examples = {code: read_examples(task, "validation", tfds, TOY, code) for code in ("en", "de")}
     english = of(examples["en"], "en")
@@ -89,8 +93,8 @@ def test_a_model_trained_in_one_language_is_scored_in_others_and_keeps_it(
     np.testing.assert_allclose(of(examples["de"], "en"), german, atol=1e-6)
     assert np.abs(of(examples["en"], "en") - english).max() > 1e-4
     refused(main, [*evaluate, "fr"], "not a language of the model: give one of en, de", tmp_path)
-    other = ["train", "finetune:xnli", f"{run}2", *words, "--set", "language=fr"]
-    refused(main, other, "language='fr'", tmp_path)
+    other = ["train", "finetune:xnli", f"{run}2", *words, "--set", "data.language=fr"]
+    refused(main, other, "data.language='fr'", tmp_path)
     tags = ["train", "finetune:conll2003", f"{run}2", *words]
     refused(main, tags, "'de' applies only to classification tasks, not conll2003", tmp_path)
     same = ["evaluate", run, "--source", f"tsv:{tmp_path}/train.tsv", "--languages", "en", "de"]

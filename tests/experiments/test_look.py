@@ -7,7 +7,7 @@ from experiments.look import main, state_derivatives
 from macaron_tf import models
 from macaron_tf.layers import SwishRNN
 from macaron_tf.layers.watching import watching
-from macaron_tf.model import Pretrained
+from macaron_tf.model import Model
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from tests.harness import built, normal, randomized, weights_of
 from tests.toys.numbers import number_pairs
@@ -53,7 +53,7 @@ MEMORY = {"positions": "transformer_xl", "embedding_norm": False}
 
 def saved(folder, network, *arguments, **options) -> str:
     """Saves a network with a vocabulary; returns the path of the folder."""
-    made = Pretrained(built(network, *arguments, **options), vocabulary=WORDS)
+    made = Model(built(network, *arguments, **options), vocabulary=WORDS)
     made.save_pretrained(folder)
     return str(folder)
 

@@ -28,7 +28,7 @@ def own(toy, tmp_path_factory):
     rows = [(text, NAMES[label], "x") for text, label in toys.sentences(240, 1)]
     toys.write_table(folder / "own.tsv", rows, "review\tstars\tmore")
     flags = toys.toy_flags(toy, "classify", source=f"tsv:{folder}/own.tsv")
-    flags += ["--set", "table.text=review", "--set", "table.label=stars"]
+    flags += ["--set", "data.table.text=review", "--set", "data.table.label=stars"]
     assert main(["train", "finetune:classify", str(folder / "run"), *flags]) == 0
     return folder, flags
 
@@ -66,7 +66,7 @@ def test_another_table_needs_the_same_classes(own, tmp_path, refused):
         ("train --resume RUN", "review", "text", "line 1 has no columns named 'review'"),
         ("train --resume RUN", "1 star", "2 stars", "'2 stars' in column 'stars' is not one of"),
         # The same command as before keeps the classes.
-        ("train finetune:classify RUN", "1 star", "2 stars", "with table.classes=('1 star', '5 st"),
+        ("train finetune:classify RUN", "1 star", "2 stars", "with data.table.classes=('1 star', "),
         # Added lines would change the held-out part.
         ("evaluate RUN", "more\n", "more\n" + "fun\t5 stars\tx\n" * 20, "restore the table, becau"),
     ],
@@ -115,7 +115,7 @@ def test_a_set_of_tensorflow_datasets_is_a_table(tmp_path):
     tags = read("tag", TableSettings())
     assert tags.task.labels == ("O", "B-PER", "I-PER")
     assert tags.splits["train"].words[0][0] == "Ann"
-    mend = "no columns named 'label' .*: give --set table.text and table.label"
+    mend = "no columns named 'label' .*: give --set data.table.text and data.table.label"
     refuses(mend, read, "classify", TableSettings(text=("story",)))
 
 

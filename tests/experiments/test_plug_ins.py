@@ -133,7 +133,7 @@ def mine():
     return bert_tiny().changed(
         model_options=(block,),
         objective="stranger.parts:Doubled",
-        corpus=dict(sources="python:stranger.parts:documents"),
+        data=dict(sources="python:stranger.parts:documents"),
     )
 '''
 OWN = "stranger.parts:MacaronBlock"
@@ -158,7 +158,7 @@ def outside(tmp_path, monkeypatch):
 
 
 def settings(steps: int = 10) -> list[str]:
-    changes = [s for s in toy_settings("", steps) if not s.startswith("corpus.sources")]
+    changes = [s for s in toy_settings("", steps) if not s.startswith("data.sources")]
     changes += ["training.schedule=inverse_sqrt", "training.validate_every=10"]
     return [*changes, "training.save_every_steps=10", "training.warmup_steps=5"]
 
@@ -179,8 +179,13 @@ def test_a_strangers_block_goes_from_pre_training_to_a_task(outside, toy, ran):
     assert type(build("macaron_tiny").encoder.blocks[0]) is MacaronBlock  # built-ins are kept
     ran(main, "predict", "run", "a [MASK] a")
 
-    tune = ["max_length=16", "batch_size=16", "training.max_steps=4", "training.validate_every=4"]
-    tune.append(f"source=tsv:{toy}/{{split}}.tsv")
+    tune = [
+        "data.max_length=16",
+        "data.batch_size=16",
+        "training.max_steps=4",
+        "training.validate_every=4",
+    ]
+    tune.append(f"data.source=tsv:{toy}/{{split}}.tsv")
     ran(main, "train", "finetune:sst2", "tuned", "--init", "run", *flags(tune))
     more = ["--resume", "tuned", "--set", "training.save_every_steps=2"]
     assert "stopped after step 4: " in ran(main, "train", *more).out
@@ -210,7 +215,7 @@ BLOCK = "model.block=stranger."
     ],
 )
 def test_parts_that_do_not_fit_are_a_sentence(change, message, outside, capsys):
-    changes = [change, "corpus.sources=python:stranger.parts:documents"]
+    changes = [change, "data.sources=python:stranger.parts:documents"]
     assert main(["train", "bert_tiny", "run", *flags([*settings(), *changes])]) == 2
     error = capsys.readouterr().err
     assert is_one_sentence(message, error), error
@@ -272,7 +277,7 @@ def test_sources_of_ones_own(outside, capsys):
     assert read_pairs("python:stranger.parts:pairs", "test", "en", "de") == pairs  # found before
     with pytest.raises(UserError, match=r"'stranger.parts:broken' was read from a file"):
         read_pairs("python:stranger.parts:broken", "test", "en", "de")
-    changes = [*settings(), "corpus.sources=python:stranger.parts:broken"]
+    changes = [*settings(), "data.sources=python:stranger.parts:broken"]
     assert main(["train", "bert_tiny", "run", *flags(changes)]) == 2
     assert "raised KeyError: 'no more'" in capsys.readouterr().err
 
@@ -281,10 +286,10 @@ def test_a_recipe_of_ones_own_for_any_task(outside, ran, refused):
     refused(main, ["recipes", "./mine.py"], "./mine.py is your own recipe: edit its file")
     (outside / "mine.py").write_text(
         "from experiments.recipes.finetuning import finetune_bert\n\n"
-        "def slow(task):\n    return finetune_bert(task).changed(epochs=9.0)\n"
+        "def slow(task):\n    return finetune_bert(task).changed(training=dict(epochs=9.0))\n"
     )
     out = ran(main, "settings", "./mine.py:slow:rte", "epochs").out
-    assert "\nepochs=9.0\n" in f"\n{out}" and "passes over the training set" in out
+    assert "\ntraining.epochs=9.0\n" in f"\n{out}" and "passes over the training set" in out
 
 
 @pytest.mark.parametrize(

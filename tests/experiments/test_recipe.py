@@ -65,7 +65,7 @@ def test_every_recipe_loads_round_trips_and_names_pages_that_exist(name, tmp_pat
 
 
 def update_rows(recipe) -> int:
-    return recipe.batch_size * recipe.training.accumulation_steps
+    return recipe.data.batch_size * recipe.training.accumulation_steps
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_the_papers_updates(name, rows, rate, warm_up, steps):
 
 def test_berts_two_phases_are_one_schedule():
     phases = [registry.load(f"bert_devlin_{length}") for length in (128, 512)]
-    assert [phase.corpus.sequence_length for phase in phases] == [128, 512]
+    assert [phase.data.sequence_length for phase in phases] == [128, 512]
     whole = WarmupSchedule("linear", 1e-4, 1_000_000, 10_000, start=1e-7)
     for step in (0, 5_000, 10_000, 450_000, 899_999, 900_000, 950_000, 999_999):
         optimizer = make_optimizer(phases[step >= 900_000].training, [keras.Variable(0.0)])
@@ -113,61 +113,66 @@ def masking(**changes) -> str:
     return " ".join(f"objective.masking.{name}={value}" for name, value in values.items())
 
 
-BERT = f"corpus.pairs=next_sentence {masking(mask=0.8, random=0.1)}"
+BERT = f"data.pairs=next_sentence {masking(mask=0.8, random=0.1)}"
 TRANSLATION = "training.warmup_steps=8000 training.clip_norm=None"
-WMT = "training.weight_decay=0.0 decoding.beam_size=4 decoding.length_penalty=0.6 "
-WMT += f"decoding.length_penalty_name=gnmt {TRANSLATION}"
+WMT = "training.weight_decay=0.0 task.decoding.beam_size=4 task.decoding.length_penalty=0.6 "
+WMT += f"task.decoding.length_penalty_name=gnmt {TRANSLATION}"
+READING = "data.batch_size=32 data.max_length=384"
 # From the papers and their released code.
 PAPERS = {
     **dict.fromkeys(
         [f"{family}_{size}" for family in FAMILIES for size in ("base", "large")],
-        "training.beta_1=0.9 training.beta_2=0.98 training.weight_decay=0.01 corpus.pairs=none "
-        f"corpus.sequence_length=512 {masking(rate=0.15, mask=1.0, random=0.0)}",
+        "training.beta_1=0.9 training.beta_2=0.98 training.weight_decay=0.01 data.pairs=none "
+        f"data.sequence_length=512 {masking(rate=0.15, mask=1.0, random=0.0)}",
     ),
     # 256 rows of 512 tokens are the paper's 128 * 1024 tokens.
-    "macaron_bert_base": f"corpus.sequence_length=512 training.epsilon=1e-6 model.norm=pre {BERT}",
+    "macaron_bert_base": f"data.sequence_length=512 training.epsilon=1e-6 model.norm=pre {BERT}",
     **dict.fromkeys(
         ["bert_devlin_128", "bert_devlin_512"],
         "training.clip_norm=1.0 training.beta_1=0.9 training.beta_2=0.999 training.epsilon=1e-6 "
-        "training.weight_decay=0.01 training.decay_vectors=False vocabulary.size=30522 "
+        "training.weight_decay=0.01 training.decay_vectors=False data.vocabulary.size=30522 "
         f"model.dropout=0.1 model.attention_dropout=0.1 model.max_length=512 {BERT}",
     ),
     **dict.fromkeys(
         ["roberta_base", "roberta_8k_base", "roberta_8k_large"],
-        "training.beta_2=0.98 training.epsilon=1e-6 vocabulary.kind=byte_bpe "
-        f"vocabulary.size=50265 corpus.packing=full_sentences {masking()}",
+        "training.beta_2=0.98 training.epsilon=1e-6 data.vocabulary.kind=byte_bpe "
+        f"data.vocabulary.size=50265 data.packing=full_sentences {masking()}",
     ),
-    "albert_base": "corpus.pairs=sentence_order objective.masking.choice=ngrams",
-    "span_bert_base": "vocabulary.kind=wordpiece vocabulary.lower_case=False "
+    "albert_base": "data.pairs=sentence_order objective.masking.choice=ngrams",
+    "span_bert_base": "data.vocabulary.kind=wordpiece data.vocabulary.lower_case=False "
     + masking(choice="spans", fate="span", round_up=True),
     "electra_base": f"objective.discriminator_weight=50.0 objective.generator_width={1 / 3} "
     + masking(mask=1.0, random=0.0, round_up=True),
     **dict.fromkeys(
         ["xlm_xnli", "xlm_tiny", "xlm_clm_tiny"],
-        "corpus.language_alpha=0.5 corpus.batch_alpha=0.7 corpus.packing=full_text",
+        "data.language_alpha=0.5 data.batch_alpha=0.7 data.packing=full_text",
     ),
     "iwslt14_macaron_small": "data.batching.max_tokens=4096 training.accumulation_steps=1 "
     "training.learning_rate=1.5e-3 training.weight_decay=1e-4 model.dropout=0.3 "
-    "model.hidden_dim=512 decoding.beam_size=5 decoding.length_penalty=1.0 "
-    f"decoding.length_penalty_name=fairseq average_last=10 {TRANSLATION}",
+    "model.hidden_dim=512 task.decoding.beam_size=5 task.decoding.length_penalty=1.0 "
+    f"task.decoding.length_penalty_name=fairseq task.average_last=10 {TRANSLATION}",
     "wmt14_macaron_base": "data.batching.max_tokens=4096 training.accumulation_steps=8 "
     "training.learning_rate=1.5e-3 model.dropout=0.1 model.hidden_dim=512 "
-    f"average_last=5 {WMT}",
+    f"task.average_last=5 {WMT}",
     "wmt14_macaron_big": "data.batching.max_tokens=4096 training.accumulation_steps=64 "
     "training.learning_rate=3e-3 model.dropout=0.3 model.hidden_dim=1024 "
-    f"average_last=20 {WMT}",
-    "finetune:rte": "batch_size=32 epochs=3 max_length=128 training.learning_rate=5e-5 "
-    "training.schedule=linear training.epsilon=1e-6 training.weight_decay=0.01",
-    "finetune:squad": "training.learning_rate=5e-5 epochs=3 batch_size=32 max_length=384",
-    "finetune_bert:squad": "training.learning_rate=3e-5 epochs=2 batch_size=32 max_length=384 "
-    "spans.doc_stride=128 spans.max_question=64 spans.max_answer=30",
-    "finetune_bert:squad2": "training.learning_rate=3e-5 epochs=2 batch_size=48 max_length=384",
-    "finetune_bert:conll2003": "training.learning_rate=5e-5 epochs=3 batch_size=32 max_length=128",
-    "finetune_spanbert:squad2": "training.learning_rate=2e-5 epochs=4 batch_size=32 max_length=512",
-    "sentence_bert:mnli": "training.learning_rate=2e-5 training.schedule=linear pooling=mean "
-    "concatenation=u,v,|u-v|",
-    "sentence_bert:stsb": "batch_size=16 epochs=4",
-    "sentence_bert:triplets": "margin=1.0",
+    f"task.average_last=20 {WMT}",
+    "finetune:rte": "data.batch_size=32 training.epochs=3 data.max_length=128 "
+    "training.learning_rate=5e-5 training.schedule=linear training.epsilon=1e-6 "
+    "training.weight_decay=0.01",
+    "finetune:squad": f"training.learning_rate=5e-5 training.epochs=3 {READING}",
+    "finetune_bert:squad": f"training.learning_rate=3e-5 training.epochs=2 {READING} "
+    "data.spans.doc_stride=128 data.spans.max_question=64 data.spans.max_answer=30",
+    "finetune_bert:squad2": "training.learning_rate=3e-5 training.epochs=2 data.batch_size=48 "
+    "data.max_length=384",
+    "finetune_bert:conll2003": "training.learning_rate=5e-5 training.epochs=3 data.batch_size=32 "
+    "data.max_length=128",
+    "finetune_spanbert:squad2": "training.learning_rate=2e-5 training.epochs=4 "
+    "data.batch_size=32 data.max_length=512",
+    "sentence_bert:mnli": "training.learning_rate=2e-5 training.schedule=linear "
+    "task.pooling=mean task.concatenation=u,v,|u-v|",
+    "sentence_bert:stsb": "data.batch_size=16 training.epochs=4",
+    "sentence_bert:triplets": "task.margin=1.0",
 }
 
 
@@ -203,7 +208,7 @@ def test_passes_are_so_many_updates(name, examples, expected):
     assert {name: getattr(training, name) for name in expected} == expected
     short = override(recipe, ["training.max_steps=50"])
     assert short.resolved(examples).training.max_steps == 50
-    if recipe.epochs:
+    if recipe.training.epochs:
         halved = override(recipe, ["training.accumulation_steps=2"]).resolved(examples)
         assert halved.training.max_steps == pytest.approx(expected["max_steps"] / 2, abs=1)
 
@@ -225,18 +230,26 @@ def test_passes_are_so_many_updates(name, examples, expected):
         ("bert_tiny", "masking.rate=0.3", "perhaps you meant 'objective.masking.rate'"),
         ("gpt2_tiny", "objective.masking.mask=0.9", "names an unknown setting, 'masking'"),
         ("bert_tiny", "objective.name=bert", "give --set objective=NAME instead"),
-        ("bert_tiny", "objective.sentence_pair=True", "give --set corpus.pairs instead"),
+        ("bert_tiny", "objective.sentence_pair=True", "give --set data.pairs instead"),
         # Settings that do not go with others.
         ("bert_tiny", "model.max_length=8", "model.max_length is 8"),
         ("bert_tiny", "objective=span_boundary", "set objective.masking.choice=spans"),
         ("bert_tiny", "model.causal=True", "does not support model.causal=True"),
         ("t5_tiny", "model=bert_tiny", "bert_tiny does not fit: set model to bart_base"),
-        ("t5_tiny", "isolate_documents=True", "an encoder-decoder or translation pairs join doc"),
-        ("transformer_xl_tiny", "isolate_documents=True", "a memory, .* join documents"),
-        ("transformer_xl_tiny", "corpus.packing=doc_text", "corpus.packing=full_text"),
+        (
+            "t5_tiny",
+            "data.isolate_documents=True",
+            "an encoder-decoder or translation",
+        ),
+        ("transformer_xl_tiny", "data.isolate_documents=True", "a memory, .* join documents"),
+        ("transformer_xl_tiny", "data.packing=doc_text", "data.packing=full_text"),
         ("transformer_xl_tiny", "model.positions=learned", "model.positions=transformer_xl"),
         ("xlnet_tiny", "model.block=swish_rnn", "would reveal each token to its own prediction"),
-        ("gpt_tiny", "isolate_documents=True model.block=gmlp", "GatedMLP mixes packed documents"),
+        (
+            "gpt_tiny",
+            "data.isolate_documents=True model.block=gmlp",
+            "GatedMLP mixes packed documents",
+        ),
     ],
 )
 def test_bad_settings_are_named(recipe, setting, message):
@@ -247,8 +260,8 @@ def test_bad_settings_are_named(recipe, setting, message):
     ("recipe", "setting"),
     [
         ("t5_tiny", "training.beta_1=0.5"),
-        ("gpt2_tiny", "vocabulary.max_characters=9"),
-        ("multi30k_macaron_tiny", "denoising.deletion=0.5"),
+        ("gpt2_tiny", "data.vocabulary.max_characters=9"),
+        ("multi30k_macaron_tiny", "task.denoising.deletion=0.5"),
         ("bert_tiny", "model.clamp_length=9"),
     ],
 )
@@ -262,9 +275,9 @@ def test_a_setting_that_nothing_reads_is_warned_of(recipe, setting, capsys):
 
 def test_tasks_say_what_they_do_not_read():
     adafactor = registry.load("finetune:rte", settings=["training.optimizer=adafactor"])
-    assert {"training.beta_1", "spans.", "words."} <= {*adafactor.unread()}
-    assert {"margin", "concatenation"} <= {*registry.load("sentence_bert:stsb").unread()}
-    assert "concatenation" not in registry.load("sentence_bert:snli").unread()
+    assert {"training.beta_1", "data.spans.", "task.words."} <= {*adafactor.unread()}
+    assert {"task.margin", "task.concatenation"} <= {*registry.load("sentence_bert:stsb").unread()}
+    assert "task.concatenation" not in registry.load("sentence_bert:snli").unread()
 
 
 def test_another_objective_keeps_what_both_have():
@@ -327,7 +340,7 @@ def test_the_warm_up_of_every_recipe_follows_a_shorter_run(name):
     share = whole.training.warmup_steps / whole.training.max_steps
     if name in OF_TASKS:
         short = short.resolved(num_examples=2_240)
-        share = whole.warmup_fraction or share
+        share = whole.training.warmup_fraction or share
     assert short.training.warmup_steps == int(share * 10) <= 5
     # A resumed run keeps its warm-up.
     if short.training.schedule not in ENDING_SCHEDULES:
@@ -337,10 +350,10 @@ def test_the_warm_up_of_every_recipe_follows_a_shorter_run(name):
 
 
 def test_sources_may_be_one_or_several():
-    one = registry.load("bert_tiny", settings=["corpus.sources=text:a/*.gz"])
-    assert [s.source for s in one.corpus.sources] == ["text:a/*.gz"]
-    two = override(one, ["corpus.sources=['text:a', 'tfds:b']", "model.rnn_step_sizes=(1, 2)"])
-    assert [s.source for s in two.corpus.sources] == ["text:a", "tfds:b"]
+    one = registry.load("bert_tiny", settings=["data.sources=text:a/*.gz"])
+    assert [s.source for s in one.data.sources] == ["text:a/*.gz"]
+    two = override(one, ["data.sources=['text:a', 'tfds:b']", "model.rnn_step_sizes=(1, 2)"])
+    assert [s.source for s in two.data.sources] == ["text:a", "tfds:b"]
     assert recipe_from_json(two.to_json(), "a file") == two
 
 

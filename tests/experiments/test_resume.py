@@ -22,7 +22,7 @@ from tests.toys.marks import slow
 from tests.toys.pretraining import flags, prepare, toy_settings
 from tests.toys.processes import assert_same_run, cluster, finished, started
 from tests.toys.runs import check_resumed, words_of
-from tests.toys.tasks import toy_flags, validations
+from tests.toys.tasks import recipe_of, toy_flags, validations
 
 KINDS = ["multi30k_macaron_tiny", "elmo_tiny", "text_to_text:sst2", "t5_tiny", "tcn_jsb"]
 KINDS += ["bert_tiny", "gpt2_tiny", "electra_tiny", "xlnet_tiny", "xlm_tiny"]
@@ -82,9 +82,10 @@ def test_two_workers_end_together_and_go_on_to_the_bit(victim, number, source, t
     assert_same_run(killed, whole)
 
 
-def test_low_rank_updates_go_on_to_the_bit_and_leave_the_other_matrices(toy, tmp_path):
-    settings = dict(lora_rank=2, model__dropout=0.1, training__keep_last=3)
-    words = ["train", "finetune:sst2", "RUN", *toy_flags(toy, **settings)]
+@pytest.mark.parametrize("task", ["sst2", *slow("stsb")])
+def test_low_rank_updates_go_on_to_the_bit_and_leave_the_other_matrices(task, toy, tmp_path):
+    settings = dict(training__lora_rank=2, model__dropout=0.1, training__keep_last=3)
+    words = ["train", recipe_of(task), "RUN", *toy_flags(toy, task, **settings)]
     run = check_resumed(words, tmp_path)
     before, after = (load(f"{run}@{step}").network.encoder.weights for step in (1, 3))
     for old, new in zip(before, after, strict=True):

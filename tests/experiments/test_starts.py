@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from macaron_tf import models
-from macaron_tf.model import Pretrained
+from macaron_tf.model import Model
 from macaron_tf.models.model_parts import Card
 from macaron_tf.runs import starts
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
@@ -120,7 +120,7 @@ VOCABULARY = WordPieceVocabulary((*SPECIAL_PIECES, *"abcdefghij"))
 def start(network, **facts) -> starts.Start:
     """Returns the `Start` that initializes other models from a network and `VOCABULARY`."""
     kinds = [*starts.KINDS]
-    return starts.start_of("runs/x", Pretrained(network, VOCABULARY, card=Card(**facts)), kinds)
+    return starts.start_of("runs/x", Model(network, VOCABULARY, card=Card(**facts)), kinds)
 
 
 def bert(**changes):
@@ -188,4 +188,4 @@ def test_a_network_that_cannot_be_filled_is_refused():
     refuses("cannot initialize ", start(bert()).copy_to, pair)
     other = bert(scheme="channels, tokens")
     refuses("needs model.scheme=None, not 'channels, tokens'", start(bert()).copy_to, other)
-    refuses("but must be an encoder", starts.start_of, "runs/x", Pretrained(pair), ["encoder"])
+    refuses("but must be an encoder", starts.start_of, "runs/x", Model(pair), ["encoder"])

@@ -27,7 +27,7 @@ from macaron_tf.hub.family import build_model
 from macaron_tf.io import paths as storage
 from macaron_tf.io.plug_ins import find
 from macaron_tf.layers.block import Block
-from macaron_tf.model import Pretrained
+from macaron_tf.model import Model
 from macaron_tf.models import Encoder
 from macaron_tf.models.catalog import build
 from macaron_tf.training import checkpoints
@@ -97,7 +97,7 @@ def stranger(run, here: pathlib.Path, block: str = "", **settings) -> str:
 
 
 RUNS = ("number_run", "toy_run", "language_run", "t5_run")
-SOURCE = ("--set", "source=tsv:x.tsv")
+SOURCE = ("--set", "data.source=tsv:x.tsv")
 COMMANDS = [
     *((main, run, ["predict", "RUN", "a"]) for run in RUNS),
     *((main, run, ["train", "--resume", "RUN"]) for run in RUNS),
@@ -207,7 +207,7 @@ def folders(here):
     (here / "own.py").write_text(OWN)
     network = build("bert_tiny", vocab_size=20, block="own:Block", num_layers=1)
     for name in ("own", "theirs"):
-        Pretrained(network).save_pretrained(name)
+        Model(network).save_pretrained(name)
     record = json.loads(pathlib.Path("theirs/model.json").read_text())
     forged = with_block(record, "evil:TransformerBlock")
     pathlib.Path("theirs/model.json").write_text(json.dumps(forged))
@@ -251,9 +251,14 @@ def test_a_function_of_an_imported_module_is_not_called(here):
 
 
 def test_a_run_is_opened_by_who_names_its_code_again(here, toy_run, toy, ran):
-    tune = ["max_length=16", "batch_size=16", "training.max_steps=2", "training.validate_every=2"]
+    tune = [
+        "data.max_length=16",
+        "data.batch_size=16",
+        "training.max_steps=2",
+        "training.validate_every=2",
+    ]
     tune += ["model=bert_tiny", "model.block=bad.evil:TransformerBlock"]
-    tune.append(f"source=tsv:{toy}/{{split}}.tsv")
+    tune.append(f"data.source=tsv:{toy}/{{split}}.tsv")
     train = ["train", "finetune:sst2", "mine", "--vocabulary", toy_run / "vocabulary", *flags(tune)]
     ran(main, *train)
     macaron_tf.load("mine").save_pretrained("saved")

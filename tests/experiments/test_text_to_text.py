@@ -32,7 +32,7 @@ def test_it_has_sentinels_and_starts_no_encoder(t5_run):
 
 
 TRAINING = ("max_steps=80", "validate_every=40", "log_every=10", "learning_rate=0.01")
-ROWS = ["batching.max_tokens=512", "max_target=16", "validation_examples=8"]
+ROWS = ["data.batching.max_tokens=512", "data.max_target=16", "data.validation_examples=8"]
 SETTINGS = flags([f"training.{one}" for one in TRAINING] + ROWS)
 
 
@@ -40,7 +40,7 @@ SETTINGS = flags([f"training.{one}" for one in TRAINING] + ROWS)
 def tuned(t5_run, tables, tmp_path_factory):
     """Returns a run on SST-2 that started from the pre-trained run, and its training command."""
     run = tmp_path_factory.mktemp("tuned") / "sst2"
-    settings = [*SETTINGS, "--set", f"source={tables}"]
+    settings = [*SETTINGS, "--set", f"data.source={tables}"]
     command = ["train", "text_to_text:sst2", str(run), "--init", t5_run, *settings]
     assert main(command) == 0
     return run, command
@@ -94,7 +94,9 @@ def mixture(t5_run, tables, tmp_path, monkeypatch):
         (tmp_path / f"{split}.one").write_text("a c\nb d\n" * count)
         (tmp_path / f"{split}.two").write_text("c\nd\n" * count)
     source = f"text:{tmp_path}/{{split}}.one,{tmp_path}/{{split}}.two"
-    rows = flags([*ROWS, "mixing.limit=1", f"source={source}", "fields=('one','two')"])
+    rows = flags(
+        [*ROWS, "data.mixing.limit=1", f"data.source={source}", "data.fields=('one','two')"]
+    )
     recipe = "text_to_text:sst2+translation"
     return lambda run: ["train", recipe, str(run), "--init", t5_run, *rows]
 
@@ -104,7 +106,7 @@ def test_a_summary_is_scored_beside_the_first_sentences(t5_run, tmp_path, ran):
     (tmp_path / "train.tsv").write_text(row * 24)
     (tmp_path / "validation.tsv").write_text(row * 2)
     run, steps = tmp_path / "run", ["training.max_steps=1", "training.validate_every=1"]
-    settings = flags([*steps, *ROWS, f"source=tsv:{tmp_path}/{{split}}.tsv"])
+    settings = flags([*steps, *ROWS, f"data.source=tsv:{tmp_path}/{{split}}.tsv"])
     words = ["train", "text_to_text:summarization", str(run), "--init", t5_run, *settings]
     assert main(words) == 0
     output = ran(main, "evaluate", str(run)).out
@@ -142,7 +144,7 @@ def test_training_and_answers_have_the_same_prefix(tmp_path):
     (tmp_path / "pairs.tsv").write_text("A dog.\tEin Hund.\n")
     for prefix in ("translate English to German: ", "", None):
         recipe = registry.load("text_to_text:translation").changed(
-            source=f"tsv:{tmp_path}/pairs.tsv", prefix=prefix
+            task=dict(prefix=prefix), data=dict(source=f"tsv:{tmp_path}/pairs.tsv")
         )
         [(source, _)] = TextPairs.read(recipe, "translation", "all").pairs
         kept = recipe.task_settings().prefix
@@ -164,13 +166,13 @@ def test_summaries_have_the_published_settings_of_the_model(t5_run):
     def settings(task, model, *changes):
         recipe = recipe_of_model(registry.load(f"text_to_text:{task}", settings=changes), model)
         names = "beam_size", "length_penalty", "length_penalty_name", "min_length"
-        assert recipe.decoding.no_repeat_ngram_size == 3
-        return recipe.prefix, recipe.max_source, *recipe.decoding.options(*names).values()
+        assert recipe.task.decoding.no_repeat_ngram_size == 3
+        return recipe.prefix, recipe.max_source, *recipe.task.decoding.options(*names).values()
 
     assert settings("cnn_dailymail", t5) == (None, 512, 4, 0.6, "gnmt", 30)
     assert settings("cnn_dailymail", bart) == ("", 1024, 4, 2.0, "fairseq", 55)
-    assert settings("xsum", bart, "max_source=400") == ("", 400, 6, 1.0, "fairseq", 10)
-    one = settings("cnn_dailymail", bart, "decoding.beam_size=1")
+    assert settings("xsum", bart, "data.max_source=400") == ("", 400, 6, 1.0, "fairseq", 10)
+    one = settings("cnn_dailymail", bart, "task.decoding.beam_size=1")
     assert one == ("", 1024, 1, 0.6, "gnmt", 30)  # the user's search
 
 
@@ -187,8 +189,8 @@ def test_a_vocabulary_that_cannot_say_the_answers_is_refused():
             return ["".join(map(chr, row)) for row in rows]
 
     letters = Letters()
-    refuses("'negative' of sst2, because its tokens decode to ''", check_answers, "sst2", letters)
+    refuses("'negative' of sst2, because it decodes to ''", check_answers, "sst2", letters)
     check_answers("summarization", letters)
     letters.known = "negativepositive"
     check_answers("sst2", letters, 8)
-    refuses("decode to 'negativ': raise max_target", check_answers, "sst2", letters, 7)
+    refuses("decodes to 'negativ': raise data.max_target", check_answers, "sst2", letters, 7)

@@ -51,7 +51,7 @@ ROWS = 29  # texts per request
 REFUSED = ("leaves no room to continue", "tokens: shorten the text", "more than 256 tokens")
 GREEDY = GenerationConfig(0.0, max_tokens=12)
 DRAWN = GenerationConfig(1.3, 40, 0.95, max_tokens=12)
-LONG = {"max_length": 48, "model.max_length": 48}
+LONG = {"data.max_length": 48, "model.max_length": 48}
 
 # A number passes through some 12 sums of at most 96 float32 terms. Another order of the terms moves
 # a sum by sqrt(96) roundings of 6e-8, so 12 sums by sqrt(12 * 96) * 6e-8 = 2e-6 of its size; of
@@ -198,7 +198,7 @@ def translations(path, columns):
 def write_elmo(path, vocabulary):
     options = {"lstm_dim": 12, "projection_dim": 8, "max_characters": 9}
     settings = [f"model.{name}={value}" for name, value in options.items()]
-    settings += ["model.filters=((1,4),(2,4))", "sources=text:x"]
+    settings += ["model.filters=((1,4),(2,4))", "data.sources=text:x"]
     recipe = registry.load("elmo_tiny", ElmoRecipe, settings)
     words = WordVocabulary(("<UNK>", "<S>", "</S>", "the", "漢字"))
     write_untrained(Run(as_path(path), recipe, words))
@@ -208,18 +208,18 @@ def language_model(model: str, *settings: str) -> Callable:
     def write(path, vocabulary):
         two_stacks = model if model.startswith(("t5", "bart")) else ""
         every = [*toy_settings("text:x", recipe=two_stacks), *settings]
-        every = [one for one in every if not one.startswith("corpus.sequence_length")]
+        every = [one for one in every if not one.startswith("data.sequence_length")]
         if model == "t5_tiny":  # 10,000 characters with one head halve the memory
             every.append("model.num_heads=1")
         else:
             every += ["model.initializer_range=0.9", "model.max_length=256"]
-        recipe = registry.load(model, PretrainingRecipe, [*every, "corpus.sequence_length=256"])
+        recipe = registry.load(model, PretrainingRecipe, [*every, "data.sequence_length=256"])
         write_untrained(Run(as_path(path), recipe, PieceVocabulary.load(vocabulary)))
 
     return write
 
 
-LIMITS = ("decoding.min_length=4", "decoding.no_repeat_ngram_size=2")
+LIMITS = ("task.decoding.min_length=4", "task.decoding.no_repeat_ngram_size=2")
 
 
 def text_to_text(model: str, task: str, *settings: str) -> Callable:
@@ -228,7 +228,7 @@ def text_to_text(model: str, task: str, *settings: str) -> Callable:
         language_model(model)(before, vocabulary)
         start = macaron_tf.load(before)
         recipe = recipe_of_model(registry.load(f"text_to_text:{task}"), start)
-        recipe = override(recipe, ["max_source=250", "max_target=14", *settings])
+        recipe = override(recipe, ["data.max_source=250", "data.max_target=14", *settings])
         write_untrained(Run(as_path(path), recipe, start.vocabulary))
 
     return write
@@ -237,7 +237,11 @@ def text_to_text(model: str, task: str, *settings: str) -> Callable:
 def write_translator(path, vocabulary):
     settings = [*number_settings("tsv:x-{split}.tsv"), "model.initializer_range=0.9"]
     settings = [one for one in settings if "language" not in one]
-    settings += ["data.source_language=fr", "data.target_language=de", "decoding.max_length=12"]
+    settings += [
+        "data.source_language=fr",
+        "data.target_language=de",
+        "task.decoding.max_length=12",
+    ]
     found = PieceVocabulary.load(vocabulary)
     if isinstance(found, PairVocabulary):  # the source has its own encoder
         settings.append("model.num_source_layers=1")
@@ -347,7 +351,7 @@ def export(folder, name: str) -> None:
     if kind.keras:
         other, *flags = kind.keras
         if kind.expected is translations:
-            beams = Run.open(folder / other).recipe.decoding.beam_size
+            beams = Run.open(folder / other).recipe.task.decoding.beam_size
             flags = ["--n-best", "2", "--beam-size", str(beams)]
         (folder / name).symlink_to(folder / other)
         macaron_tf.load(folder / other).network.save(folder / f"{name}.keras")

@@ -108,11 +108,11 @@ def test_at_temperature_0_it_is_predicts_greedy_answer(folder):
     run = Run.open(folder / "answers_bart")
     network, ended, texts = run.load_network(), 0, set()
     lines = ["a c\td b", "b c\ta d", "a", "d d d d d"]
-    unlimited, whole = run.recipe.decoding, run.recipe.max_target
+    unlimited, whole = run.recipe.task.decoding, run.recipe.data.max_target
     limited = dataclasses.replace(unlimited, min_length=4, no_repeat_ngram_size=2)
     # Complete answers, truncated ones, and longer ones without repeated n-grams.
     for most, decoding in ((whole, unlimited), (3, unlimited), (whole, limited)):
-        recipe = dataclasses.replace(run.recipe, max_target=most, decoding=decoding)
+        recipe = run.recipe.changed(data=dict(max_target=most), task=dict(decoding=decoding))
         run = dataclasses.replace(run, recipe=recipe)
         greedy = dataclasses.replace(decoding, beam_size=1)
         sources = [line.decode() for line in frame_lines("mrpc", tf.constant(lines)).numpy()]

@@ -20,8 +20,8 @@ def corpus(tmp_path_factory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("fuzz")
     (folder / "text.txt").write_text("".join(f"one two {n} three four\n" for n in range(400)))
     settings = [
-        f"corpus.sources=text-lines:{folder}/text.txt", "corpus.sequence_length=16",
-        "corpus.validation_every=20", "vocabulary.size=60",
+        f"data.sources=text-lines:{folder}/text.txt", "data.sequence_length=16",
+        "data.validation_every=20", "data.vocabulary.size=60",
     ]  # fmt: skip
     return pathlib.Path(prepare("bert_tiny", str(folder / "corpus"), settings))
 

@@ -10,7 +10,7 @@ from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.decoding import BeamSearchConfig, GenerationConfig, translate_ids
 from macaron_tf.decoding.scoring import padded
 from macaron_tf.decoding.text_generator import SequenceGenerator, TextGenerator
-from macaron_tf.model import Pretrained
+from macaron_tf.model import Model
 from macaron_tf.models import CausalClassifier, EncoderConfig
 from macaron_tf.models.model_parts import Card
 from macaron_tf.models.segment_memory import TwoStreamModel
@@ -44,7 +44,7 @@ BOS, EOS = 2, 3  # of a vocabulary that is trained here
 HARD = ["the cat sat", "Hello  world\t x", "a\u0301 ﬁne café 中文", "\u200bthe\x07 end "]
 
 
-def start_of(kind: str, made: Pretrained) -> int:
+def start_of(kind: str, made: Model) -> int:
     """Returns the first input of a decoder in transformers, which in MarianMT is the last id."""
     return made.vocabulary.pieces if kind == "post-norm" else BOS
 
@@ -76,7 +76,7 @@ def test_two_texts_have_the_separators_of_the_vocabulary(tmp_path, monkeypatch):
     assert names == ["A", "</s>", "</s>", "B", "</s>"]
 
 
-def rewritten(made: Pretrained, place, model_class: str, change) -> str:
+def rewritten(made: Model, place, model_class: str, change) -> str:
     """Saves a model, and then rewrites its weights and its class as another library's model.
 
     Args:
@@ -239,7 +239,7 @@ def test_pytorch_s_classifier_gives_the_same_scores(norm, classes, tmp_path):
     torch = pytest.importorskip("torch")
     config = language_model(norm).config
     network = random(CausalClassifier(config, classes))
-    made = Pretrained(network, byte_pairs())
+    made = Model(network, byte_pairs())
     if classes == 1:
         made = with_scores(made, 2.0, 3.0)
     written(made, tmp_path / "out")
@@ -330,12 +330,12 @@ VOCABULARIES = {
 }
 
 
-def two_streams(kind: str, **options) -> Pretrained:
+def two_streams(kind: str, **options) -> Model:
     vocabulary = VOCABULARIES[kind]()
     size = vocabulary.size if vocabulary else 24
     given = {"positions": "transformer_xl", "embedding_norm": False, **options}
     network = TwoStreamModel(EncoderConfig(size, 32, 48, 4, 2, **given), memory_length=6)
-    return Pretrained(
+    return Model(
         toys.random(network), vocabulary=vocabulary, card=Card(objective="permutation_language")
     )
 

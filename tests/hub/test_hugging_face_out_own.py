@@ -7,7 +7,7 @@ import pytest
 
 import macaron_tf
 from macaron_tf import models
-from macaron_tf.model import Pretrained
+from macaron_tf.model import Model
 from macaron_tf.tasks import LabelledSettings
 from tests.harness import numpy_of, refuses
 from tests.toys.decoders import LLAMA, byte_pairs, language_model, random
@@ -115,30 +115,30 @@ CLASSIFIERS = {
 REAL = IDS != 0
 
 
-def encoder(system, network=models.PretrainingEncoder, **kind) -> Pretrained:
+def encoder(system, network=models.PretrainingEncoder, **kind) -> Model:
     """Returns an encoder with random weights."""
     objective = "masked_language" if network is models.PretrainingEncoder else None
     return model(network(config(**SYSTEMS[system]), **kind), objective=objective)
 
 
-def decoder(system) -> Pretrained:
+def decoder(system) -> Model:
     """Returns a language model with random weights."""
     return language_model(**LANGUAGE[system])
 
 
-def labels_of(model: Pretrained) -> tuple[str, ...]:
+def labels_of(model: Model) -> tuple[str, ...]:
     return model.settings.task.labels if isinstance(model.settings, LabelledSettings) else ()
 
 
-def classifier(system, labels=("x", "y", "z")) -> Pretrained:
+def classifier(system, labels=("x", "y", "z")) -> Model:
     """Returns the classifier of a language model, with random weights; no label is a regression."""
     network = models.CausalClassifier(
         language_model(**CLASSIFIERS[system]).config, len(labels) or 1
     )
-    return with_classes(Pretrained(random(network), byte_pairs()), *labels)
+    return with_classes(Model(random(network), byte_pairs()), *labels)
 
 
-def in_pytorch(made: Pretrained, ending: str, place):
+def in_pytorch(made: Model, ending: str, place):
     """Saves a model; returns the PyTorch model that transformers opens with our code."""
     made.save_pretrained(place, format=FORMAT)
     transformers = pytest.importorskip("transformers")
@@ -146,13 +146,13 @@ def in_pytorch(made: Pretrained, ending: str, place):
     return opened(kind, place, trust_remote_code=True)
 
 
-def weights_of(made: Pretrained) -> list:
+def weights_of(made: Model) -> list:
     if isinstance(made.network, models.CausalClassifier):  # which uses no output matrix
         return [*made.encoder.weights, *made.network.head.weights]
     return made.network.weights
 
 
-def output(made: Pretrained) -> np.ndarray:
+def output(made: Model) -> np.ndarray:
     found = made.network(BATCH)
     return numpy_of(found["masked_language"] if isinstance(found, dict) else found)
 

@@ -9,7 +9,7 @@ import pytest
 
 import macaron_tf
 from macaron_tf import models
-from macaron_tf.model import Pretrained
+from macaron_tf.model import Model
 from macaron_tf.models.model_parts import Card
 from macaron_tf.models.pretraining import generator_config
 from macaron_tf.text import NormalizationConfig, WordPieceVocabulary
@@ -89,11 +89,11 @@ def vocabulary_of(kind: str):
     return VOCABULARIES[kind](lines)
 
 
-def model(network, vocabulary, objective="masked_language", **facts) -> Pretrained:
-    return Pretrained(random(network), vocabulary, card=Card(objective=objective, **facts))
+def model(network, vocabulary, objective="masked_language", **facts) -> Model:
+    return Model(random(network), vocabulary, card=Card(objective=objective, **facts))
 
 
-def in_transformers(made: Pretrained, place):
+def in_transformers(made: Model, place):
     """Saves a model; returns the transformers model, tokenizer and configuration loaded from it."""
     fields = written(made, place)
     theirs = opened(getattr(transformers, fields["architectures"][0]), place)

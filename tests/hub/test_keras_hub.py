@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import macaron_tf
 from macaron_tf.decoding.scoring import padded
-from macaron_tf.model import Pretrained
+from macaron_tf.model import Model
 from macaron_tf.models import (
     EncoderClassifier,
     EncoderConfig,
@@ -73,7 +73,7 @@ def language_model(**changes) -> LanguageModel:
 def test_a_classifier_s_pooler_and_scores_are_ours(tmp_path):
     """DistilBERT's pooler has a ReLU. A regression model's own scores are standardized."""
     network = built(EncoderClassifier, config(), 1, pooler_activation="relu", noise=0.2)
-    made = with_scores(Pretrained(network, WORD_PIECES), 2.5, 1.5)
+    made = with_scores(Model(network, WORD_PIECES), 2.5, 1.5)
     task = task_of(made)
     expected = 1.5 * numpy_of(network(pairs())) + 2.5
     np.testing.assert_allclose(task(pairs()), expected, atol=1e-5)
@@ -99,7 +99,7 @@ def test_a_classifier_s_pooler_and_scores_are_ours(tmp_path):
 @pytest.mark.parametrize("changes", [{"block": "macaron"}, {}, {"summary": "last"}])
 def test_a_classifier_has_our_logits(changes):
     network = classifier(**changes)
-    task = task_of(Pretrained(network, vocabulary=WORD_PIECES))
+    task = task_of(Model(network, vocabulary=WORD_PIECES))
     found = task(pairs())
     np.testing.assert_allclose(found, network(pairs()), atol=1e-5)
     plain = keras_hub.models.BertTextClassifier(task.backbone, num_classes=2)
@@ -116,7 +116,7 @@ def test_a_classifier_has_our_logits(changes):
 )
 def test_a_masked_language_model_has_our_logits(changes, head, tmp_path):
     network = built(PretrainingEncoder, config(**changes), True, head, noise=0.2)
-    task = task_of(Pretrained(network, vocabulary=WORD_PIECES))
+    task = task_of(Model(network, vocabulary=WORD_PIECES))
     positions = np.array([[1, 3], [2, 6], [4, 5]], "int32")
     found = task({**pairs(), "mask_positions": positions})
     expected = network({**pairs(), "masked_positions": positions})
@@ -132,7 +132,7 @@ def test_a_masked_language_model_has_our_logits(changes, head, tmp_path):
 @pytest.mark.slow  # a classifier's test is quicker
 def test_masked_tokens_are_learnt_from_text():
     network = built(PretrainingEncoder, config(block="macaron"))
-    task = task_of(Pretrained(network, vocabulary=WORD_PIECES))
+    task = task_of(Model(network, vocabulary=WORD_PIECES))
     task.compile(optimizer=keras.optimizers.Adam(0.01), jit_compile=False)
     data = tf.data.Dataset.from_tensor_slices(TEXTS * 4).batch(4)
     losses = task.fit(data, epochs=6, verbose=0).history["loss"]
@@ -144,7 +144,7 @@ def test_a_classifier_learns_from_text_and_lives_in_a_preset(tmp_path):
     keras.utils.set_random_seed(0)
     tokenizer = EncoderTokenizer(WORD_PIECES)
     task = keras_hub.models.TextClassifier  # the preset knows the class
-    start = task_of(Pretrained(classifier(block=("macaron", "swish_rnn")), vocabulary=WORD_PIECES))
+    start = task_of(Model(classifier(block=("macaron", "swish_rnn")), vocabulary=WORD_PIECES))
     start.save_to_preset(str(tmp_path / "start"))
     task = task.from_preset(str(tmp_path / "start"), num_classes=2)
     assert task.preprocessor.sequence_length == 12
@@ -220,7 +220,7 @@ def greedy(model: LanguageModel, rows: list[list[int]], length: int) -> list[lis
 )
 def test_a_language_model_has_our_logits_and_continues_prompts(changes, compiled):
     network = language_model(**changes)
-    task = task_of(Pretrained(network))
+    task = task_of(Model(network))
     rows = [[2, 6, 8, 5], [2, 7]]
     inputs = prompts(rows, 12)
     np.testing.assert_allclose(task(inputs), network(inputs), atol=1e-5)
@@ -237,7 +237,7 @@ def test_a_language_model_has_our_logits_and_continues_prompts(changes, compiled
 @pytest.mark.slow
 def test_a_long_prompt_is_read_in_chunks_as_token_by_token():
     network = language_model(max_length=48)
-    task = task_of(Pretrained(network))
+    task = task_of(Model(network))
     task.compile(sampler="greedy", jit_compile=False)
     rows = ids(2, 41, vocab_size=WORD_PIECES.pieces).tolist()
     rows[1] = rows[1][:36]  # two chunks of 16, and 3 tokens
@@ -257,7 +257,7 @@ def test_a_preset_is_loaded_as_the_network_that_it_was_made_of(kind, quantized, 
     else:
         network = language_model(output_bias=True)
         inputs = {name: pairs()[name] for name in ("token_ids", "padding_mask")}
-    task = task_of(Pretrained(network, vocabulary=WORD_PIECES, card=Card(starts=False)))
+    task = task_of(Model(network, vocabulary=WORD_PIECES, card=Card(starts=False)))
     if quantized:
         task.backbone.quantize("int8")
     hidden = task.backbone(inputs)
@@ -305,7 +305,7 @@ def test_a_preset_is_loaded_as_the_network_that_it_was_made_of(kind, quantized, 
     ],
 )
 def test_samplers(sampler):
-    task = task_of(Pretrained(language_model(), vocabulary=WORD_PIECES))
+    task = task_of(Model(language_model(), vocabulary=WORD_PIECES))
     task.compile(sampler=sampler, jit_compile=False)
     texts = task.generate(["a good", "b"], max_length=8)
     assert [text[:1] for text in texts] == ["a", "b"]
@@ -314,7 +314,7 @@ def test_samplers(sampler):
 @pytest.mark.slow
 def test_beams_find_a_row_no_less_probable_than_greedy_choice():
     network = language_model()
-    task, scores = task_of(Pretrained(network)), []
+    task, scores = task_of(Model(network)), []
     for sampler in ("greedy", keras_hub.samplers.BeamSampler(num_beams=4)):
         task.compile(sampler=sampler, jit_compile=False)
         row = task.generate(prompts([[2, 6]], 6), stop_token_ids=None)["token_ids"]
@@ -325,7 +325,7 @@ def test_beams_find_a_row_no_less_probable_than_greedy_choice():
 
 @pytest.mark.slow  # as above
 def test_a_language_model_learns_from_text_and_lives_in_a_preset(tmp_path):
-    task = task_of(Pretrained(language_model(), vocabulary=WORD_PIECES, card=Card(starts=False)))
+    task = task_of(Model(language_model(), vocabulary=WORD_PIECES, card=Card(starts=False)))
     task.compile(optimizer=keras.optimizers.Adam(0.01), sampler="greedy", jit_compile=False)
     losses = task.fit(np.array(["a b c d e f"] * 4), epochs=30, verbose=0).history["loss"]
     assert losses[-1] < 0.2 * losses[0]
@@ -377,7 +377,7 @@ def test_two_texts_are_put_together_with_the_vocabulary_s_separators():
 
 @pytest.mark.parametrize("kind", ["task", "part"])
 def test_what_is_frozen_is_so_in_a_preset(kind, tmp_path):
-    task = task_of(Pretrained(classifier(), vocabulary=WORD_PIECES))
+    task = task_of(Model(classifier(), vocabulary=WORD_PIECES))
     layer = task.backbone if kind == "task" else task.backbone.encoder.stack.blocks[0]
     layer.trainable = False
     task.save_to_preset(str(tmp_path))
@@ -394,7 +394,7 @@ def test_a_network_alone_becomes_a_task():
         np.testing.assert_allclose(task(inputs), network(inputs), atol=1e-5)
         assert task.preprocessor is None
     assert task_of(PretrainingEncoder(config())).built  # an unbuilt network is built
-    loaded = Pretrained(PretrainingEncoder(config()), card=Card(checkpoint="hugging-face:body"))
+    loaded = Model(PretrainingEncoder(config()), card=Card(checkpoint="hugging-face:body"))
     refuses("hugging-face:body has no masked language head", task_of, loaded)
     words = WordEncoderConfig(lstm_dim=4, word_dim=4, filters=((2, 4),))
     refuses("no task for the network EncoderClassifier", task_of, EncoderClassifier(words, 2))
@@ -405,9 +405,9 @@ def test_other_vocabularies_and_networks_are_refused():
     last.cls_last = True
     refuses(r"\[CLS\] after a text", EncoderTokenizer, last)
     tagger = built(EncoderTokenClassifier, config(), 3)
-    refuses("no task for the network EncoderTokenClassifier", task_of, Pretrained(tagger))
+    refuses("no task for the network EncoderTokenClassifier", task_of, Model(tagger))
     head = {"transform": False}
     xlm = built(PretrainingEncoder, config(), head_options=head)
-    refuses("head without a dense layer", task_of, Pretrained(xlm))
+    refuses("head without a dense layer", task_of, Model(xlm))
     modern = PretrainingEncoder(macaron_tf.models.catalog.config("modern_bert_tiny", vocab_size=8))
     refuses("needs a head without biases", task_of, modern)

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import macaron_tf
 from macaron_tf import hub
-from macaron_tf.model import Pretrained
+from macaron_tf.model import Model
 from macaron_tf.models import (
     EncoderConfig,
     PretrainingEncoder,
@@ -79,7 +79,7 @@ def check_bert(read, hidden, pooled, logits=None):
     real = inputs()["token_ids"] != 0
     found = numpy_of(read.network.encoder(inputs(), training=False))
     check_equal(found[real], np.asarray(hidden)[real])
-    check_equal(Pretrained(**vars(read)).classifier(2).pooler(found), pooled)
+    check_equal(Model(**vars(read)).classifier(2).pooler(found), pooled)
     assert (read.card.objective == "masked_language") == (logits is not None)
     if logits is not None:
         scores = numpy_of(read.network.masked_logits(found))
@@ -144,7 +144,7 @@ def test_a_preset_is_read_with_its_masked_language_head(task, backbone, tmp_path
         head = model.masked_lm_head
         shake_head(head, backbone)
     model.save_to_preset(str(tmp_path))
-    read = Pretrained(**vars(read_preset(tmp_path)))
+    read = Model(**vars(read_preset(tmp_path)))
     check_backbone(read, backbone, head)
     if head:
         assert read.card.unread == () and read.predict("a [MASK]")["words"]
@@ -299,7 +299,7 @@ def test_the_pooler_is_the_one_that_was_trained(tmp_path):
     write(tmp_path, tf.train.Checkpoint(**theirs.checkpoint_items))
     read = hub.read_model_garden_bert(tmp_path, lower_case=True)
     expected = call_pretrainer(theirs)
-    pooled = Pretrained(**vars(read)).classifier(2).pooler(expected["sequence_output"].numpy())
+    pooled = Model(**vars(read)).classifier(2).pooler(expected["sequence_output"].numpy())
     check_equal(
         np.asarray(pooled) @ head.out_proj.get_weights()[0],
         expected["next_sentence"] - head.out_proj.get_weights()[1],

@@ -13,7 +13,7 @@ import pytest
 
 import macaron_tf
 from macaron_tf.hub import read_hugging_face
-from macaron_tf.model import Pretrained
+from macaron_tf.model import Model
 from macaron_tf.models import PretrainingEncoder, catalog
 from macaron_tf.models.model_parts import Card
 from macaron_tf.tasks import SentenceSettings
@@ -149,7 +149,7 @@ def test_a_modern_bert_of_ours_is_theirs(windows, tmp_path, caplog):
     sizes |= {"num_layers": 4, "rotary_scaling": (2.0,)}
     config = catalog.config("modern_bert_tiny", **sizes, attention_windows=windows)
     network = built(PretrainingEncoder, config, noise=0.1)
-    made = Pretrained(
+    made = Model(
         network, vocabulary=WordPieceVocabulary(peers.WORDS), card=Card(objective="masked_language")
     )
     made.save_pretrained(tmp_path / "out", format="hugging-face")

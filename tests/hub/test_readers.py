@@ -10,7 +10,7 @@ import pytest
 
 import macaron_tf
 from macaron_tf.decoding import GenerationConfig
-from macaron_tf.model import Pretrained
+from macaron_tf.model import Model
 from macaron_tf.models import EncoderConfig, SiameseEncoder
 from macaron_tf.text import WordPieceVocabulary
 from tests.harness import refuses
@@ -180,7 +180,7 @@ def test_mteb_measures_our_vectors(tmp_path):
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
     vocabulary = WordPieceVocabulary(words)
     network = random(SiameseEncoder(EncoderConfig(vocabulary.size, 32, 64, 4, 2, max_length=16)))
-    made = Pretrained(network, vocabulary=vocabulary)
+    made = Model(network, vocabulary=vocabulary)
     written(made, tmp_path / "out")
     first, second = ["a b", "c d e", "f", "g h a"], ["a c", "h", "f f", "b b"]
     columns = {"sentence1": first, "sentence2": second, "score": [4.0, 0.5, 5.0, 2.0]}

@@ -10,7 +10,7 @@ import macaron_tf
 from macaron_tf import models
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.own_tables import TableSettings
-from macaron_tf.model import Pretrained
+from macaron_tf.model import Model
 from macaron_tf.models.model_parts import Card
 from macaron_tf.tasks import LabelledSettings, Limits, SpanLimits
 from macaron_tf.text import WordPieceVocabulary
@@ -81,7 +81,7 @@ CASES = [
 ]
 
 
-def trained(family: str, task: str) -> Pretrained:
+def trained(family: str, task: str) -> Model:
     """Returns a model with random weights and a task description."""
     make, described, *_ = TASKS[task]
     vocabulary = vocabulary_of(family)
@@ -89,7 +89,7 @@ def trained(family: str, task: str) -> Pretrained:
     network = random(make(config))
     limits = Limits(24, SpanLimits(max_question=8), causal=config.causal)
     results = {"metrics": {"best_f1_thresh": 0.25, "score": float("nan")}}
-    return Pretrained(
+    return Model(
         network,
         vocabulary=vocabulary,
         settings=LabelledSettings(task=described, limits=limits),

@@ -6,7 +6,7 @@ import pytest
 
 from experiments.lab import ode
 from macaron_tf.io.paths import as_path
-from macaron_tf.model import Pretrained
+from macaron_tf.model import Model
 from macaron_tf.models import EncoderConfig, PretrainingEncoder
 from tests.harness import built
 from tests.toys.marks import slow
@@ -14,7 +14,7 @@ from tests.toys.marks import slow
 
 def network(folder, norm, **options):
     config = EncoderConfig(24, 16, 32, 1, 2, norm=norm, **options)
-    Pretrained(built(PretrainingEncoder, config, noise=0.1)).save_pretrained(folder)
+    Model(built(PretrainingEncoder, config, noise=0.1)).save_pretrained(folder)
     return str(folder)
 
 

@@ -155,10 +155,18 @@ def test_a_batch_has_static_shapes_of_the_longest_rows(name, shapes):
     ("name", "settings"),
     [
         ("bert_tiny", [*toy_settings("text:none"), "model.num_layers=1"]),
-        ("tcn_adding", ["model.widths=8", "batch_size=2"]),
+        ("tcn_adding", ["model.widths=8", "data.batch_size=2"]),
         *slow(
-            ("transformer_xl_tiny", ["batch_size=2", "model.num_layers=1"]),
-            ("elmo_tiny", ["vocabulary_size=50", "samples=8", "row_length=4", "model.lstm_dim=8"]),
+            ("transformer_xl_tiny", ["data.batch_size=2", "model.num_layers=1"]),
+            (
+                "elmo_tiny",
+                [
+                    "data.vocabulary_size=50",
+                    "task.samples=8",
+                    "data.row_length=4",
+                    "model.lstm_dim=8",
+                ],
+            ),
         ),
     ],
 )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from macaron_tf import layers, models
-from macaron_tf.model import Pretrained, load
+from macaron_tf.model import Model, load
 from tests.harness import check_checkpoint, check_model, ids
 from tests.toys.marks import slow, thorough
 from tests.toys.objectives import tiny
@@ -128,7 +128,7 @@ def test_a_folder_keeps_frozen_layers_and_a_layer_s_own_dtype(tmp_path):
     model = models.EncoderTokenClassifier(tiny(), 3, dtype="mixed_bfloat16")
     model.head.dtype_policy = "float32"
     frozen(model, (lambda m: m.encoder, False))
-    Pretrained(model).save_pretrained(tmp_path / "folder")
+    Model(model).save_pretrained(tmp_path / "folder")
     found = load(tmp_path / "folder").network
     assert len(found.trainable_weights) == 2
     kinds = [one.compute_dtype for one in (found, found.encoder.stack, found.head.dense)]

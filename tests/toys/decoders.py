@@ -2,7 +2,7 @@
 
 import functools
 
-from macaron_tf.model import Pretrained
+from macaron_tf.model import Model
 from macaron_tf.models import EncoderConfig, EncoderDecoder, EncoderDecoderConfig, LanguageModel
 from macaron_tf.models.model_parts import Card
 from macaron_tf.text.byte_pairs import BYTE_ALPHABET, BytePairVocabulary
@@ -44,7 +44,7 @@ def sentencepiece(masks: bool, kind: str) -> SentencePieceVocabulary:
     return SentencePieceVocabulary.train(LINES, size, masks=masks, **options)
 
 
-# Model options, (vocabulary arguments), fields of `Pretrained`, and the model_type.
+# Model options, (vocabulary arguments), fields of `Model`, and the model_type.
 SEQUENCES = {
     "pre-norm": ({"norm": "pre"}, (False, "bpe"), {}, "pegasus"),
     "post-norm": ({"norm": "post"}, (False, "bpe"), {}, "marian"),
@@ -64,16 +64,16 @@ SEQUENCES = {
 }
 
 
-def language_model(norm: str = "pre", **options) -> Pretrained:
+def language_model(norm: str = "pre", **options) -> Model:
     options = {"feed_forward_dim": 128, "norm": norm, **GPT, **options}
     config = EncoderConfig(byte_pairs().size, 32, num_heads=4, num_layers=2, **options)
-    return Pretrained(random(LanguageModel(config)), vocabulary=byte_pairs())
+    return Model(random(LanguageModel(config)), vocabulary=byte_pairs())
 
 
-def sequence_model(kind: str, **options) -> Pretrained:
+def sequence_model(kind: str, **options) -> Model:
     given, pieces, fields, _ = SEQUENCES[kind]
     vocabulary = sentencepiece(*pieces) if pieces else byte_pairs()
     size = vocabulary.size + (16 if fields.get("sentinels") else 0)
     settings = {"block": "transformer", **given, **options}
     config = EncoderDecoderConfig(size, 32, 64, 4, 2, 2, **settings)
-    return Pretrained(random(EncoderDecoder(config)), vocabulary, card=Card(**fields))
+    return Model(random(EncoderDecoder(config)), vocabulary, card=Card(**fields))

@@ -9,7 +9,7 @@ import pathlib
 import numpy as np
 
 import macaron_tf
-from macaron_tf.model import Pretrained
+from macaron_tf.model import Model
 from macaron_tf.models import EncoderConfig
 from macaron_tf.models.model_parts import Card
 from macaron_tf.text import WordPieceVocabulary
@@ -161,18 +161,18 @@ def random(network, scale: float = 1.0):
     return network
 
 
-def with_vocabulary(network, **facts) -> Pretrained:
+def with_vocabulary(network, **facts) -> Model:
     """Returns a model with random weights and a vocabulary."""
-    return Pretrained(random(network), WordPieceVocabulary(WORDS), card=Card(**facts))
+    return Model(random(network), WordPieceVocabulary(WORDS), card=Card(**facts))
 
 
-def written(made: Pretrained, place) -> dict:
+def written(made: Model, place) -> dict:
     """Saves a model; returns the content of its config.json."""
     made.save_pretrained(place, format=FORMAT)
     return json.loads((place / "config.json").read_text())
 
 
-def read_back(made: Pretrained, place) -> Pretrained:
+def read_back(made: Model, place) -> Model:
     """Saves a model as a Hugging Face folder; returns the model that is read from there."""
     made.save_pretrained(place, format=FORMAT)
     return macaron_tf.load(f"hugging-face:{place}")

@@ -61,6 +61,6 @@ def number_settings(source: str, steps: int = 300) -> list[str]:
         "training.log_every": 25,
         "training.keep_last": 6,
         "training.max_minutes": None,
-        "average_last": 2,
+        "task.average_last": 2,
     }
     return [f"{name}={value}" for name, value in settings.items()]

@@ -1,9 +1,9 @@
-"""`Pretrained` models with random weights and vocabularies of a few letters."""
+"""`Model` models with random weights and vocabularies of a few letters."""
 
 import dataclasses
 
 from macaron_tf.data.tasks.definitions import get_task
-from macaron_tf.model import Pretrained
+from macaron_tf.model import Model
 from macaron_tf.models import catalog
 from macaron_tf.models.model_parts import Card
 from macaron_tf.tasks import LabelledSettings, Limits, of_classes
@@ -15,17 +15,17 @@ BYTES = BytePairVocabulary.train(["a b c d"] * 50, 262)
 PAIR = {"name": "pair", "first": ["a"], "second": ["b"], "labels": ["no", "yes"]}
 
 
-def loaded(kind, name: str, vocabulary=WORDS, *arguments, **facts) -> Pretrained:
+def loaded(kind, name: str, vocabulary=WORDS, *arguments, **facts) -> Model:
     network = kind(catalog.config(name, vocab_size=vocabulary.size), *arguments)
     network.build()
-    return Pretrained(network, vocabulary, card=Card(name="made", **facts))
+    return Model(network, vocabulary, card=Card(name="made", **facts))
 
 
-def with_scores(model: Pretrained, mean: float, deviation: float) -> Pretrained:
+def with_scores(model: Model, mean: float, deviation: float) -> Model:
     """Returns a regression model whose scores have the given mean and deviation."""
     task = dataclasses.replace(get_task("stsb"), mean=mean, deviation=deviation)
     return dataclasses.replace(model, settings=LabelledSettings(task=task, limits=Limits(16)))
 
 
-def with_classes(model: Pretrained, *labels: str, max_length: int | None = None) -> Pretrained:
+def with_classes(model: Model, *labels: str, max_length: int | None = None) -> Model:
     return dataclasses.replace(model, settings=of_classes(model, labels, max_length))

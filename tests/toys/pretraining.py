@@ -31,12 +31,12 @@ def toy_settings(source: str, steps: int = 40, recipe: str = "") -> list[str]:
         recipe: name of the recipe; required only for `t5_tiny` and `bart_tiny`.
     """
     settings = {
-        "corpus.sources": source,
-        "corpus.sequence_length": 16,
-        "corpus.validation_every": 20,
-        "vocabulary.size": 27,
-        "batch_size": 16,
-        "validation_batches": None,
+        "data.sources": source,
+        "data.sequence_length": 16,
+        "data.validation_every": 20,
+        "data.vocabulary.size": 27,
+        "data.batch_size": 16,
+        "data.validation_batches": None,
         "model.hidden_dim": 32,
         "model.feed_forward_dim": 96,
         "model.num_heads": 2,
@@ -64,7 +64,7 @@ def t5_settings(recipe: str, block: str, source: str = "text:/nowhere/*") -> lis
 
     Without a `source`, the corpus must already exist.
     """
-    return [*toy_settings(source, 20, recipe), "vocabulary.size=90", f"model.block={block}"]
+    return [*toy_settings(source, 20, recipe), "data.vocabulary.size=90", f"model.block={block}"]
 
 
 def flags(settings: list[str]) -> list[str]:

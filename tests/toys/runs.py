@@ -69,14 +69,18 @@ def words_of(name: str, value) -> list[str]:
         more, settings = ["--init", value(STARTS[name])], {}
     match recipe.kind:
         case "pretraining":
-            settings["corpus.sources"] = tuple(
+            settings["data.sources"] = tuple(
                 (value("number_text" if one.is_translation else "digits"), "train", one.weight,
                  one.language)
-                for one in recipe.corpus.sources
+                for one in recipe.data.sources
             )  # fmt: skip
-            pieces = {"byte_bpe": 300, "unigram": 50}.get(recipe.vocabulary.kind, 60)
-            settings |= {"corpus.sequence_length": 16, "corpus.validation_every": 20}
-            settings |= {"vocabulary.size": pieces, "batch_size": 4, "validation_batches": 2}
+            pieces = {"byte_bpe": 300, "unigram": 50}.get(recipe.data.vocabulary.kind, 60)
+            settings |= {"data.sequence_length": 16, "data.validation_every": 20}
+            settings |= {
+                "data.vocabulary.size": pieces,
+                "data.batch_size": 4,
+                "data.validation_batches": 2,
+            }
             settings |= {"training.accumulation_steps": 1}
             if recipe.objective.has_memory:
                 settings["objective.memory_length"] = 8
@@ -88,21 +92,25 @@ def words_of(name: str, value) -> list[str]:
                 [one for one in number_settings(value("number_text")) if one[:5] == "data."]
             )
         case "text_to_text":
-            settings = {"batching.max_tokens": 512, "max_target": 16, "validation_examples": 8}
-            settings["source"] = value("tables")
+            settings = {
+                "data.batching.max_tokens": 512,
+                "data.max_target": 16,
+                "data.validation_examples": 8,
+            }
+            settings["data.source"] = value("tables")
         case "elmo":
-            settings |= {"sources": value("digits"), "batch_size": 4, "row_length": 10}
-            settings |= {"held_out": 6, "vocabulary_size": 7}
+            settings |= {"data.sources": value("digits"), "data.batch_size": 4}
+            settings |= {"data.row_length": 10, "data.held_out": 6, "data.vocabulary_size": 7}
         case "sequence":
-            settings["batch_size"] = 4
-            if recipe.task in ("jsb", "nottingham"):
-                settings["data"] = value("tunes")
-            elif recipe.task in FILES:
-                settings["data"] = value("shared_data") / FILES[recipe.task]
-            if "mnist" in recipe.task:
+            task, settings["data.batch_size"] = recipe.task.name, 4
+            if task in ("jsb", "nottingham"):
+                settings["data.path"] = value("tunes")
+            elif task in FILES:
+                settings["data.path"] = value("shared_data") / FILES[task]
+            if "mnist" in task:
                 more = ["--data-dir", value("tfds_dir")]
-            if recipe.sources:
-                settings["sources"] = value("digits")
+            if recipe.data.sources:
+                settings["data.sources"] = value("digits")
         case _:
             toy = toy_flags(value("toy"), "stsb" if recipe.kind == "embedding" else "sst2")
             own = [word.split("=")[0] for word in toy if word.startswith("model")]

@@ -35,7 +35,7 @@ READ_PIECES = ("##s", "?", ".", "who", "where")
 PAIR_HEADER = "sentence1\tsentence2\tlabel"
 HEADERS = {"stsb": PAIR_HEADER, "mrpc": PAIR_HEADER, "triplets": "anchor\tpositive\tnegative"}
 SHRUNK = {
-    "max_length": 16,
+    "data.max_length": 16,
     "model.hidden_dim": 32,
     "model.feed_forward_dim": 96,
     "model.num_layers": 1,
@@ -47,15 +47,15 @@ SHRUNK = {
     "training.schedule": "constant",
     "training.max_steps": 40,
     "training.validate_every": 20,
-    "batch_size": 16,
+    "data.batch_size": 16,
 }
-READING = {"spans.max_question": 4, "spans.doc_stride": 6}
+READING = {"data.spans.max_question": 4, "data.spans.doc_stride": 6}
 # Settings for entity tagging with windows over long sentences.
 TAGGING_SETTINGS = {
     "training.max_steps": 60,
     "training.validate_every": 30,
     "training.learning_rate": 0.005,
-    "head_dropout": 0.0,
+    "task.head_dropout": 0.0,
     "model.num_layers": 2,
 }
 QUESTION_SETTINGS = {
@@ -91,9 +91,9 @@ def toy_flags(
         toy_source, changes = f"squad:{folder}/{{split}}.json", QUESTION_SETTINGS
     else:
         toy_source = f"tsv:{folder}/{{split}}.tsv"
-        changes = {"training.learning_rate": 0.01, "head_dropout": 0.0}
+        changes = {"training.learning_rate": 0.01, "task.head_dropout": 0.0}
     given = {setting.replace("__", "."): value for setting, value in settings.items()}
-    chosen = {"model": model, "source": source or toy_source, **SHRUNK, **changes, **given}
+    chosen = {"model": model, "data.source": source or toy_source, **SHRUNK, **changes, **given}
     flags = ["--vocabulary", str(folder / "vocabulary")]
     return flags + [word for item in chosen.items() for word in ("--set", "{}={}".format(*item))]
 
@@ -121,7 +121,7 @@ def not_yet_trained(location: str, recipe: str = "finetune:sst2", *settings: str
         settings: recipe settings besides `max_length=16`.
     """
     init = read_start(location)
-    recipe = registry.load(recipe, settings=["max_length=16", *settings])
+    recipe = registry.load(recipe, settings=["data.max_length=16", *settings])
     recipe = recipe.changed(**init.settings)
     recipe = recipe_from_json(recipe.to_json(), "recipe.json")
     init.check(recipe.model_config(init.vocabulary.size))

@@ -31,7 +31,7 @@ def make_start(folder: pathlib.Path, recipe: str, *settings: str, seed: int = 1)
         language = code if recipe == "xlm_tiny" else None
         sources.append((f"text-lines:{folder}/{code}.txt", "train", None, language))
     every = toy_settings(str(tuple(sources)), recipe="" if recipe == "xlm_tiny" else recipe)
-    every += ["vocabulary.size=60", "corpus.sequence_length=24", "model.max_length=40"]
+    every += ["data.vocabulary.size=60", "data.sequence_length=24", "model.max_length=40"]
     every.append("model.num_layers=1" if recipe == "xlm_tiny" else "model.num_encoder_layers=2")
     made = registry.load(recipe, PretrainingRecipe, [*every, *settings])
     run = Run(as_path(folder / "run"), made, made.train_vocabulary(None))
@@ -42,7 +42,7 @@ def make_start(folder: pathlib.Path, recipe: str, *settings: str, seed: int = 1)
 def settings(source, steps, **changes):
     """Returns settings for number pairs; the pre-trained model determines the model sizes."""
     kept = [one for one in number_settings(source, steps) if not one.startswith("model.")]
-    quick = {"training.save_every_steps": 4, "training.validate_every": 8, "average_last": 1}
+    quick = {"training.save_every_steps": 4, "training.validate_every": 8, "task.average_last": 1}
     quick |= {"training.log_every": 4, "data.validation_lines": 2, "model.dropout": 0.0}
     quick |= {"data.batching.shapes": 1, **changes}
     return [*kept, *(f"{name}={value}" for name, value in quick.items())]

@@ -155,10 +155,10 @@ def test_systems_learn_the_same_on_every_mesh(system, tmp_path, number_text):
         source = write_documents(tmp_path)
         settings = toy_settings(source, 5)
         if system == "gpt2_tiny":  # the 256 bytes and the special tokens
-            settings.append("vocabulary.size=261")
+            settings.append("data.vocabulary.size=261")
         if system in ("t5_tiny", "bart_tiny"):
             (tmp_path / "words.txt").write_text("the letters alone make too few pieces.\n" * 200)
-            settings = [*toy_settings(source, 5, system), "vocabulary.size=60"]
+            settings = [*toy_settings(source, 5, system), "data.vocabulary.size=60"]
         corpus = str(tmp_path / "corpus")
         assert main(["prepare", system, corpus, *flags(settings), *small]) == 0
         data = ["--corpus", corpus]

@@ -34,7 +34,7 @@ from experiments.lab.benchmarks.harness import Benchmark, Tables, made_up_texts,
 from macaron_tf.cli.arguments import argument, count, switch
 from macaron_tf.engines.networks import EXACT
 from macaron_tf.errors import UserError
-from macaron_tf.model import Pretrained, load
+from macaron_tf.model import Model, load
 from macaron_tf.models import EncoderConfig, catalog
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 
@@ -145,7 +145,7 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
             found |= answers(quantized, ", int8")
         return found
 
-    def as_macaron_tf(self, directory: pathlib.Path) -> Pretrained:
+    def as_macaron_tf(self, directory: pathlib.Path) -> Model:
         """Returns a classifier of this library with the weights of this Hugging Face model."""
         self.model.save_pretrained(directory)
         # Hugging Face reads the vocabulary from a file with this name.
@@ -153,7 +153,7 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
         return load(f"hugging-face:{directory}", self._vocabulary.lower_case)
 
 
-def exported(model: Pretrained, folder: pathlib.Path, bfloat16: bool = False) -> Answer:
+def exported(model: Model, folder: pathlib.Path, bfloat16: bool = False) -> Answer:
     """Exports a classifier, and returns a function that calls the SavedModel."""
     saved = tf.saved_model.load(str(model.export(folder, bfloat16=bfloat16)))
 
@@ -165,7 +165,7 @@ def exported(model: Pretrained, folder: pathlib.Path, bfloat16: bool = False) ->
     return answer
 
 
-def in_lite(model: Pretrained, precision: str) -> Answer:
+def in_lite(model: Model, precision: str) -> Answer:
     """Returns a function that classifies lines by `predict`, with LiteRT for small requests."""
     lite_model = model.with_lite(precision)
     return lambda lines: np.array([answer["probabilities"] for answer in lite_model.predict(lines)])

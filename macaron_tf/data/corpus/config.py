@@ -28,7 +28,7 @@ class CorpusSource(Settings):
             sources or no sources have a language.
     """
 
-    section: ClassVar[str] = "corpus.sources"
+    section: ClassVar[str] = "data.sources"
 
     source: str
     split: str = "train"
@@ -99,7 +99,7 @@ class CorpusConfig(Settings):
         sentence_splitter: name of the sentence splitter, if rows consist of whole sentences.
     """
 
-    section: ClassVar[str] = "corpus"
+    section: ClassVar[str] = "data"
 
     sources: tuple[CorpusSource, ...]
     # A row needs room for three special ids and a few tokens. Shorter rows are useless.
@@ -127,18 +127,18 @@ class CorpusConfig(Settings):
                 raise UserError(f"{missing[0]} has no {name}: give each source a {name}, or none")
         choices = PAIR_PACKINGS if self.paired else TEXT_PACKINGS
         if self.row_packing not in choices:
-            raise self.error(f"packing={self.packing!r} does not fit corpus.pairs={self.pairs!r}")
+            raise self.error(f"packing={self.packing!r} does not fit data.pairs={self.pairs!r}")
         if self.language_alpha is not None and not self.languages:
-            raise UserError("corpus.language_alpha needs a language of each source")
+            raise UserError("data.language_alpha needs a language of each source")
         if self.language_alpha is not None and self.weights is not None:
-            raise UserError("weights and corpus.language_alpha cannot be combined")
+            raise UserError("weights and data.language_alpha cannot be combined")
         misfits = not self.languages or self.weights is not None or self.paired
         if self.batch_alpha is not None and misfits:
-            raise self.error("batch_alpha needs languages, no weights and corpus.pairs=none")
+            raise self.error("batch_alpha needs languages, no weights and data.pairs=none")
         if self.paired and self.has_translations:
-            raise UserError(f"corpus.pairs={self.pairs!r} cannot use translation pairs: set 'none'")
+            raise UserError(f"data.pairs={self.pairs!r} cannot use translation pairs: set 'none'")
         if self.pairs == "next_sentence" and len(self.languages) > 1:
-            raise UserError("corpus.pairs='next_sentence' needs one language")
+            raise UserError("data.pairs='next_sentence' needs one language")
 
     @property
     def paired(self) -> bool:

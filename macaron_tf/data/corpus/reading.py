@@ -114,7 +114,7 @@ class PretrainingCorpus:
         shards = self.filled("train")
         if len(shards) < count:
             files = f"{len(shards)} training {plural('file', len(shards))}"
-            mend = "lower corpus.rows_per_shard, or leave --own-shards out"
+            mend = "lower data.rows_per_shard, or leave --own-shards out"
             raise UserError(f"{self.folder} has {files}, fewer than {count} processes: {mend}")
         parts: list[list[Shard]] = [[] for _ in range(count)]
         row_counts = [0] * count
@@ -161,7 +161,7 @@ class PretrainingCorpus:
         """
         rows = self.rows(split)
         if rows < (1 if repeat or not drop_remainder else batch_size):
-            mend = "give more text, or lower batch_size"
+            mend = "give more text, or lower data.batch_size"
             raise UserError(f"{self.folder} has {rows} rows in {split!r}: {mend}")
         steps = tf.data.INFINITE_CARDINALITY
         if not repeat:
@@ -284,7 +284,7 @@ def stream_dataset(
     length = total // texts
     if not length:
         rows = f"{total} rows, fewer than the {texts} texts of an update"
-        raise UserError(f"{corpus.folder} has {rows}: lower batch_size")
+        raise UserError(f"{corpus.folder} has {rows}: lower data.batch_size")
     is_backward = np.arange(size) >= texts
     firsts = np.arange(size) % texts * length  # (size,), first row of each text
     first_update, turn = divmod(start_step, micro_batches)

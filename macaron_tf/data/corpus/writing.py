@@ -224,7 +224,7 @@ def check_settings(stored: dict, expected: dict, out: epath.Path) -> None:
     stored_config, expected_config = map(_without_locations, (stored["config"], expected["config"]))
     for name, value in expected_config.items():
         if (stored_value := stored_config.get(name)) != value:
-            raise UserError(f"{out} has corpus.{name}={stored_value!r}, not {value!r}")
+            raise UserError(f"{out} has data.{name}={stored_value!r}, not {value!r}")
     stamps = zip(stored["sources"], expected["sources"], strict=True)
     if not all(same_contents(before, after) for before, after in stamps):
         raise UserError(f"the source files of the corpus in {out} have changed: restore them")

@@ -104,7 +104,9 @@ class Records:
             if (count := self.fields.count(field)) != 1:
                 found = f"{self.place} has {count or 'no'} columns named {field!r}"
                 known = f"the columns are {quoted(self.fields) or 'none'}"
-                raise UserError(f"{found} ({known}): give --set table.text and table.label")
+                raise UserError(
+                    f"{found} ({known}): give --set data.table.text and data.table.label"
+                )
         for where, texts in self.strings(fields, may_be_empty, several):
             is_checked = not (self.may_be_empty or all(map(str.strip, texts)))
             for field, text in zip(fields, texts, strict=True) if is_checked else ():
@@ -124,7 +126,9 @@ def open_records(source: Source, split: str, tfds: Tfds | None = None) -> Record
     if source.kind not in RECORD_KINDS:
         return table_records(source.path(split))
     if source.fields:
-        raise UserError("name the fields of a table by --set table.text=FIELD, not in its source")
+        raise UserError(
+            "name the fields of a table by --set data.table.text=FIELD, not in its source"
+        )
     paths = saved_files(source, split) if source.kind == "datasets" else [source.path(split)]
     return file_records(source.kind, paths)
 

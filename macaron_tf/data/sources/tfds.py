@@ -31,7 +31,7 @@ class Tfds:
             TFDS_DATA_DIR, or `~/tensorflow_datasets` if the variable is not set.
         trust_code: whether to run Python code that the name of a source or the description of a
             dataset names, if a file contains this name. Functions that `plug_ins.find` has found
-            before, such as `--set source=python:mine:rows`, may run anyway.
+            before, such as `--set data.source=python:mine:rows`, may run anyway.
     """
 
     data_dir: str | os.PathLike | None = None

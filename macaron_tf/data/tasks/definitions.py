@@ -276,7 +276,7 @@ def get_task(name: str, own: bool = False) -> Task:
     tasks = {**TASKS, **OWN_TASKS} if own else TASKS
     if name not in tasks:
         names = ", ".join(sorted(tasks))
-        own = "; for your own table name the one with its columns, and --set source=tsv:FILE"
+        own = "; for your own table name the one with its columns, and --set data.source=tsv:FILE"
         near = own if name in OWN_TASKS else nearest(name, tasks)
         raise UserError(f"no task is called {name!r}: choose one of {names}{near}")
     return tasks[name]

@@ -69,7 +69,7 @@ class TableSettings(Settings):
         seed: seed for drawing the held-out examples.
     """
 
-    section: ClassVar[str] = "table"
+    section: ClassVar[str] = "data.table"
 
     text: tuple[str, ...] = ()
     text_b: tuple[str, ...] = ()
@@ -152,7 +152,9 @@ class TableSettings(Settings):
             count = len(settings.choices)
             classes = classes or names or tuple(map(str, range(1, count + 1)))
             if len(classes) != count:
-                raise UserError(f"{source} has {count} choice columns: set as many table.classes")
+                raise UserError(
+                    f"{source} has {count} choice columns: set as many data.table.classes"
+                )
         else:
             classes = classes or names or _classes(described, table)
         if len(classes) < 2:
@@ -174,7 +176,7 @@ class TableSettings(Settings):
             others = [name for name in header if name not in (label, *choices)]
             if len(default_names or others) != 1:
                 columns = f"which of the columns {quoted(header)} contains the text"
-                mend = "give --set table.text=COLUMN, and if needed table.text_b and table.label"
+                mend = "set data.table.text, and if needed data.table.text_b and data.table.label"
                 raise UserError(f"{table.place} does not show {columns}: {mend}")
             text = tuple(default_names or others)
             if not text_b and pairs.get(text[0]) in header:
@@ -206,9 +208,9 @@ class TableSettings(Settings):
         is_held_out = np.zeros(total, bool)
         is_held_out[order[np.lexsort((choice_keys, strata))[starts]]] = True
         if not is_held_out.any() or is_held_out.all():
-            raise UserError(f"table.held_out={self.held_out:g} of {total} leaves a part empty")
+            raise UserError(f"data.table.held_out={self.held_out:g} of {total} leaves a part empty")
         count = f"{is_held_out.sum():,} of {total:,} examples are held out for validation"
-        print(f"{source}: {count}, drawn by table.seed={self.seed}", file=sys.stderr)
+        print(f"{source}: {count}, drawn by data.table.seed={self.seed}", file=sys.stderr)
         return is_held_out
 
 
@@ -217,7 +219,9 @@ def _choices(table: Records) -> tuple[str, ...]:
     names = [name for name in table.fields if re.fullmatch(r"choice\d+", name)]
     names.sort(key=lambda name: int(name[6:]))
     if len(names) < 2 or names != [f"choice{n}" for n in range(1, len(names) + 1)]:
-        raise UserError(f"{table.place} needs columns choice1, choice2 and so on, or table.choices")
+        raise UserError(
+            f"{table.place} needs columns choice1, choice2 and so on, or data.table.choices"
+        )
     return tuple(names)
 
 
@@ -233,7 +237,7 @@ def _classes(task: Task, table: Records) -> list[str]:
         rows += 1
     if len(where_by_label) > max(_MAX_CLASSES, rows // 2):
         found = f"column {task.label!r} has {len(where_by_label):,} different labels"
-        mend = "give --set table.label=COLUMN, or train the task regress"
+        mend = "give --set data.table.label=COLUMN, or train the task regress"
         raise UserError(f"{table.place}: {found}: {mend}")
     warn_alike(where_by_label)
     return sorted(where_by_label)
@@ -274,7 +278,9 @@ def _tag_classes(tags: Iterable[str], source: str | None) -> list[str]:
     if not names:
         return sorted(tags)
     if not (scheme := tagging.scheme_of(names.values())):
-        known = "mark entities, but not by IOB, BIOES, BILOU, BMES or BMEWO: give table.classes"
+        known = (
+            "mark entities, but not by IOB, BIOES, BILOU, BMES or BMEWO: give data.table.classes"
+        )
         raise UserError(f"{source}: the tags {', '.join(sorted(tags)[:5])} {known}")
     types = sorted({name[2:] for name in names.values()} - {""})
     return ["O", *(f"{prefix}-{entity_type}" for entity_type in types for prefix in scheme)]

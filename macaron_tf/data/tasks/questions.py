@@ -144,7 +144,7 @@ class SpanLimits(Settings):
         max_answer: maximum number of tokens in an answer.
     """
 
-    section: ClassVar[str] = "spans"
+    section: ClassVar[str] = "data.spans"
 
     doc_stride: Count = 128
     max_question: Count = 64
@@ -193,7 +193,7 @@ def encode_questions(
     (XLNet), the released code.
     """
     num_special = 2 + vocabulary.pair_separators
-    needs = f"questions of spans.max_question={spans.max_question} tokens"
+    needs = f"questions of data.spans.max_question={spans.max_question} tokens"
     check_length(max_length, spans.max_question + num_special + 1, needs)
     question_ids = vocabulary.encode(questions)[:, : spans.max_question]  # (N, None)
     # SQuAD has about five questions per paragraph, so each distinct paragraph is tokenized once.

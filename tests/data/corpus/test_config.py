@@ -17,13 +17,13 @@ BOTH = CorpusSource("tsv:c", language=("en", "fr"))
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"sequence_length": 7}, "corpus.sequence_length=7 must be a whole number of at least 8"),
-        ({"packing": "sentence_pair"}, "'sentence_pair' does not fit corpus.pairs='none'"),
-        ({"pairs": "sentence_order", "packing": "full_text"}, "'full_text' does not fit corpus"),
+        ({"sequence_length": 7}, "data.sequence_length=7 must be a whole number of at least 8"),
+        ({"packing": "sentence_pair"}, "'sentence_pair' does not fit data.pairs='none'"),
+        ({"pairs": "sentence_order", "packing": "full_text"}, "'full_text' does not fit data"),
         ({"sources": ("text:a", WEIGHTED)}, "text:a has no weight"),
         ({"sources": ("text:a", GERMAN)}, "text:a has no language: give each"),
         ({"language_alpha": 0.5}, "language_alpha needs a language of each source"),
-        ({"sources": (WEIGHTED,), "language_alpha": 0.5}, "weights and corpus.language_alpha"),
+        ({"sources": (WEIGHTED,), "language_alpha": 0.5}, "weights and data.language_alpha"),
         ({"sources": (BOTH,), "pairs": "sentence_order"}, "cannot use translation pairs"),
         ({"sources": (("text:a", "train", None, "en", 1),)}, "is not a source: give a name, or"),
     ],

@@ -136,9 +136,9 @@ def test_workers_killed_at_random(vocabulary, tmp_path):
         lines = (" ".join(str(rng.randrange(1000)) for _ in range(60)) + "." for _ in range(200))
         (tmp_path / "texts" / f"{number:03d}.txt").write_text("\n".join(lines))
     vocabulary.save(tmp_path / "vocabulary")
-    options = f"--vocabulary {tmp_path}/vocabulary --set corpus.pairs=next_sentence"
-    options += f" --set corpus.sources=text:{tmp_path}/texts/*.txt"
-    options += " --set corpus.validation_every=20 --set corpus.rows_per_shard=1024"
+    options = f"--vocabulary {tmp_path}/vocabulary --set data.pairs=next_sentence"
+    options += f" --set data.sources=text:{tmp_path}/texts/*.txt"
+    options += " --set data.validation_every=20 --set data.rows_per_shard=1024"
 
     def begun(name: str, processes: int) -> subprocess.Popen:
         words = f"-m macaron_tf prepare bert_tiny {tmp_path / name} --processes {processes}"

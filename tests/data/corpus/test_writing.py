@@ -216,9 +216,9 @@ def test_going_on_does_not_tokenize_again(make, vocabulary, out, monkeypatch):
 def test_another_folder_is_asked_for(make, texts, vocabulary):
     make()
     for message, settings in {
-        "has corpus.sequence_length=16, not 32": {"sequence_length": 32},
-        "has corpus.seed=0, not 1": {"seed": 1},
-        "has corpus.sources=": {"sources": (f"text-lines:{texts}/a/*.txt",)},
+        "has data.sequence_length=16, not 32": {"sequence_length": 32},
+        "has data.seed=0, not 1": {"seed": 1},
+        "has data.sources=": {"sources": (f"text-lines:{texts}/a/*.txt",)},
         "source files of the corpus in .* have changed": {"sources": (f"text:{texts}/b/*.txt",)},
         "vocabulary mismatch between the corpus in": {
             "vocabulary": WordPieceVocabulary(vocabulary.words[:-1])
@@ -272,7 +272,7 @@ def test_a_file_may_move_but_its_fields_stay(make, tmp_path):
     corpus = make(sources=(f"jsonl:{tmp_path}/a.jsonl:en",))
     moved = make(sources=(f"jsonl:{tmp_path}/b.jsonl:en",))
     assert moved.fingerprint == corpus.fingerprint
-    refuses("has corpus.sources=.*:en.*, not", make, sources=(f"jsonl:{tmp_path}/b.jsonl:de",))
+    refuses("has data.sources=.*:en.*, not", make, sources=(f"jsonl:{tmp_path}/b.jsonl:de",))
 
 
 def test_damage_is_named(make, out):

@@ -333,7 +333,7 @@ def test_a_like_share_of_every_class_is_held_out_by_the_seed(capsys):
     assert "tsv:x: 20 of 100 examples are held out" in capsys.readouterr().err
     np.testing.assert_array_equal(held, TableSettings(held_out=0.2).held_out_mask(labels, ""))
     assert (held != TableSettings(held_out=0.2, seed=2).held_out_mask(labels, "")).any()
-    message = "table.held_out=0.1 of 3 leaves a part empty"
+    message = "data.table.held_out=0.1 of 3 leaves a part empty"
     refuses(message, TableSettings().held_out_mask, labels[:3], "x")
 
 

@@ -23,9 +23,9 @@ def conll(pairs: list[tuple[int, str]]) -> str:
 def test_another_text_is_not_scored_as_the_held_out_one(elmo_run, tmp_path, refused):
     run = shutil.copytree(elmo_run, tmp_path / "run")
     recipe = json.loads((run / "recipe.json").read_text())
-    text = pathlib.Path(recipe["sources"][0].removeprefix("text-lines:")).read_text()
+    text = pathlib.Path(recipe["data"]["sources"][0].removeprefix("text-lines:")).read_text()
     (tmp_path / "other.txt").write_text("0 red .\n" + text)
-    recipe["sources"] = [f"text-lines:{tmp_path}/other.txt"]
+    recipe["data"]["sources"] = [f"text-lines:{tmp_path}/other.txt"]
     (run / "recipe.json").write_text(json.dumps(recipe))
     refused(main, ["evaluate", run], "the training data differ from", tmp_path)
 
@@ -58,8 +58,8 @@ def colour_tables(folder) -> dict[str, list[str]]:
         (folder / f"{split}.conll").write_text(conll(pairs))
         (folder / f"{split}.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
     return {
-        "conll2003": [f"source=conll:{folder}/{{split}}.conll"],
-        "squad": [f"source=squad:{folder}/{{split}}.json", "spans.max_question=4"],
+        "conll2003": [f"data.source=conll:{folder}/{{split}}.conll"],
+        "squad": [f"data.source=squad:{folder}/{{split}}.json", "data.spans.max_question=4"],
     }
 
 
@@ -67,8 +67,14 @@ def colour_tables(folder) -> dict[str, list[str]]:
 @pytest.mark.parametrize("task", ["conll2003", "squad"])
 def test_tasks_are_learnt_over_its_vectors(elmo_run, task, tmp_path, ran, answered):
     out, tables = tmp_path / "run", colour_tables(tmp_path)[task]
-    small = ["epochs=4", "batch_size=8", "words.lstm_dim=12", "words.word_dim=6", "max_length=20"]
-    small += ["training.learning_rate=0.02", "words.dropout=0.0"]
+    small = [
+        "training.epochs=4",
+        "data.batch_size=8",
+        "task.words.lstm_dim=12",
+        "task.words.word_dim=6",
+        "data.max_length=20",
+    ]
+    small += ["training.learning_rate=0.02", "task.words.dropout=0.0"]
     words = ["train", f"finetune_elmo:{task}", out, "--init", elmo_run, *flags([*small, *tables])]
     assert "best validation" in ran(main, *words).out
     line = "0 red and 1 blue . zz"

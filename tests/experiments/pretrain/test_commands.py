@@ -8,12 +8,16 @@ import pytest
 import macaron_tf
 from experiments import registry
 from experiments.commands import main
-from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.errors import UserError
 from macaron_tf.runs import pretraining as training
 from macaron_tf.runs import trainer as loop
-from macaron_tf.runs.pretraining import PretrainingRecipe, VocabularyConfig, vocabulary_lines
+from macaron_tf.runs.pretraining import (
+    PretrainingData,
+    PretrainingRecipe,
+    VocabularyConfig,
+    vocabulary_lines,
+)
 from macaron_tf.runs.recipe import override, recipe_from_json
 from macaron_tf.runs.run import Inputs, Run
 from macaron_tf.text import load_encoder_vocabulary
@@ -34,8 +38,8 @@ def test_masks_are_filled_and_the_corpus_is_recorded(masked_run, corpus, ran):
     assert lines[0] == "c [MASK] c" and lines[1].count("%") == 2
     # Not the corpus that the recipe would have prepared.
     recipe = Run.open(masked_run).recipe
-    assert recipe.corpus == PretrainingCorpus.open(corpus).config
-    assert recipe.vocabulary.size == 27
+    assert recipe.data.corpus == PretrainingCorpus.open(corpus).config
+    assert recipe.data.vocabulary.size == 27
 
 
 @pytest.mark.slow
@@ -62,10 +66,15 @@ def test_nothing_is_traced_again_and_memory_stays_flat(source, corpus, tmp_path,
 
 
 def test_another_corpus_or_vocabulary_is_refused(source, corpus, masked_run, tmp_path, refused):
-    longer = [*toy_settings(source), "corpus.sequence_length=24"]
+    longer = [*toy_settings(source), "data.sequence_length=24"]
     longer = prepare("bert_tiny", str(tmp_path / "longer"), longer)
     refused(main, ["evaluate", masked_run, "--corpus", longer], "sequence_length=24", tmp_path)
-    again = ["prepare", "bert_tiny", longer, *flags([*toy_settings(source), "vocabulary.size=30"])]
+    again = [
+        "prepare",
+        "bert_tiny",
+        longer,
+        *flags([*toy_settings(source), "data.vocabulary.size=30"]),
+    ]
     words = "contains a vocabulary with size=27, but the recipe needs size=30"
     refused(main, again, words, tmp_path)
     with open(f"{longer}/vocabulary.txt", "a") as file:
@@ -79,9 +88,9 @@ TEXT = "the quick brown fox jumped over the lazy dog, and the Café was full of 
 
 def vocabulary_flags(folder, kind: str, size: int, lower_case: bool = True) -> list[str]:
     (folder / "text.txt").write_text(f"{TEXT}\n{TEXT}\n{TEXT}")
-    settings = [*toy_settings(f"text:{folder}/text.txt", steps=11), f"vocabulary.kind={kind}"]
-    settings += [f"vocabulary.size={size}", f"vocabulary.lower_case={lower_case}"]
-    return flags([*settings, "corpus.validation_every=2"])
+    settings = [*toy_settings(f"text:{folder}/text.txt", steps=11), f"data.vocabulary.kind={kind}"]
+    settings += [f"data.vocabulary.size={size}", f"data.vocabulary.lower_case={lower_case}"]
+    return flags([*settings, "data.validation_every=2"])
 
 
 @pytest.mark.parametrize(
@@ -119,7 +128,7 @@ def recipe(tmp_path) -> PretrainingRecipe:
     )
     return PretrainingRecipe(
         model="xlm_tiny",
-        corpus=CorpusConfig(sources, language_alpha=0.0),
+        data=PretrainingData(sources, language_alpha=0.0),
         training=TrainingConfig(max_steps=10, warmup_steps=1, learning_rate=1e-3),
     )
 
@@ -128,7 +137,7 @@ def test_a_vocabulary_sees_every_language_as_often(recipe):
     found = collections.Counter(line[:2] for line in vocabulary_lines(recipe))
     assert set(found) == {"en", "ne"} and found["en"] == 100
     assert 70 < found["ne"] < 140  # alpha 0: half of the draws
-    recipe = override(recipe, ["corpus.language_alpha=None", "vocabulary.max_documents=3"])
+    recipe = override(recipe, ["data.language_alpha=None", "data.vocabulary.max_documents=3"])
     lines = list(vocabulary_lines(recipe))
     assert lines[:4] == ["en 0", "ne 0", "pair a", "pair b"]
     assert len(lines) == 8
@@ -137,12 +146,12 @@ def test_a_vocabulary_sees_every_language_as_often(recipe):
 def test_a_model_has_the_corpus_languages(recipe):
     assert recipe.model_config(100).num_languages == 2
     again = recipe_from_json(recipe.to_json(), "recipe.json")
-    assert again == recipe and again.corpus.languages == ("en", "ne")
+    assert again == recipe and again.data.languages == ("en", "ne")
     none = override(recipe, ["model.num_languages=0"])
     assert none.model_config(100).num_languages == 0
     with pytest.raises(UserError, match="xlm_tiny has language embeddings, but no source"):
         PretrainingRecipe(
-            model="xlm_tiny", corpus=CorpusConfig(("text:a",)), training=recipe.training
+            model="xlm_tiny", data=PretrainingData(("text:a",)), training=recipe.training
         ).model_config(100)
 
 
@@ -153,8 +162,8 @@ def test_a_second_phase_starts_from_the_first_ones_weights(masked_run, source, t
     The second run also adds a sentence-pair head.
     """
     few = ["training.max_steps=1", "training.learning_rate=1e-9", "training.warmup_steps=0"]
-    changes = [f"corpus.sources={source}", "corpus.sequence_length=32", "batch_size=8", *few]
-    changes += ["corpus.pairs=next_sentence", "training.save_every_steps=1", "model.dropout=0"]
+    changes = [f"data.sources={source}", "data.sequence_length=32", "data.batch_size=8", *few]
+    changes += ["data.pairs=next_sentence", "training.save_every_steps=1", "model.dropout=0"]
     run = tmp_path / "second"
     command = ["train", "bert_tiny", run, "--init", masked_run, *flags(changes)]
     out = ran(main, *command).out

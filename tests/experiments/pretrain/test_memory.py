@@ -14,7 +14,7 @@ from tests.toys.pretraining import flags, prepare, toy_settings
 from tests.toys.runs import check_resumed
 from tests.toys.tasks import scores_in, validations
 
-SETTINGS = ["batch_size=4", "objective.memory_length=12", "corpus.validation_run=4"]
+SETTINGS = ["data.batch_size=4", "objective.memory_length=12", "data.validation_run=4"]
 SETTINGS += ["model.block=swish_rnn", "model.num_layers=2", "model.dropout=0.1"]
 SETTINGS += ["model.adaptive_cutoffs=9,16", "model.adaptive_divisor=2"]
 SETTINGS.append("training.accumulation_steps=2")

@@ -19,14 +19,19 @@ from tests.toys.pretraining import flags
 from tests.toys.tasks import validations
 
 SMALL = ("training.max_steps=40", "training.validate_every=20", "training.log_every=10")
-SMALL += ("batch_size=4", "model.widths=(8,)", "training.learning_rate=0.02", "model.dropout=0.1")
+SMALL += (
+    "data.batch_size=4",
+    "model.widths=(8,)",
+    "training.learning_rate=0.02",
+    "model.dropout=0.1",
+)
 SMALL += ("training.schedule=constant",)
 
 
-def opened(name: str, size: int = 2, seed: int = 1, tfds=None, **changes) -> sequences.TaskData:
+def opened(name: str, size: int = 2, seed: int = 1, tfds=None, **data) -> sequences.TaskData:
     """Opens the data of a task with the task's recipe, a batch size and a seed."""
     recipe = registry.load(f"tcn_{name}", SequenceRecipe)
-    recipe = recipe.changed(batch_size=size, training={"seed": seed}, **changes)
+    recipe = recipe.changed(data={"batch_size": size, **data}, training={"seed": seed})
     return TASKS[name].read_data(recipe, tfds)
 
 
@@ -43,7 +48,15 @@ def write_pieces(path, tunes: str, **changes) -> None:
 @pytest.mark.parametrize("calls", ["real"], indirect=True)
 def test_a_tcn_is_compared_with_a_recurrent_model_of_its_size(calls, tunes, tmp_path):
     arms = ["tcn=tcn_nottingham", "gru=tcn_nottingham:model.mixer=gru"]
-    words = [str(tmp_path), *arms, "--seeds", "1", "--jobs", "1", *flags([*SMALL, f"data={tunes}"])]
+    words = [
+        str(tmp_path),
+        *arms,
+        "--seeds",
+        "1",
+        "--jobs",
+        "1",
+        *flags([*SMALL, f"data.path={tunes}"]),
+    ]
     assert compare(words) == 0
     tcn, gru = json.loads((tmp_path / "compare.json").read_text())["rows"]
     for row in (tcn, gru):
@@ -62,14 +75,14 @@ def test_a_tcn_is_compared_with_a_recurrent_model_of_its_size(calls, tunes, tmp_
 @pytest.mark.parametrize("split", ["traindata", "validdata"])
 def test_other_pieces_with_as_many_keys_are_refused(split, tunes, tmp_path, ran, refused):
     words = ["train", "tcn_jsb", tmp_path / "run", *flags([*SMALL, "training.max_steps=1"])]
-    ran(main, *words, "--set", f"data={tunes}")
+    ran(main, *words, "--set", f"data.path={tunes}")
     write_pieces(other := tmp_path / "other.mat", tunes, **{split: lambda pieces: pieces[:, ::-1]})
-    words += ["--set", "training.max_steps=2", "--set", f"data={other}"]
+    words += ["--set", "training.max_steps=2", "--set", f"data.path={other}"]
     refused(main, words, "the training data differ from")
 
 
 def test_music_is_padded_and_answered_by_the_next_frame(tunes):
-    found = opened("jsb", 4, data=tunes)
+    found = opened("jsb", 4, path=tunes)
     batch = next(iter(found.train(0)))
     inputs, targets, weight = (batch[name].numpy() for name in ("inputs", "targets", "weight"))
     assert inputs.shape == targets.shape == (*weight.shape, 88)
@@ -133,12 +146,12 @@ def test_penn_treebank_cuts_words_and_characters(tmp_path):
     for split, lines in (("train", " a bb \n bb <unk> \n" * 60), ("valid", " bb a \n" * 60)):
         (tmp_path / f"{split}.txt.gz").write_bytes(gzip.compress(lines.encode()))
     (tmp_path / "test.txt").write_text("\n\n")
-    found = opened("ptb_words", data=str(tmp_path))
+    found = opened("ptb_words", path=str(tmp_path))
     assert found.vocab_size == 4 and found.test is None  # <eos>, bb, a, <unk>
-    assert opened("ptb_characters", data=str(tmp_path)).vocab_size == 9
+    assert opened("ptb_characters", path=str(tmp_path)).vocab_size == 9
     (tmp_path / "valid.txt.gz").write_bytes(gzip.compress(b" c \n"))
     with pytest.raises(Exception, match="valid.txt contains 'c', which train.txt lacks"):
-        opened("ptb_words", data=str(tmp_path))
+        opened("ptb_words", path=str(tmp_path))
 
 
 def test_documents_are_cut_into_words_some_of_them_held_out(tmp_path):
@@ -159,7 +172,7 @@ def test_lambada_asks_for_the_last_word_of_each_passage(tmp_path):
     passages = ["`` i ca n't , '' said the fox", "she said to the wolf", "the fox . it ca n't"]
     (tmp_path / "dev.txt").write_text("\n".join(passages) + "\n")
     lines, texts = ((f"{form}:{tmp_path}/book.txt",) for form in ("text-lines", "text"))
-    found = opened("lambada", data=str(tmp_path), sources=lines)
+    found = opened("lambada", path=str(tmp_path), sources=lines)
     (batch,) = found.validation
     inputs, targets, weight = (batch[name].numpy() for name in ("inputs", "targets", "weight"))
     # No book contains the wolf.
@@ -169,11 +182,11 @@ def test_lambada_asks_for_the_last_word_of_each_passage(tmp_path):
     assert len(set(asked)) == 2 and 0 not in asked
     assert inputs.shape == targets.shape == (2, max(weight.argmax(axis=1)) + 1)
     # One book is used whole for training.
-    book = opened("lambada", data=str(tmp_path), sources=texts)
+    book = opened("lambada", path=str(tmp_path), sources=texts)
     assert book.summary == found.summary
     with pytest.raises(UserError, match="no passage of dev.txt ends"):
         (tmp_path / "dev.txt").write_text("a wolf\n")
-        opened("lambada", data=str(tmp_path), sources=lines)
+        opened("lambada", path=str(tmp_path), sources=lines)
 
 
 def test_mnist_reads_pixels_in_one_order(tfds, monkeypatch):

@@ -96,7 +96,7 @@ def test_checkpoints_of_text_without_spaces_are_told_apart(language, tmp_path, m
     assert train(tmp_path / "run", [*settings, *changes, "data.vocabulary_size=36"]) == 2
     error = capsys.readouterr().err
     assert re.search(r"'bleu': 100.0\d*, 'sacrebleu': 100.0\d*, .*'bleu': 0", error), error
-    assert error.count("BLEU uses metric.tokenize=char, because the te") == (language == "th")
+    assert error.count("BLEU uses task.metric.tokenize=char, because the te") == (language == "th")
 
 
 @pytest.fixture
@@ -175,9 +175,9 @@ def test_no_evaluation_overwrites_another(number_run, tmp_path, repeating):
     for more, count in (
         ([], 1),
         ([], 1),
-        (flags(["decoding.beam_size=2"]), 2),
+        (flags(["task.decoding.beam_size=2"]), 2),
         (["--checkpoint", "300"], 3),
-        (flags(["metric.lowercase=False"]), 4),
+        (flags(["task.metric.lowercase=False"]), 4),
     ):
         assert len(evaluated(number_run, out, "--source", f"tsv:{source}", *more)) == count
     source.write_text("three\tdrei\n")

@@ -49,7 +49,7 @@ GERMAN = {
     "data.source_language": "de",
     "data.target_language": "en",
     "data.vocabulary_size": 50,
-    "first_stage_steps": 4,
+    "task.first_stage_steps": 4,
 }
 
 
@@ -74,7 +74,7 @@ def test_the_rows_of_the_papers_table(starts, number_text):
                 equal = all(np.array_equal(a, b) for a, b in pairs)
                 assert equal == (expected.get(side) == run), (parts, side)
         assert (recipe.init, recipe.init_decoder) == (masked, decoder)
-        assert recipe.data.cleaning.max_tokens == recipe.decoding.max_length == 40
+        assert recipe.data.cleaning.max_tokens == recipe.task.decoding.max_length == 40
 
 
 def differing(network, pretrained):
@@ -129,7 +129,7 @@ def test_t5_stands_behind_a_new_encoder_too(starts, german_text):
     vocabulary = Run.open(starts["t5"]).vocabulary
     assert network.config.vocab_size == vocabulary.size + SENTINEL_ROWS
     assert network.config.num_source_layers == 3  # the recipe's number
-    assert (recipe.model, recipe.sentinel_rows) == ("t5_tiny", SENTINEL_ROWS)
+    assert (recipe.model, recipe.task.sentinel_rows) == ("t5_tiny", SENTINEL_ROWS)
     stage = recipe.first_stage(network)
     trained = [weight for weight in network.weights if stage.trains(weight)]
     assert len(trained) == len(network.source_encoder.weights) + 1  # no positions, no bias
@@ -260,8 +260,9 @@ def test_it_trains_resumes_and_translates_both_ways(start, number_text, tmp_path
 
 
 def test_a_recipe_of_pairs_becomes_one_without(start, number_text):
-    made, network = begun(read_start(start), XLM, number_text, unsupervised=True, **HALVES)
+    made, network = begun(read_start(start), XLM, number_text,
+                          **{**HALVES, "task.unsupervised": True})  # fmt: skip
     assert made.data.target_split and network.config.two_way
-    made, network = begun(read_start(start), UNSUPERVISED, number_text, unsupervised=False,
-                          **{**HALVES, "data.target_split": None})  # fmt: skip
+    made, network = begun(read_start(start), UNSUPERVISED, number_text,
+                          **{"task.unsupervised": False, "data.target_split": None})  # fmt: skip
     assert not network.config.two_way and "two_way" not in dict(made.model_options)
