@@ -167,7 +167,11 @@ def test_summaries_have_the_published_settings_of_the_model(t5_run):
         recipe = recipe_of_model(registry.load(f"text_to_text:{task}", settings=changes), model)
         names = "beam_size", "length_penalty", "length_penalty_name", "min_length"
         assert recipe.task.decoding.no_repeat_ngram_size == 3
-        return recipe.prefix, recipe.max_source, *recipe.task.decoding.options(*names).values()
+        return (
+            recipe.task.prefix,
+            recipe.data.max_source,
+            *recipe.task.decoding.options(*names).values(),
+        )
 
     assert settings("cnn_dailymail", t5) == (None, 512, 4, 0.6, "gnmt", 30)
     assert settings("cnn_dailymail", bart) == ("", 1024, 4, 2.0, "fairseq", 55)
