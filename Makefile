@@ -75,7 +75,7 @@ walk: $(STAMP)  ## run every command of the docs on real data for a few updates 
 
 PEER_TESTS := tests/hub $(addprefix tests/,layers/test_attention.py engines/test_onnx.py data/corpus/test_engines.py \
   models/test_tcn.py text/test_words.py training/test_optimizer.py experiments/test_hugging_face.py experiments/test_buckets.py) \
-  $(addprefix tests/lab/test_benchmark_,harness.py serving.py train_step.py)
+  tests/lab/test_benchmark_train_step.py
 test-peers: .venv-peers/installed  ## compare with other libraries, which also read our folders; test Beam (.venv-peers)
 	$(RUN) .venv-peers/bin/python -m pytest $(PEER_TESTS)
 
