@@ -306,13 +306,13 @@ def test_frozen_weights_stay_to_the_bit_and_have_no_state():
     assert not any("embedding" in v.path for v in model.optimizer.variables)
 
 
-@pytest.mark.parametrize(("part", "said"), [("norm", "'norm'"), ("", "freezes all weights")])
-def test_what_is_frozen_is_a_part_of_the_network(part, said):
-    refuses(said, build_fit_model, toy_network(), toy_objective, TrainingConfig(frozen=(part,)))
+def test_what_is_frozen_is_a_part_of_the_network_and_of_no_first_stage():
+    def build(part, **options):
+        build_fit_model(network, toy_objective, TrainingConfig(frozen=(part,)), **options)
 
-
-def test_a_first_stage_that_is_frozen_is_refused():
-    network, config = toy_network(), TrainingConfig(frozen=("embedding/",))
+    network = toy_network()
     stage = FirstStage(2, network.get_layer("embedding").weights)
+    refuses("'norm'", build, "norm")
     said = "^training.frozen=.* freezes all weights of the first"
-    refuses(said, build_fit_model, network, toy_objective, config, first_stage=stage)
+    refuses(said, build, "embedding/", first_stage=stage)
+    refuses("freezes all weights: ", build, "")
