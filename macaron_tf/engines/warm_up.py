@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.io.serving import CONTROLS, EXAMPLE, EXAMPLE_QUESTION, failed_check
+from macaron_tf.io.serving import CONTROLS, EXAMPLE, EXAMPLE_TEXTS, failed_check
 
 # File in a version's folder from which TensorFlow Serving replays requests.
 WARMUP_REQUESTS = os.path.join("assets.extra", "tf_serving_warmup_requests")
@@ -72,10 +72,10 @@ def typical_inputs(
 ) -> dict[str, np.ndarray]:
     """Returns an array with a typical value for each input, with 1 for unknown dimensions.
 
-    A string input is the one of `texts` with its name, an example question for `question`, or else
-    `text`. Any other input is 20 for `max_tokens`, the default in `CONTROLS`, or else 0.
+    A string input is the one of `texts` or of `EXAMPLE_TEXTS` with its name, or else `text`. Any
+    other input is 20 for `max_tokens`, the default in `CONTROLS`, or else 0.
     """
-    texts = {"question": EXAMPLE_QUESTION, **texts}
+    texts = EXAMPLE_TEXTS | texts
     numbers, arrays = {**CONTROLS, "max_tokens": 20}, {}
     for name, spec in specs.items():
         shape = [1 if size is None else size for size in (spec.shape if spec.shape.rank else ())]

@@ -22,7 +22,13 @@ _TRACE = re.compile(
 MODEL_FILE = "saved_model.pb"
 EXTRA, RECORD = "assets.extra", "export.json"  # a version's folder for extra files; its record
 EXAMPLE = "A dog is running."  # example text for any model
-EXAMPLE_QUESTION = "What is running?"
+# Example texts for inputs that are read beside another text.
+EXAMPLE_TEXTS = {
+    "second": "A pet moves.",
+    "question": "What is running?",
+    "choice1": "A pet moves.",
+    "choice2": "Nobody is outside.",
+}
 # Default values of the inputs that control a text generator.
 CONTROLS = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 1, "max_tokens": 128}
 MAX_TOKENS = 1024  # maximum number of tokens that an export writes

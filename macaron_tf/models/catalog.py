@@ -325,7 +325,7 @@ def network(configuration: Config, dtype: str | None = None) -> keras.Model:
 
 
 def sized_name(name: str, options: Mapping[str, Any]) -> str:
-    """Appends the sizes in `options`, if any, to a model name: `bert_base (hidden_dim=128)`."""
+    """Describes a model by its name and its other sizes: `bert_base with hidden_dim=128`."""
     size_fields = ("hidden_dim", "num_layers", "num_encoder_layers", "num_decoder_layers")
     sizes = [f"{field}={value}" for field, value in options.items() if field in size_fields]
-    return f"{name} ({', '.join(sizes)})" if sizes else name
+    return f"{name} with {', '.join(sizes)}" if sizes else name

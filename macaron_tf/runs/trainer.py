@@ -142,7 +142,7 @@ class Trainer:
         model.evaluation_memory = recipe.memory(network, "evaluation")
         size = f"{network.count_params():,} parameters"
         name = catalog.sized_name(recipe.model, dict(recipe.model_options))
-        print(f"{name}: {size}{plan.note}", flush=True)
+        print(f"model {name}: {size}{plan.note}", flush=True)
         holds_lock = False  # becomes True when this process holds the folder's lock
 
         def on_start() -> None:

@@ -12,11 +12,10 @@ import tensorflow as tf
 
 from macaron_tf.decoding.sampling import Prompts, State
 from macaron_tf.errors import LineError, UserError, plural
-from macaron_tf.io.serving import EXAMPLE, as_rows
+from macaron_tf.io.serving import EXAMPLE, EXAMPLE_TEXTS, as_rows
 from macaron_tf.models.model_parts import TaskSettings
 
 # Example texts for the second input of a task.
-_SECOND_TEXTS = {"second": "A pet moves.", "question": "What is running?"}
 GraphFunction = tuple[Callable[..., dict[str, tf.Tensor]], Mapping[str, tf.DType]]
 
 
@@ -132,7 +131,7 @@ class TaskKind(abc.ABC):
     def examples(self) -> list[str]:
         """Returns an example input: a list with one text for each name in `texts`."""
         text = self.typical_texts()[0]
-        return [_SECOND_TEXTS.get(name, text) for name in self.texts]
+        return [EXAMPLE_TEXTS.get(name, text) for name in self.texts]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -123,10 +123,11 @@ class Classification(LabelledTask):
         return self.decide(outputs).tolist()
 
     def line(self, answer: Any) -> str:
-        """Formats an answer as its score, or as its label and all probabilities in class order."""
+        """Formats an answer as its score, or as its label and the probability of each class."""
         if self.task.regression:
             return f"{answer:.6g}\n"
-        shares = (f"{share:.4f}" for share in answer["probabilities"])
+        pairs = zip(answer["classes"], answer["probabilities"], strict=True)
+        shares = (f"{name} {share:.4f}" for name, share in pairs)
         return "\t".join([answer["label"], *shares]) + "\n"
 
     def constants(self, train: Examples, examples: Examples) -> Iterator[np.ndarray]:

@@ -48,9 +48,11 @@ def test_predict_gives_one_line_for_each_line_in_order(toy_run, monkeypatch, cap
     right = [row[0] == label for row, (_, label) in zip(rows, pairs[:299], strict=False)]
     assert np.mean(right) > 0.9
     for row in rows:
-        parts = [float(part) for part in row[1:]]
+        names, parts = zip(*map(str.split, row[1:]), strict=True)
+        assert names == ("negative", "positive")
+        parts = [*map(float, parts)]
         assert sum(parts) == pytest.approx(1, abs=2e-4)
-        assert row[0] == ("negative", "positive")[int(np.argmax(parts))]
+        assert row[0] == names[int(np.argmax(parts))]
 
     text = b"the plot was great\n" + b"very " * 2_000_000 + b"\n\xff dull\n"
     lines = answered(main, "predict", toy_run, text=text).splitlines()
