@@ -36,8 +36,10 @@ def __getattr__(name: str):
         return importlib.import_module("macaron_tf.models.catalog").build
     if name in ("layers", "models", "tasks"):
         return importlib.import_module(f"macaron_tf.{name}")
-    near = importlib.import_module("macaron_tf.errors").nearest(name, __all__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{near}")
+    errors = importlib.import_module("macaron_tf.errors")
+    message = f"module {__name__!r} has no attribute {name!r}{errors.nearest(name, __all__)}"
+    # `from macaron_tf import NAME` would hide the message of an AttributeError.
+    raise (ImportError if name in errors.ALIASES else AttributeError)(message)
 
 
 def __dir__() -> list[str]:

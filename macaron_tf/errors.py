@@ -129,7 +129,8 @@ feed_forward_dim: intermediate_dim intermediate_size ffn_dim d_ff n_inner
 head_dim: key_dim d_kv
 hidden_dim: hidden_size d_model n_embd
 learning_rate: lr initial_learning_rate
-load: from_pretrained from_preset AutoModel AutoTokenizer pipeline
+load: from_pretrained from_preset AutoModel AutoModelForCausalLM AutoModelForMaskedLM
+load: AutoModelForSequenceClassification TFAutoModel AutoTokenizer pipeline
 max_length: max_sequence_length max_position_embeddings n_positions max_seq_length
 max_steps: num_train_steps num_training_steps train_steps max_step
 max_tokens: max_new_tokens

@@ -119,6 +119,10 @@ class Model(ModelParts):
             answers = graph.answer(columns, **options)
         return answers[0] if is_single else answers
 
+    def generate(self, *texts: Any, **options: Any) -> Any:
+        """Does the same as `predict`, under the name of text generation in KerasHub."""
+        return self.predict(*texts, **options)
+
     def stream(self, text: str, **options: Any) -> Iterator[str]:
         """Yields the answer to one text in parts, each as soon as it is generated.
 

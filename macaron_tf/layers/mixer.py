@@ -94,6 +94,7 @@ class Mixer(Recording, keras.layers.Layer):
         attention_mask: boolean mask of attention, True = attend (see `Context`).
         memory_mask: boolean `(B, S)`, False at padding in the memory.
         mask: Keras's padding mask of x, `(B, T)`, which is `x_mask` in calls with several tensors.
+        padding_mask: the same mask under KerasHub's name, of any dtype.
         attention_bias: bias of the attention scores, which broadcasts to `(B, H, T, S)`.
         segment_ids: int `(B, T)`.
         initial_state: state that the layer continues from (see `mix`).
@@ -153,9 +154,12 @@ class Mixer(Recording, keras.layers.Layer):
         segment_ids=None,
         initial_state=None,
         training=None,
+        padding_mask=None,
     ):
+        if padding_mask is not None:
+            padding_mask = ops.cast(padding_mask, "bool")
         context = Context(
-            mask=all_of(mask, x_mask),
+            mask=all_of(mask, x_mask, padding_mask),
             attention_mask=attention_mask,
             bias=None if attention_bias is None else lambda **lengths: attention_bias,
             segment_ids=segment_ids,

@@ -22,6 +22,9 @@ def test_predict_goes_on_with_what_the_model_has_learnt(language_run, ran):
     for line, letter in zip(lines, "ce", strict=True):
         assert line.startswith(f"{letter} {letter} {letter}")
         assert line.count(letter) > len(line) / 3
+    # KerasHub's name of the method
+    model, options = load(language_run), {"temperature": 0.0, "max_tokens": 3}
+    assert model.generate("c c c c", **options) == model.predict("c c c c", **options)
 
 
 def test_score_says_how_likely_texts_are(language_run, tmp_path, ran, monkeypatch):

@@ -81,6 +81,7 @@ def test_masks_of_an_embedding_reach_the_token_mixer(name):
     plain = np.asarray(x)
     real = tokens != 0
     expected = np.asarray(encoder(plain, mask=real))
+    np.testing.assert_array_equal(encoder(plain, padding_mask=np.int32(real)), expected)
     np.testing.assert_array_equal(np.asarray(encoder(x))[real], expected[real])
     expected = np.asarray(decoder(plain, memory=memory, mask=real))
     np.testing.assert_array_equal(np.asarray(decoder(x, memory=memory))[real], expected[real])

@@ -7,7 +7,6 @@ import keras
 import numpy as np
 import pytest
 
-import macaron_tf
 from macaron_tf.layers import MacaronBlock
 from macaron_tf.layers.config import BlockConfig
 from macaron_tf.layers.heads import Pooler
@@ -265,8 +264,8 @@ def test_names_and_overrides():
     rejects("perhaps you meant 'feed_forward_dim'", catalog.config, "macaron_tiny", **options)
     for block in (MacaronBlock, BlockConfig):
         rejects("perhaps you meant 'num_kv_heads'", block, num_key_value_heads=3)
-    with pytest.raises(AttributeError, match="perhaps you meant 'load'"):
-        macaron_tf.AutoModel  # noqa: B018
+    with pytest.raises(ImportError, match="perhaps you meant 'load'"):
+        from macaron_tf import AutoModelForCausalLM  # noqa: F401
 
 
 TCN = TemporalConfig(5, (6, 7), kernel_size=3, input_dim=4)
