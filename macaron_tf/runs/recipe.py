@@ -20,7 +20,7 @@ from macaron_tf.models import EncoderConfig, catalog
 from macaron_tf.objectives import Objective
 from macaron_tf.settings import Settings, Variants, describe, hints_of, parse
 from macaron_tf.text import PieceVocabulary
-from macaron_tf.training.config import ENDING_SCHEDULES, TrainingConfig
+from macaron_tf.training.config import ENDING_SCHEDULES, EpochTraining, TrainingConfig
 
 if typing.TYPE_CHECKING:
     from macaron_tf.data.sources.tfds import Tfds
@@ -226,6 +226,7 @@ class Recipe(Settings):
         The two recipes must agree in all settings except `may_change`. They must also agree in
         `training.max_steps` if the schedule is linear or cosine.
         """
+        self.check_length(before, where)
         if self.training.schedule in ENDING_SCHEDULES:
             may_change = {*may_change} - {"training.max_steps"}
         for name, (old, new) in before.differences(self).items():
@@ -233,6 +234,22 @@ class Recipe(Settings):
                 found = f"{where} was trained with {name}={old!r}, not {new!r}"
                 advice = f"continue the run with its own settings by `train --resume {where}`"
                 raise UserError(f"{found}: choose another folder, or {advice}")
+
+    def check_length(self, before: "Recipe", where) -> None:
+        """Raises a `UserError` if this recipe changes the length of a linear or cosine schedule.
+
+        The function needs no data. If the length is in epochs, it compares the epochs.
+        """
+        training = self.training
+        in_epochs = isinstance(training, EpochTraining) and training.epochs is not None
+        name = "training.epochs" if in_epochs else "training.max_steps"
+        old, new = before.differences(self).get(name, (None, None))
+        if training.schedule in ENDING_SCHEDULES and old is not None:
+            raise UserError(
+                f"{where} was trained with {name}={old!r}, not {new!r}, and a {training.schedule} "
+                "schedule cannot change its end: choose another folder, and give --init "
+                f"{where} to begin with the weights of this run"
+            )
 
     def differences(self, other: "Recipe") -> dict[str, tuple[typing.Any, typing.Any]]:
         """Returns the settings that differ between two recipes.

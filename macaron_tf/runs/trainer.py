@@ -89,6 +89,8 @@ class Trainer:
             earlier=earlier,
             settings=settings,
         )
+        if earlier:
+            recipe.check_length(earlier.recipe, path)  # before the data are read
         if recipe.names_code and isinstance(config := recipe.model_config(), StackConfig):
             check_causal(config)
         self.inputs, self.plan = inputs, recipe.plan(run, start, inputs)

@@ -77,6 +77,13 @@ def test_a_run_at_chance_level_is_told_what_to_raise(toy, tmp_path, ran):
     assert "predict" not in said
 
 
+def test_a_longer_schedule_is_refused_before_the_data_are_read(toy_run, refused, monkeypatch):
+    monkeypatch.setattr("macaron_tf.runs.finetuning.TaskData", None)
+    longer = ["--set", "training.schedule=linear", "--set", "training.max_steps=999"]
+    words = "not 999, and a linear schedule cannot change its end: choose another folder, and give"
+    refused(main, ["train", "--resume", toy_run, *longer], f"{words} --init {toy_run}", toy_run)
+
+
 @pytest.mark.parametrize("output", [(), ("--output", "OUT")])
 def test_scores_that_cannot_be_saved_are_printed(output, toy_run, tmp_path, capsys):
     run = shutil.copytree(toy_run, tmp_path / "run")
