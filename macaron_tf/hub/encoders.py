@@ -16,6 +16,7 @@ from macaron_tf.hub.tokenizers.writing import tokenizer_files
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.layers.language_heads import ReplacedTokenHead
 from macaron_tf.models.model_parts import Card, ModelParts
+from macaron_tf.objectives import PrefixLanguageObjective
 from macaron_tf.special import Special
 from macaron_tf.tasks.embedding import SentenceSettings
 from macaron_tf.text import PieceVocabulary
@@ -257,7 +258,7 @@ class EncoderFamily(family.Family):
 
 def _has_masked_head(model: ModelParts) -> bool:
     """Returns whether the network has a trained masked language head."""
-    is_trained = model.card.objective is not None
+    is_trained = model.card.objective not in (None, PrefixLanguageObjective.name)
     return isinstance(model.network, models.PretrainingEncoder) and is_trained
 
 

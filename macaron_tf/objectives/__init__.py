@@ -5,6 +5,7 @@ from macaron_tf.objectives.causal_language import (
     AuxiliaryLanguageObjective,
     BidirectionalLanguageObjective,
     CausalLanguageObjective,
+    PrefixLanguageObjective,
     SegmentLanguageObjective,
 )
 from macaron_tf.objectives.corruption import CorruptionObjective, SpanCorruptionObjective
@@ -37,6 +38,7 @@ PRETRAINING: dict[str, type[PretrainingObjective]] = {
         SpanBoundaryObjective,
         ReplacedTokenObjective,
         CausalLanguageObjective,
+        PrefixLanguageObjective,
         SegmentLanguageObjective,
         PermutationObjective,
         SpanCorruptionObjective,

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 import tensorflow as tf
 from keras import ops
 
+from macaron_tf.errors import UserError
 from macaron_tf.models.base import encoder_inputs
 from macaron_tf.models.language_model import LanguageModel
+from macaron_tf.models.pretraining import PretrainingEncoder
 from macaron_tf.models.segment_memory import SegmentLanguageModel
 from macaron_tf.objectives import base
 from macaron_tf.objectives.base import Batch, Objective, PretrainingObjective, Sums, Tensor
@@ -76,6 +78,70 @@ class CausalLanguageObjective(PretrainingObjective):
         pad_id = network.config.pad_id
         hidden, labels, weights = base.flat_rows(hidden, labels, self.skip_padding, pad_id)
         return base.token_sums(network.logits(hidden), labels, weights, token_ids, training, pad_id)
+
+
+def prefix_mask(prefixes: tf.Tensor, length: int | tf.Tensor) -> tf.Tensor:
+    """Returns the attention mask `(B, L, L)` of rows of `length` L, True = attend.
+
+    Every position sees the first `prefixes (B,)` positions of its row and, as in a causal mask, all
+    positions up to its own.
+    """
+    columns = tf.range(length)
+    return (columns < prefixes[:, None, None]) | (columns <= columns[:, None])
+
+
+@dataclass(frozen=True)
+class PrefixLanguageObjective(PretrainingObjective):
+    """Prefix language modelling: cross-entropy of the tokens after a prefix of the row.
+
+    [CLS] and the next tokens are the prefix, whose length is drawn uniformly from 1 to n - 1 for n
+    ids. Attention is bidirectional within the prefix and causal after it. Tokens of the prefix and
+    padding are not predicted.
+
+    The network is a bidirectional `PretrainingEncoder` that reads the `encoder_inputs` with
+    `attention_mask (B, L, L)`. The hidden state at position t predicts the token at position t + 1.
+    The labels `(B, L - 1)` are padding where no token is predicted. The sums are those of
+    `token_sums`.
+
+    References: Raffel et al. 2020 (T5), section 3.2.1 and figure 4; Dong et al. 2019 (UniLM).
+    """
+
+    name: str = "prefix_language"
+
+    def network(self, config, dtype=None) -> PretrainingEncoder:
+        if config.without_attention:
+            blocks = " and ".join(config.without_attention)
+            raise UserError(f"objective {self.name!r} hides tokens by attention: replace {blocks}")
+        return PretrainingEncoder(config, head_options={"transform": False}, dtype=dtype)
+
+    def preparation(self, spec, vocabulary):
+        """Returns a function that draws prefixes, and adds `attention_mask` and `labels`."""
+        if "document_ids" in spec:
+            raise UserError(f"objective {self.name!r} joins documents: omit data.isolate_documents")
+        pad = vocabulary.special.pad
+
+        def split(batch: Batch, seed) -> Batch:
+            ids = batch["token_ids"]
+            count = tf.reduce_sum(tf.cast(ids != pad, tf.int32), axis=-1)  # (B,)
+            uniform = draws.uniform(seed, tf.shape(ids)[0], 1)[:, 0]
+            prefixes = 1 + tf.cast(uniform * tf.cast(count - 1, tf.float32), tf.int32)  # (B,)
+            length = ids.shape[1]
+            is_target = tf.range(1, length) >= prefixes[:, None]
+            return {
+                **batch,
+                "attention_mask": prefix_mask(prefixes, length),
+                "labels": tf.where(is_target, ids[:, 1:], pad),
+            }
+
+        return split
+
+    def __call__(self, network, batch: Batch, training: bool) -> Sums:
+        ids, pad_id = batch["token_ids"], network.config.pad_id
+        hidden = network.hidden_states(encoder_inputs(batch), training=training)  # (B, L, D)
+        rows = base.flat_rows(hidden[:, :-1], batch["labels"], self.skip_padding, pad_id)
+        hidden, labels, weights = rows
+        logits = network.masked_logits(hidden)  # (N, V)
+        return base.token_sums(logits, labels, weights, ids, training, pad_id)
 
 
 @dataclass(frozen=True)

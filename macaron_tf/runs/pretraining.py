@@ -139,8 +139,9 @@ class PretrainingRecipe(Recipe):
 
     Attributes:
         objective: pre-training objective with its settings. An encoder needs `"masked_language"`
-            (BERT), `"span_boundary"` (SpanBERT) or `"replaced_tokens"` (ELECTRA). A causal model
-            needs `"causal_language"` (GPT) or, with a memory of earlier rows, `"segment_language"`
+            (BERT), `"span_boundary"` (SpanBERT), `"replaced_tokens"` (ELECTRA) or
+            `"prefix_language"` (the prefix LM of T5's comparison). A causal model needs
+            `"causal_language"` (GPT) or, with a memory of earlier rows, `"segment_language"`
             (Transformer-XL). Two-stream attention needs `"permutation_language"` (XLNet). An
             encoder-decoder needs `"span_corruption"` (T5) or `"denoising"` (BART). The form
             `package.module:Name` names a subclass of one of these classes. A new objective keeps

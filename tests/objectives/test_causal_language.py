@@ -12,6 +12,7 @@ from macaron_tf.objectives import (
     BidirectionalLanguageObjective,
     CausalLanguageObjective,
     ClassificationObjective,
+    PrefixLanguageObjective,
     SegmentLanguageObjective,
 )
 from macaron_tf.objectives.causal_language import (
@@ -20,7 +21,7 @@ from macaron_tf.objectives.causal_language import (
     sampled_cross_entropy,
 )
 from macaron_tf.training import TrainingConfig, build_fit_model
-from tests.harness import built, ids, numpy_of
+from tests.harness import built, ids, numpy_of, refuses
 from tests.toys.objectives import (
     CLS,
     SEP,
@@ -60,6 +61,44 @@ def test_a_network_that_sees_the_answers_is_refused():
     [batch] = batches(CausalLanguageObjective(), [9])
     with pytest.raises(ValueError, match="causal=True"):
         CausalLanguageObjective()(built(models.PretrainingEncoder, tiny()), batch, training=True)
+
+
+def test_a_prefix_is_read_both_ways_and_the_rest_forwards():
+    objective = PrefixLanguageObjective()
+    network = built(objective.network, tiny(num_layers=2))
+    [batch] = batches(objective, [20, 9, 1, None] * 40)
+    ids, mask, labels = (batch[n].numpy() for n in ("token_ids", "attention_mask", "labels"))
+    prefixes = mask[:, 0].sum(axis=1)
+    for row, prefix in enumerate(prefixes):
+        allowed = [[key < prefix or key <= query for key in range(24)] for query in range(24)]
+        np.testing.assert_array_equal(mask[row], allowed)
+        count = (ids[row] != 0).sum()
+        assert 1 <= prefix <= max(count - 1, 1)
+        np.testing.assert_array_equal(labels[row, : prefix - 1], 0)
+        np.testing.assert_array_equal(labels[row, prefix - 1 :], ids[row, prefix:])
+    assert {*prefixes[1::4]} == {*range(1, 12)}  # these rows have 12 ids
+
+    found = floats(objective(network, batch, training=False))
+    inputs = {name: batch[name] for name in ("token_ids", "attention_mask")}
+    logits = numpy_of(network(inputs)["masked_language"])
+    nll, correct, weight = scored(logits[:, :-1], labels, labels)
+    expected = {"loss_sum": nll, "nll_sum": nll, "weight": weight, "correct_sum": correct}
+    expected["input_tokens"] = (ids != 0).sum()
+    assert found == pytest.approx(expected, rel=1e-4)
+
+    [row] = np.flatnonzero((prefixes == 6) & (np.arange(160) % 4 == 0))[:1]
+    for changed in (3, 12):  # in the prefix, and after it
+        other = np.where(np.arange(24) == changed, 5 + ids % 7, ids)
+        new = numpy_of(network({**inputs, "token_ids": other})["masked_language"])[row]
+        differs = np.abs(new - logits[row]).max(axis=-1) > 1e-5
+        sees = np.arange(24) >= (0 if changed == 3 else changed)
+        np.testing.assert_array_equal(differs[:23], sees[:23])
+
+
+def test_blocks_without_attention_cannot_hide_the_tokens_after_a_prefix():
+    objective, spec = PrefixLanguageObjective(), {"token_ids": None, "document_ids": None}
+    refuses("by attention: replace gmlp", objective.network, tiny(block="gmlp"))
+    refuses("omit data.isolate_documents", objective.preparation, spec, None)
 
 
 BATCH, SEGMENT = 4, 8

@@ -206,6 +206,9 @@ SYSTEMS = {
         objectives.SpanBoundaryObjective(masking=SPANS),
     ),
     "xlm": pretrained("xlm", models.PretrainingEncoder, MASKED, **LANGUAGES),
+    "prefix_lm": pretrained(
+        "bert", models.PretrainingEncoder, objectives.PrefixLanguageObjective()
+    )._replace(blocks=DECODING),
     "gpt": pretrained("gpt", models.LanguageModel, CAUSAL),
     "gpt2": pretrained("gpt2", models.LanguageModel, CAUSAL),
     "gpt_classification": fine_tuned(
