@@ -382,3 +382,16 @@ def test_its_loss_reaches_every_weight(labels, tmp_path):
     torch.testing.assert_close(answer.loss, expected)
     answer.loss.backward()
     assert all(weight.grad is not None for weight in theirs.parameters())
+
+
+def test_the_head_of_a_prefix_language_model_fills_no_masks(tmp_path):
+    network = models.PretrainingEncoder(config(**SYSTEMS["macaron"]))
+    written = {}
+    for objective in ("masked_language", "prefix_language"):
+        model(network, objective=objective).save_pretrained(tmp_path / objective, format=FORMAT)
+        fields = json.loads((tmp_path / objective / "config.json").read_text())
+        written[objective] = fields["architectures"]
+    assert written == {
+        "masked_language": ["MacaronForMaskedLM"],
+        "prefix_language": ["MacaronModel"],
+    }
