@@ -8,6 +8,7 @@ from typing import Any
 from macaron_tf.data.batches import ExampleBatches
 from macaron_tf.data.tasks.definitions import OWN_TASKS, TASKS
 from macaron_tf.data.tasks.examples import read_examples
+from macaron_tf.data.tasks.text_tasks import SUMMARIES
 from macaron_tf.errors import UserError, check_packages, diverged
 from macaron_tf.evaluation.glue import write_submission
 from macaron_tf.io import paths as storage
@@ -155,10 +156,14 @@ def submit(options: argparse.Namespace) -> None:
 
 def print_tasks(options: argparse.Namespace) -> None:
     """Runs the command `tasks`: prints the columns, classes and metrics of each task."""
-    print(f"{'task':11} {'columns of a table, with `label`':46} {'classes':40} metrics")
+    print(f"{'task':13} {'columns of a table, with `label`':46} {'classes':40} metrics")
     for task in TASKS.values():
         columns = " ".join((*task.first, *task.question, *task.second))
-        print(f"{task.name:11} {columns:46} {labelled(task).answer:40} {' '.join(task.metrics)}")
+        print(f"{task.name:13} {columns:46} {labelled(task).answer:40} {' '.join(task.metrics)}")
     for task in OWN_TASKS.values():
         columns, answers = "found in the header, or table.text", "classes of your table"
-        print(f"{task.name:11} {columns:46} {answers:40} {' '.join(task.metrics)}")
+        print(f"{task.name:13} {columns:46} {answers:40} {' '.join(task.metrics)}")
+    texts = {**SUMMARIES, "translation": ("", ("source", "target"))}
+    for name, (_, fields) in texts.items():
+        metrics = "rouge1 rouge2 rougeL rougeLsum" if name in SUMMARIES else "bleu chrf"
+        print(f"{name:13} {' '.join(fields):46} {'a text, by text_to_text only':40} {metrics}")
