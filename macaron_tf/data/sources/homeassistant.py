@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import cache_directory
@@ -33,26 +33,24 @@ _UNTRANSLATED = re.compile(r"\{[^{}]*\}|https?://\S+|<[^<>]*>")
 
 
 def read_homeassistant(
-    language: str | None, split: str, source_lang: str, target_lang: str
-) -> list[tuple[str, str]]:
-    """Reads translation pairs of the default corpus.
+    language: str, split: str, pair: tuple[str, str] | None = None
+) -> list[tuple[str, str]] | list[str]:
+    """Reads the documents in `language`, or the translation pairs of the two languages `pair`.
 
     Args:
-        language: language code after "homeassistant:" in the name of the source. This code must
-            equal the one of `source_lang` and `target_lang` that is not "en". `None` means that the
-            name has no code.
+        language: language code after "homeassistant:" in the name of the source. For pairs, this
+            code must equal the one of `pair` that is not "en", or be empty.
     """
-    other = target_lang if source_lang == "en" else source_lang
-    if (source_lang == "en") == (target_lang == "en") or language not in (None, other):
-        pair, name = f"{source_lang!r} and {target_lang!r}", f"homeassistant:{language or 'LANG'}"
-        raise UserError(f"{name} has no pairs of {pair}: pair with 'en'")
-    pairs = _of_split(split, wheel_pairs, other)
-    return pairs if source_lang == "en" else [(target, english) for english, target in pairs]
-
-
-def read_homeassistant_documents(language: str, split: str) -> list[str]:
-    """Reads the documents of one language and one split, as `wheel_documents` forms them."""
-    return _of_split(split, wheel_documents, language)
+    if split not in SPLITS:
+        raise UserError(f"homeassistant has no split {split!r}: give one of {', '.join(SPLITS)}")
+    if pair is None:
+        return wheel_documents(fetch_homeassistant(), language)[split]
+    others = [code for code in pair if code != "en"]
+    if len(others) != 1 or language not in ("", *others):
+        named, name = " and ".join(map(repr, pair)), f"homeassistant:{language or 'LANG'}"
+        raise UserError(f"{name} has no pairs of {named}: pair with 'en'")
+    pairs = wheel_pairs(fetch_homeassistant(), others[0])[split]
+    return pairs if pair[0] == "en" else [(target, english) for english, target in pairs]
 
 
 def fetch_homeassistant() -> pathlib.Path:
@@ -135,12 +133,6 @@ def _components(wheel: str | os.PathLike, language: str) -> Iterator[list[tuple[
     if not is_found:
         known = ", ".join(wheel_languages(wheel))
         raise UserError(f"homeassistant has no language {language!r}, but {known}")
-
-
-def _of_split(split: str, read: Callable[[pathlib.Path, str], dict], language: str) -> list:
-    if split not in SPLITS:
-        raise UserError(f"homeassistant has no split {split!r}: give one of {', '.join(SPLITS)}")
-    return read(fetch_homeassistant(), language)[split]
 
 
 def _split_of(key: str) -> str:

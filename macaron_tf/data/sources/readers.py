@@ -1,29 +1,27 @@
-"""Readers of translation pairs and documents in files, TensorFlow Datasets and other sources."""
+"""Readers of translation pairs and documents, and the stamps of their files."""
 
-import glob
 import hashlib
-import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-import tensorflow as tf
 from etils import epath
 
 from macaron_tf.data.sources import homeassistant
 from macaron_tf.data.sources import names as forms
-from macaron_tf.data.sources import tfds as sets
 from macaron_tf.data.sources.names import RECORD_KINDS, HeldOut, Source, parse_source
-from macaron_tf.data.sources.records import file_records, saved_files, table_records
-from macaron_tf.data.sources.tfds import Tfds, join_names, open_set, source_function
+from macaron_tf.data.sources.records import (
+    TEXT,
+    Split,
+    check_aligned,
+    files_of,
+    not_blank,
+    open_records,
+)
+from macaron_tf.data.sources.tfds import Tfds, join_names, open_set
 from macaron_tf.errors import UserError
-from macaron_tf.io import paths as storage
-from macaron_tf.io.files import count_lines, is_compressed, lines_of, state_stamp
-from macaron_tf.io.plug_ins import call_user_code
+from macaron_tf.io.files import count_lines, is_compressed, state_stamp
 
-Split = str | HeldOut
 _TEXT_FIELDS = ("text", "book_text")  # "text" in Wikipedia, "book_text" in PG-19
-_SIDES = ("source text", "target text")  # columns of a table of pairs, which has no header
-_CHUNK_RECORDS = 32  # records per batch; a book takes about 1 MB, and an article 5 KB
 
 
 def read_pairs(
@@ -52,25 +50,14 @@ def stream_pairs(
     parsed, languages = parse_texts(source, paired=True), (source_lang, target_lang)
     if isinstance(split, HeldOut):
         return split.select(lambda: stream_pairs(source, "all", *languages, tfds), source)
-    if parsed.kind == "tfds":
-        prepared = open_set(parsed.location, split, tfds, languages)
-        return (tuple(record.values()) for _, record in prepared.rows(languages))
-    if parsed.kind == "text":
-        return _aligned_lines(source_files(source, split, languages))
-    if parsed.kind == "python":
-        return map(tuple, call_user_code(parsed.location, source_function(parsed, tfds), split))
-    if parsed.is_embedded:
-        return iter(homeassistant.read_homeassistant(parsed.location or None, split, *languages))
-    if parsed.kind == "tsv":  # the file has no header, and its cells need no check of their type
-        return (tuple(cells) for _, cells in table_records(parsed.path(split), _SIDES).rows(_SIDES))
-    records = file_records(parsed.kind, source_files(source, split, languages))
+    records = open_records(parsed, split, tfds, languages)
     fields = _pair_fields(parsed, records.fields, languages)
     return (tuple(texts) for _, texts in records.strings(fields))
 
 
 def _pair_fields(source: Source, names: Sequence[str], languages: tuple[str, str]) -> tuple:
     """Returns the two fields of a pair in records that have the fields `names`."""
-    if source.fields or {*languages} <= {*names}:
+    if source.fields or source.kind not in RECORD_KINDS or {*languages} <= {*names}:
         fields = source.fields or languages
     elif "translation" in names:
         fields = tuple(f"translation.{code}" for code in languages)
@@ -92,48 +79,31 @@ def count_texts(
         require decoding or decompressing them. For a `tsv:` source of pairs, the result is the
         number of lines, which may exceed the pair count.
     """
-    paired = len(languages) == 2
-    parsed = parse_texts(source, paired)
+    parsed = parse_texts(source, bool(languages))
     if parsed.kind == "tfds":
-        return open_set(parsed.location, split, tfds, tuple(languages) if paired else None).count
+        return open_set(parsed.location, split, tfds, tuple(languages) or None).count
     if parsed.kind not in ("text", "tsv") or isinstance(split, HeldOut):
         return None
     paths = source_files(source, split, languages, tfds)
-    if not paired:
+    if not languages:
         return len(paths)
     if any(map(is_compressed, paths)):
         return None
     counts = [count_lines(path) for path in paths]
-    _check_equal(paths, counts)
+    check_aligned(paths, counts)
     return counts[0]
 
 
 def source_files(
     source: str, split: Split, languages: Sequence[str] = (), tfds: Tfds | None = None
 ) -> list[epath.Path]:
-    """Returns the files of a source. A changed file invalidates the caches of the source.
+    """Returns the files of a source of pairs or, without `languages`, of documents.
 
-    For a Python function, the result is the file of the function's module. A change in data files
-    that the function reads therefore does not invalidate caches. The default corpus has no files.
-    This function does not check whether the files of a `text:` or `tsv:` source of translation
-    pairs exist.
+    A changed file invalidates the caches of the source. A change in data files that a Python
+    function reads does not.
     """
-    paired = len(languages) == 2
-    parsed = parse_texts(source, paired)
-    if parsed.is_embedded:
-        return []
-    if parsed.kind == "tfds":
-        folder = sets.prepared_folder(parsed.location, tfds, tuple(languages) if paired else None)
-        return [path for path in sorted(folder.iterdir()) if path.is_file()]
-    if parsed.kind == "python":
-        return [storage.as_path(source_function(parsed, tfds).__code__.co_filename)]
-    if parsed.kind == "datasets":
-        return saved_files(parsed, split)
-    if paired and parsed.kind == "text":
-        if len([*filter(None, parsed.location.split(","))]) != 2:
-            raise UserError(f"'{parsed}' does not have the form text:SOURCE_FILE,TARGET_FILE")
-        return parsed.paths(split)
-    return [parsed.path(split)] if parsed.kind == "tsv" else _matching_files(parsed, split)
+    parsed = parse_texts(source, bool(languages))
+    return files_of(parsed, split, tfds, languages or TEXT)
 
 
 def source_stamps(
@@ -163,22 +133,6 @@ def source_fingerprint(
     return hashlib.sha256(json.dumps(record, default=vars).encode()).hexdigest()
 
 
-def _aligned_lines(paths: Sequence[epath.Path]) -> Iterator[tuple[str, str]]:
-    ended, counts = object(), [0, 0]
-    for pair in itertools.zip_longest(*map(lines_of, paths), fillvalue=ended):
-        counts = [n + (line is not ended) for n, line in zip(counts, pair, strict=True)]
-        if counts[0] == counts[1]:
-            yield pair
-    _check_equal(paths, counts)
-    if not counts[0]:
-        raise UserError(f"{paths[0]} is empty: give a file with one sentence per line")
-
-
-def _check_equal(paths: Sequence[epath.Path], counts: Sequence[int]) -> None:
-    if len(set(counts)) > 1:
-        raise UserError(f"{paths[0]} and {paths[1]} have {counts[0]} and {counts[1]} lines")
-
-
 def documents(
     source: str, split: str = "train", tfds: Tfds | None = None, language: str | None = None
 ) -> Iterator[str]:
@@ -192,21 +146,10 @@ def documents(
             Each text in this language is then a document.
     """
     parsed = parse_texts(source)
-    if parsed.kind == "tfds":
-        prepared = open_set(parsed.location, split, tfds)
-        field = _text_field(parsed, prepared.text_fields, language)
-        texts = (record[field] for _, record in prepared.rows([field], _CHUNK_RECORDS))
-    elif parsed.is_embedded:
-        texts = homeassistant.read_homeassistant_documents(parsed.location, split)
-    elif parsed.kind == "python":
-        texts = call_user_code(parsed.location, source_function(parsed, tfds), split)
-    elif parsed.kind in RECORD_KINDS:
-        records = file_records(parsed.kind, source_files(source, split))
-        field = _text_field(parsed, records.fields)
-        texts = (text for _, [text] in records.strings([field]))
-    else:
-        return _file_documents(parsed.kind, source_files(source, split))
-    return _not_blank(texts, f"{source}, split {split!r}")
+    records = open_records(parsed, split, tfds, TEXT)
+    field = _text_field(parsed, records.fields, language)
+    texts = (text for _, [text] in records.strings([field]))
+    return not_blank(texts, f"{source}, split {split!r}")
 
 
 def _text_field(source: Source, names: Sequence[str], language: str | None = None) -> str:
@@ -224,42 +167,3 @@ def parse_texts(source: str, paired: bool = False) -> Source:
     if paired:
         return parse_source(source, forms.PAIR_FORMS)
     return parse_source(source, forms.DOCUMENT_FORMS, "documents")
-
-
-def _matching_files(source: Source, split: str) -> list[epath.Path]:
-    """Returns the distinct files that match a source's patterns, sorted by pattern, then name."""
-    paths: dict[epath.Path, None] = {}
-    for pattern in map(str, source.paths(split)):
-        with storage.clear_errors(f"cannot look for {pattern!r}", "check the path"):
-            remote = storage.is_remote(pattern)
-            found = tf.io.gfile.glob(pattern) if remote else glob.glob(pattern, recursive=True)
-            matches = sorted(found)
-            files = [path for path in map(storage.as_path, matches) if path.is_file()]
-        if not matches:
-            raise UserError(f"no file matches {pattern!r} of {source}: check the path")
-        paths.update(dict.fromkeys(files))
-    if not paths:
-        raise UserError(f"{source} matches only folders: give files, as in {source.location}/*")
-    return list(paths)
-
-
-def _file_documents(kind: str, paths: list[epath.Path]) -> Iterator[str]:
-    for path in paths:
-        lines = lines_of(path)
-        if kind == "text-lines":
-            texts = lines
-        elif kind == "text":
-            texts = map("\n".join, [lines])
-        else:  # groups of text lines and groups of blank lines; `_not_blank` drops the latter
-            groups = itertools.groupby(lines, lambda line: bool(line.strip()))
-            texts = ("\n".join(group) for _, group in groups)
-        yield from _not_blank(texts, str(path))
-
-
-def _not_blank(texts: Iterable[str], place: str) -> Iterator[str]:
-    """Yields the texts that are not blank, or raises a UserError if all texts are blank."""
-    text = None
-    for text in filter(str.strip, texts):
-        yield text
-    if text is None:
-        raise UserError(f"{place} contains no text: remove it, or give another source or field")

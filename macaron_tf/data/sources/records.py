@@ -1,11 +1,8 @@
 """One reader of records with named fields, whatever the kind of the source.
 
-    tfds:NAME                 a dataset of TensorFlow Datasets
-    tsv:FILE                  a tab-separated file, or a CSV file if `.csv` is a suffix of its name
-    jsonl:FILE                one JSON object per line, plain or compressed
-    parquet:FILE              a Parquet file, one record per row
-    datasets:DIR              a folder that `save_to_disk` of a Hugging Face dataset wrote
-    python:MODULE:FUNCTION    a function from a split name to dicts
+`open_records` opens a dataset of TensorFlow Datasets, a tab-separated or CSV file, JSON Lines,
+Parquet files, a saved Hugging Face dataset, text files, the default corpus, or a Python function. A
+task says which fields it reads, and what they mean.
 
 At most 64 records of a file are Python objects at a time, so that a file may be larger than RAM.
 Parquet and Arrow files need pyarrow, which the extra `tables` installs.
@@ -14,20 +11,25 @@ Parquet and Arrow files need pyarrow, which the extra `tables` installs.
 import contextlib
 import dataclasses
 import functools
+import glob
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import tensorflow as tf
 from etils import epath
 
-from macaron_tf.data.sources.names import RECORD_KINDS, Source
-from macaron_tf.data.sources.tfds import Tfds, open_set, source_function
+from macaron_tf.data.sources import homeassistant
+from macaron_tf.data.sources.names import RECORD_KINDS, HeldOut, Source
+from macaron_tf.data.sources.tfds import Tfds, open_set, prepared_folder, source_function
 from macaron_tf.errors import UserError, nearest, needed
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import is_csv, lines_of, table_rows
 from macaron_tf.io.plug_ins import call_user_code
 
+Split = str | HeldOut
+TEXT = ("text",)  # the name of a document that its source does not name
 _BATCH_RECORDS = 64  # records converted to Python at a time; a whole book takes about 1 MB
 _STATE = "state.json"  # file that lists the data files in the folder of a saved split
 
@@ -66,14 +68,14 @@ class Records:
             fields: names of the fields to read. The name `translation.en` means the entry `en` of
                 the object in the field `translation`.
         """
-        where = None
+        where, classes = None, [self.class_names.get(field) for field in fields]
         for where, record in self.read(fields):
             values = [record.get(field) for field in fields]
             if None in values:
                 values = [_value(where, record, field, may_be_null) for field in fields]
-            for index, field in enumerate(fields if self.class_names else ()):
-                if classes := self.class_names.get(field):
-                    values[index] = _names(where, field, values[index], classes)
+            if any(classes):
+                named = zip(fields, values, classes, strict=True)
+                values = [_names(where, *one) if one[2] else one[1] for one in named]
             yield where, values
         if where is None:
             raise UserError(f"{self.place} contains no examples: give records, or another file")
@@ -83,10 +85,10 @@ class Records:
     ) -> Iterator[tuple[str, list[str]]]:
         """Yields the place and the values of `fields` as texts for each record; see `texts`."""
         for where, values in self.rows(fields, may_be_null):
-            for index, (field, value) in enumerate(zip(fields, values, strict=True)):
+            for index, value in enumerate(values):
                 if type(value) is not str:
-                    joint = "," if field == several else " "
-                    values[index] = _text(where, field, value, joint)
+                    joint = "," if fields[index] == several else " "
+                    values[index] = _text(where, fields[index], value, joint)
             yield where, values
 
     def texts(
@@ -115,42 +117,140 @@ class Records:
             yield where, texts
 
 
-def open_records(source: Source, split: str, tfds: Tfds | None = None) -> Records:
-    """Opens a split of a source as a table with named columns."""
-    if source.kind == "tfds":
-        prepared = open_set(source.location, split, tfds)
+def open_records(
+    source: Source, split: Split, tfds: Tfds | None = None, columns: Sequence[str] = ()
+) -> Records:
+    """Opens a split of a source as records with named fields.
+
+    Args:
+        columns: names for the values of a source without named fields, which are `TEXT` for
+            documents, and the two languages for translation pairs. Without `columns`, the source
+            is a table, whose columns have names.
+    """
+    pair, kind = columns if len(columns) == 2 else None, source.kind
+    if kind == "tfds":
+        prepared = open_set(source.location, split, tfds, pair)
         classes = prepared.columns
-        return Records(str(source), tuple(classes), prepared.rows, classes, may_be_empty=True)
-    if source.kind == "python":
-        return _function_records(source, split, tfds)
-    if source.kind not in RECORD_KINDS:
-        return table_records(source.path(split))
-    if source.fields:
-        raise UserError(
-            "name the fields of a table by --set data.table.text=FIELD, not in its source"
-        )
-    paths = saved_files(source, split) if source.kind == "datasets" else [source.path(split)]
-    return file_records(source.kind, paths)
+        names = prepared.text_fields if columns else classes
+        return Records(str(source), tuple(names), prepared.rows, classes, may_be_empty=True)
+    if kind in RECORD_KINDS and source.fields and not columns:
+        mend = "by --set data.table.text=FIELD, not in its source"
+        raise UserError(f"name the fields of a table {mend}")
+    place, files = f"{source}, split {split!r}", files_of(source, split, tfds, columns)
+    if kind == "tsv":
+        return table_records(files[0], columns)
+    if kind in RECORD_KINDS:
+        return file_records(kind, files)
+    if kind == "python":
+        values = call_user_code(source.location, source_function(source, tfds), split)
+        if not columns:
+            records = call_user_code(source.location, lambda: [*map(dict, values)])
+            numbered = [(f"{place}, example {n}", one) for n, one in enumerate(records, start=1)]
+            return Records(place, tuple(records[0] if records else ()), lambda _: iter(numbered))
+    elif source.is_embedded:
+        values = homeassistant.read_homeassistant(source.location, split, pair)
+    else:
+        values = _aligned_lines(files) if pair else _file_documents(kind, files)
+
+    if pair:
+        first, second = pair
+        named = ({first: source_text, second: target_text} for source_text, target_text in values)
+    else:
+        named = ({columns[0]: value} for value in values)
+    return Records(place, tuple(columns), lambda _: ((place, record) for record in named))
 
 
-def _function_records(source: Source, split: str, tfds: Tfds | None) -> Records:
-    function = source_function(source, tfds)
-    records = call_user_code(source.location, lambda: [*map(dict, function(split))])
-    place = f"{source}, split {split!r}"
-    numbered = [(f"{place}, example {n}", record) for n, record in enumerate(records, start=1)]
-    return Records(place, tuple(records[0] if records else ()), lambda _: iter(numbered))
+def files_of(
+    source: Source, split: Split, tfds: Tfds | None = None, columns: Sequence[str] = ()
+) -> list[epath.Path]:
+    """Returns the files of a split; see `open_records` for `columns`.
+
+    For a Python function, the result is the file of the function's module. The default corpus has
+    no files. This function does not check whether the files of tables and text pairs exist.
+    """
+    pair, kind = columns if len(columns) == 2 else None, source.kind
+    if source.is_embedded:
+        return []
+    if kind == "tfds":
+        folder = prepared_folder(source.location, tfds, pair)
+        return [path for path in sorted(folder.iterdir()) if path.is_file()]
+    if kind == "python":
+        return [storage.as_path(source_function(source, tfds).__code__.co_filename)]
+    if kind == "datasets":
+        return _saved_files(source, split)
+    if kind == "text" and pair:
+        if len([*filter(None, source.location.split(","))]) != 2:
+            raise UserError(f"'{source}' does not have the form text:SOURCE_FILE,TARGET_FILE")
+        return source.paths(split)
+    is_table = kind == "tsv" or not columns
+    return [source.path(split)] if is_table else _matching_files(source, split)
 
 
-def table_records(path: epath.Path, header: Sequence[str] | None = None) -> Records:
-    """Opens a tab-separated file, or a CSV file; `header` is `None` if its first line is one."""
-    _, names = next(table_rows(path), (0, ())) if header is None else (0, header)
+def _matching_files(source: Source, split: Split) -> list[epath.Path]:
+    """Returns the distinct files that match a source's patterns, sorted by pattern, then name."""
+    paths: dict[epath.Path, None] = {}
+    for pattern in map(str, source.paths(split)):
+        with storage.clear_errors(f"cannot look for {pattern!r}", "check the path"):
+            remote = storage.is_remote(pattern)
+            found = tf.io.gfile.glob(pattern) if remote else glob.glob(pattern, recursive=True)
+            matches = [storage.as_path(path) for path in sorted(found)]
+            paths.update(dict.fromkeys(path for path in matches if path.is_file()))
+        if not matches:
+            raise UserError(f"no file matches {pattern!r} of {source}: check the path")
+    if not paths:
+        raise UserError(f"{source} matches only folders: give files, as in {source.location}/*")
+    return list(paths)
+
+
+def _aligned_lines(paths: Sequence[epath.Path]) -> Iterator[tuple[str, str]]:
+    ended, counts = object(), [0, 0]
+    for pair in itertools.zip_longest(*map(lines_of, paths), fillvalue=ended):
+        counts = [n + (line is not ended) for n, line in zip(counts, pair, strict=True)]
+        if counts[0] == counts[1]:
+            yield pair
+    check_aligned(paths, counts)
+
+
+def check_aligned(paths: Sequence[epath.Path], counts: Sequence[int]) -> None:
+    """Checks the line counts of two aligned files."""
+    if len(set(counts)) > 1:
+        raise UserError(f"{paths[0]} and {paths[1]} have {counts[0]} and {counts[1]} lines")
+    if not counts[0]:
+        raise UserError(f"{paths[0]} is empty: give a file with one sentence per line")
+
+
+def _file_documents(kind: str, paths: Sequence[epath.Path]) -> Iterator[str]:
+    for path in paths:
+        lines = lines_of(path)
+        if kind == "text-lines":
+            texts = lines
+        elif kind == "text":
+            texts = map("\n".join, [lines])
+        else:  # groups of text lines and groups of blank lines; `not_blank` drops the latter
+            groups = itertools.groupby(lines, lambda line: bool(line.strip()))
+            texts = ("\n".join(group) for _, group in groups)
+        yield from not_blank(texts, str(path))
+
+
+def not_blank(texts: Iterable[str], place: str) -> Iterator[str]:
+    """Yields the texts that are not blank, or raises a UserError if all texts are blank."""
+    text = None
+    for text in filter(str.strip, texts):
+        yield text
+    if text is None:
+        raise UserError(f"{place} contains no text: remove it, or give another source or field")
+
+
+def table_records(path: epath.Path, header: Sequence[str] = ()) -> Records:
+    """Opens a tab-separated file, or a CSV file; without `header`, its first line is one."""
+    names = header or next(table_rows(path), (0, ()))[1]
     if not names:
         raise UserError(f"{path} is empty: give a table with a header")
     names, keeps_quotes = tuple(map(str.strip, names)), not is_csv(path)
 
     def read(_) -> Placed:
         where = f"{path}, line "
-        for number, cells in itertools.islice(table_rows(path), header is None, None):
+        for number, cells in itertools.islice(table_rows(path), not header, None):
             if len(cells) != len(names):
                 mend = "put one comma between columns"
                 if keeps_quotes:
@@ -297,7 +397,7 @@ def _classes_of(schema) -> dict[str, tuple[str, ...]]:
     return {name: tuple(items[name]["names"]) for name in labels}
 
 
-def saved_files(source: Source, split: str) -> list[epath.Path]:
+def _saved_files(source: Source, split: Split) -> list[epath.Path]:
     """Returns the data files of a split in a `datasets:` folder."""
     folder = source.path(split)
     if splits := source.saved_splits:

@@ -67,11 +67,11 @@ def test_documents_of_one_language(wheel, fetched):
     for language in ("en", "de"):
         splits = corpora.wheel_documents(wheel, language)
         texts[language] = sorted(text for found in splits.values() for text in found)
-        assert corpora.read_homeassistant_documents(language, "train") == splits["train"]
+        assert corpora.read_homeassistant(language, "train") == splits["train"]
     assert texts["de"] == ["{name} jetzt einrichten\nEin\nEin"] * 2  # in file order
     assert texts["en"] == ["Set up {name} now\nAlone\nOn\nRSSI\nOn"] * 2
     refuses("no language 'xx', but de, pt", corpora.wheel_documents, wheel, "xx")
-    refuses("no split 'dev': give one of train", corpora.read_homeassistant_documents, "de", "dev")
+    refuses("no split 'dev': give one of train", corpora.read_homeassistant, "de", "dev")
 
 
 @pytest.fixture
@@ -188,6 +188,6 @@ def test_the_real_corpus():
     not (cache_directory() / corpora._WHEEL).exists(), reason="the corpus is not downloaded"
 )
 def test_the_sentences_of_the_demo_are_in_its_training_text():
-    sources = {source for source, _ in corpora.read_homeassistant("de", "train", "en", "de")}
+    sources = {source for source, _ in corpora.read_homeassistant("de", "train", ("en", "de"))}
     [asked] = re.findall(r'echo "(.+)" \| .*predict runs/demo', (ROOT / "Makefile").read_text())
     assert asked in sources
