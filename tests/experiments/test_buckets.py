@@ -51,7 +51,7 @@ def test_a_finetuning_in_a_bucket(toy, tmp_path, refused):
 
 
 HOSTS = ("www.googleapis.com", "storage.googleapis.com")
-CORPUS = ["corpus.json", "train-00000.tfrecord", "validation-00000.tfrecord"]
+CORPUS = ["corpus.json", "train-00000.rows", "validation-00000.rows"]
 
 
 class Bucket:

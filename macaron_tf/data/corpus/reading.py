@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -37,15 +37,12 @@ class PretrainingCorpus:
 
     Attributes:
         shuffled_rows: maximum number of rows that are shuffled together, but at least one shard.
-        first_rows: dict mapping the name of each shard to the index of its first row in the split
-            of the whole corpus, of which this object may be a part.
     """
 
     folder: epath.Path
     config: CorpusConfig
     vocabulary: PieceVocabulary
     shards: dict[str, tuple[Shard, ...]]
-    first_rows: dict[str, int]
     shuffled_rows: int = _SHUFFLED_ROWS
 
     @classmethod
@@ -59,22 +56,20 @@ class PretrainingCorpus:
         """
         folder = storage.as_path(folder)
         config, settings, state = store.read_index(folder)
+        if not state.finished:
+            raise UserError(f"the corpus in {folder} is not finished: prepare it again")
         verify = not storage.is_remote(folder) if verify is None else verify
         vocabulary = load_encoder_vocabulary(folder)
         remedy = f"restore the vocabulary files in {folder}, or prepare the corpus again"
         check_vocabulary(settings["vocabulary"], vocabulary.hash, folder / INDEX, remedy)
-        shards = {split: vars(state)[split] for split in SPLITS}
-        first_rows = {}
-        for split in shards.values():
-            counts = itertools.accumulate((shard.rows for shard in split), initial=0)
-            first_rows |= zip((shard.name for shard in split), counts, strict=False)
-        corpus = cls(folder, config, vocabulary, shards, first_rows)
+        shards = {"train": _numbered(state.train), "validation": _numbered(state.validation)}
+        corpus = cls(folder, config, vocabulary, shards)
         corpus._check(verify)
         return corpus
 
     @functools.cached_property
     def record_format(self) -> RecordFormat:
-        """Binary layout of the records in the shards."""
+        """Layout of the tables in the shards."""
         return RecordFormat.of(self.config, self.vocabulary.size, self.vocabulary.special.pad)
 
     @functools.cached_property
@@ -175,8 +170,7 @@ class PretrainingCorpus:
             for members, places, epoch in row_groups(*order, start_step * batch_size, repeat):
                 group = [shards[member] for member in members]
                 table = np.concatenate([self._table(shard) for shard in group])
-                firsts = [self.first_rows[shard.name] + np.arange(shard.rows) for shard in group]
-                numbers = np.concatenate(firsts)
+                numbers = np.concatenate([s.first + np.arange(s.rows) for s in group])
                 for part in in_parts(len(places), BLOCK_ROWS):
                     rows = places[part]
                     extra = {"row_number": numbers[rows], "epoch": np.full_like(rows, epoch)}
@@ -238,11 +232,16 @@ class PretrainingCorpus:
 
     def _check(self, verify: bool) -> None:
         for shard in itertools.chain(*self.shards.values()):
-            self._table(shard, slice(None) if verify else None)
+            self._table(shard, slice(None) if verify else slice(0))
 
-    def _table(self, shard: Shard, rows: slice | None = slice(None)) -> np.ndarray:
-        mend = f"remove {self.folder / INDEX} and prepare the corpus again, or restore the file"
-        return self.record_format.read(self.folder, shard, mend, rows)
+    def _table(self, shard: Shard, rows: slice = slice(None)) -> np.ndarray:
+        return self.record_format.read(self.folder, shard, store.mend_of(self.folder), rows)
+
+
+def _numbered(shards: Sequence[Shard]) -> tuple[Shard, ...]:
+    """Returns the shards of a split with their first rows."""
+    firsts = itertools.accumulate((shard.rows for shard in shards), initial=0)
+    return tuple(map(lambda shard, first: dataclasses.replace(shard, first=first), shards, firsts))
 
 
 def stream_dataset(

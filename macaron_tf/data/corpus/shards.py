@@ -1,8 +1,9 @@
-"""Rows of a corpus, their encoding as records, shards of records, and the list of the shards."""
+"""Rows of a corpus, the tables of integers that hold them in files, and the record of the files."""
 
 import contextlib
 import dataclasses
 import hashlib
+import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
@@ -15,9 +16,8 @@ from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.special import Special
 
-FORMAT = 2  # increase this number if the layout or the meaning of the files changes
-INDEX = "corpus.json"  # a folder with this file is a finished corpus
-PROGRESS = "progress.json"  # settings and state of an unfinished corpus
+FORMAT = 3  # increase this number if the layout or the meaning of the files changes
+INDEX = "corpus.json"  # settings and state of the corpus, written after each block
 SPLITS = ("train", "validation")
 
 
@@ -53,18 +53,20 @@ def token_ids_of(rows: Sequence[Row], length: int, special: Special) -> np.ndarr
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """A TFRecord file of rows in the folder of a corpus.
+    """A file in the folder of a corpus, which has the bytes of a table of rows.
 
     Attributes:
         languages: language ids of the first and the second half of a row. All rows of the file
             have the same two ids, which differ only for translation pairs. The tuple is empty for a
             validation file, and if the corpus has no `batch_alpha`.
+        first: index of the first row in the split of the whole corpus.
     """
 
     name: str
     rows: int
     sha256: str
     languages: tuple[int, ...] = ()
+    first: int = 0
 
     def __post_init__(self):
         object.__setattr__(self, "languages", tuple(self.languages))  # a list if read from JSON
@@ -72,7 +74,7 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True)
 class RecordFormat:
-    """Binary layout of a record, which holds one row: L token ids, then one value per column.
+    """Layout of a table, in which a row has L token ids and then one value per column.
 
     Attributes:
         columns: names of the columns after the token ids, in order. The possible names are
@@ -99,16 +101,15 @@ class RecordFormat:
         return self.sequence_length + len(self.columns)
 
     @property
-    def file_bytes(self) -> int:
-        """Size of a record in a TFRecord file in bytes, with 16 bytes for length and checksums."""
-        return self.integer_count * self.dtype.itemsize + 16
+    def row_bytes(self) -> int:
+        return self.integer_count * self.dtype.itemsize
 
     @property
     def dtype(self) -> np.dtype:
         return np.dtype("<i4" if self.wide else "<u2")
 
     def encode(self, rows: Sequence[Row], languages: np.ndarray, special: Special) -> np.ndarray:
-        """Encodes N rows as a table `(N, integer_count)`, with one record per row.
+        """Encodes N rows as a table `(N, integer_count)`.
 
         Args:
             languages: `(N, 2)` language ids of the first and second half of each row.
@@ -124,16 +125,15 @@ class RecordFormat:
         return np.concatenate([token_ids, *columns], axis=1).astype(self.dtype)
 
     def read(
-        self, folder: epath.Path, shard: Shard, mend: str, rows: slice | None = slice(None)
+        self, folder: epath.Path, shard: Shard, mend: str, rows: slice = slice(None)
     ) -> np.ndarray:
         """Reads the table of a shard, `(N, integer_count)`, and checks its SHA-256.
 
         Args:
-            rows: consecutive rows to read without this check, or `slice(None)` for the whole shard.
-                `None` means no rows: only the size of the file is checked.
+            rows: consecutive rows to read without this check; `slice(0)` only checks the size.
         """
-        path, content, size = folder / shard.name, b"", self.file_bytes
-        first, end, _ = (rows or slice(0)).indices(shard.rows)
+        path, content, size = folder / shard.name, b"", self.row_bytes
+        first, end, _ = rows.indices(shard.rows)
         with (
             storage.clear_errors(f"cannot read {path}", "check the access to the folder"),
             contextlib.suppress(tf.errors.NotFoundError),
@@ -146,9 +146,7 @@ class RecordFormat:
             if is_whole and (
                 rows != slice(None) or hashlib.sha256(content).hexdigest() == shard.sha256
             ):
-                # Length and checksum precede the integers of a record; a checksum follows them.
-                fields = ("head", "V12"), ("integers", self.dtype, self.integer_count)
-                return np.frombuffer(content, [*fields, ("tail", "V4")])["integers"]
+                return np.frombuffer(content, self.dtype).reshape(-1, self.integer_count)
         raise UserError(f"{path} is missing or damaged: {mend}")
 
     def features(self, table: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -190,6 +188,7 @@ class CorpusState:
             not repeated.
         validation: validation files. While a corpus is unfinished, each block has its own file if
             rows are held out. If documents are held out, only a finished corpus has these files.
+        finished: whether the corpus has all rows.
     """
 
     documents: int = 0
@@ -197,14 +196,23 @@ class CorpusState:
     tokens: int = 0
     train: tuple[Shard, ...] = ()
     validation: tuple[Shard, ...] = ()
+    finished: bool = False
 
     @property
     def rows(self) -> int:
         return sum(shard.rows for shard in self.train + self.validation)
 
 
-def read_record(path: epath.Path, mend: str) -> tuple[CorpusConfig, dict[str, Any], CorpusState]:
-    """Reads the record of a corpus."""
+def mend_of(folder: epath.Path) -> str:
+    """Returns what to do about a damaged file."""
+    return f"remove {folder / INDEX} and prepare the corpus again, or restore the file"
+
+
+def read_index(folder: epath.Path) -> tuple[CorpusConfig, dict[str, Any], CorpusState]:
+    """Reads the configuration, the settings and the state of a corpus."""
+    path, mend = folder / INDEX, mend_of(folder)
+    if not path.exists():
+        raise UserError(f"{folder} contains no corpus ({INDEX}): give a prepared corpus")
     with storage.refuse_damage(path, mend):
         record = storage.read_json(path, mend=mend, state=dict, settings=dict)
         if (found := record["format"]) != FORMAT:
@@ -215,11 +223,7 @@ def read_record(path: epath.Path, mend: str) -> tuple[CorpusConfig, dict[str, An
         return CorpusConfig(**settings["config"]), settings, CorpusState(**{**state, **shards})
 
 
-def read_index(folder: epath.Path) -> tuple[CorpusConfig, dict[str, Any], CorpusState]:
-    """Reads `corpus.json`, the record of a finished corpus."""
-    path = folder / INDEX
-    if not path.exists():
-        if (folder / PROGRESS).exists():
-            raise UserError(f"the corpus in {folder} is not finished: prepare it again")
-        raise UserError(f"{folder} contains no corpus ({INDEX}): give a prepared corpus")
-    return read_record(path, "remove the file and prepare the corpus again")
+def write_index(folder: epath.Path, settings: dict, state: CorpusState) -> None:
+    """Writes the settings and the state of a corpus."""
+    record = {"format": FORMAT, "settings": settings, "state": dataclasses.asdict(state)}
+    storage.write_atomic(folder / INDEX, (json.dumps(record, indent=1) + "\n").encode())

@@ -5,14 +5,14 @@ A killed run can resume, and then writes the same bytes as a run that was not ki
 
 import dataclasses
 import functools
+import hashlib
 import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
-import tensorflow as tf
 from etils import epath
 
 from macaron_tf.data.corpus import documents as texts
@@ -21,7 +21,7 @@ from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.documents import Document
 from macaron_tf.data.corpus.packing import PackedBlock, Packer
 from macaron_tf.data.corpus.reading import PretrainingCorpus
-from macaron_tf.data.corpus.shards import INDEX, PROGRESS, CorpusState, RecordFormat, Shard
+from macaron_tf.data.corpus.shards import INDEX, CorpusState, Shard, write_index
 from macaron_tf.data.processes import Processes
 from macaron_tf.data.sources.names import Source
 from macaron_tf.data.sources.readers import source_stamps
@@ -71,27 +71,33 @@ def prepare(
             texts.open_source(source, tfds)
     settings = corpus_settings(config, vocabulary, tfds)
     # A finished corpus is opened without a lock, because its folder may be read-only.
-    if not _is_finished(out, settings):
+    if not _earlier(out, settings).finished:
         with only_writer(out, "preparing a corpus"):
             # Another process may have finished the corpus in the meantime.
-            if not _is_finished(out, settings):
+            if not (state := _earlier(out, settings)).finished:
                 packer = Packer(config, vocabulary)
-                start_state = read_state(out, settings, packer.record_format)
-                if not start_state.documents:
+                for shard in state.train + state.validation:
+                    packer.record_format.read(out, shard, store.mend_of(out))
+                if not state.documents:
                     vocabulary.save(out)
                 draw = tokenized and functools.partial(tokenized, config, out, tfds)
-                _write(packer, out, settings, start_state, tfds, processes, draw)
+                _write(packer, out, settings, state, tfds, processes, draw)
                 return PretrainingCorpus.open(out, verify=False)
     return PretrainingCorpus.open(out)
 
 
-def _is_finished(out: epath.Path, settings: dict) -> bool:
-    """Returns whether `out` has a finished corpus, and removes its leftover files if so."""
+def _earlier(out: epath.Path, settings: dict) -> CorpusState:
+    """Returns the state from which to resume, or an empty state for a new corpus.
+
+    Leftover files of a finished corpus are removed.
+    """
     if not (out / INDEX).exists():
-        return False
-    check_settings(store.read_index(out)[1], settings, out)
-    remove_leftovers(out)
-    return True
+        return CorpusState()
+    _, stored, state = store.read_index(out)
+    check_settings(stored, settings, out)
+    if state.finished:
+        remove_leftovers(out)
+    return state
 
 
 def _write(
@@ -136,7 +142,7 @@ def _write(
         numbered = enumerate(texts.blocks(tokenized(mixture), config), len(start.train))
         for block in pool.map(Packer.pack, numbered):
             state = _write_block(block, config, out, state, validation_records)
-            write_state(out, PROGRESS, settings, state)
+            write_index(out, settings, state)
             rate = (state.tokens - start.tokens) / max(time.monotonic() - began, 1e-9)
             progress.advance(block.documents, f"{short(rate)} tokens/s")
     records, validation = _validation(packer, out, state), []
@@ -148,18 +154,18 @@ def _write(
     elif not state.rows:
         raise UserError("the sources gave no rows: give more text, or raise sequence_length")
     while chunk := list(itertools.islice(records, config.rows_per_shard)):
-        validation.append(write_shard(out, "validation", len(validation), chunk))
-    state = dataclasses.replace(state, validation=tuple(validation))
+        validation.append(write_shard(out, "validation", len(validation), np.stack(chunk)))
+    state = dataclasses.replace(state, validation=tuple(validation), finished=True)
     # A file may have grown while it was being read.
     check_settings(settings, corpus_settings(config, packer.vocabulary, tfds), out)
-    write_state(out, INDEX, settings, state)  # marks a finished corpus
+    write_index(out, settings, state)
     remove_leftovers(out)
 
 
 def _validation(packer: Packer, out: epath.Path, state: CorpusState) -> Iterator[np.ndarray]:
     """Yields the validation records of all blocks so far."""
     for shard in state.validation:
-        yield from packer.record_format.read(out, shard, "prepare the corpus again")
+        yield from packer.record_format.read(out, shard, store.mend_of(out))
 
 
 def _write_block(
@@ -186,20 +192,13 @@ def _write_block(
 
 
 def write_shard(
-    folder: epath.Path,
-    kind: str,
-    index: int,
-    records: Sequence[np.ndarray],
-    languages: tuple[int, ...] = (),
+    folder: epath.Path, kind: str, index: int, table: np.ndarray, languages: tuple[int, ...] = ()
 ) -> Shard:
-    """Writes a file of a split, or of the validation records of a block ("part")."""
-    name = f"{'-'.join([kind, f'{index:05d}', *map(str, languages)])}.tfrecord"
-    with storage.atomic_output_path(folder / name) as temporary_path:
-        with tf.io.TFRecordWriter(temporary_path) as writer:
-            for record in records:
-                writer.write(record.tobytes())
-        digest = storage.file_digest(temporary_path)
-    return Shard(name, len(records), digest, languages)
+    """Writes a file of a split, or of the validation rows of a block ("part")."""
+    name = f"{'-'.join([kind, f'{index:05d}', *map(str, languages)])}.rows"
+    content = table.tobytes()
+    storage.write_atomic(folder / name, content)
+    return Shard(name, len(table), hashlib.sha256(content).hexdigest(), languages)
 
 
 def corpus_settings(config: CorpusConfig, vocabulary: PieceVocabulary, tfds: Tfds | None) -> dict:
@@ -243,28 +242,9 @@ def _without_locations(config: dict) -> dict:
     return {**config, "sources": sources}
 
 
-def read_state(out: epath.Path, settings: dict, record_format: RecordFormat) -> CorpusState:
-    """Reads the state from which to resume, or returns an empty state for a new corpus."""
-    path = out / PROGRESS
-    if not path.exists():
-        return CorpusState()
-    mend = f"remove {path} to prepare the corpus from the beginning"
-    _, stored, state = store.read_record(path, mend)
-    check_settings(stored, settings, out)
-    for shard in state.train + state.validation:
-        record_format.read(out, shard, mend)
-    return state
-
-
-def write_state(out: epath.Path, name: str, settings: dict, state: CorpusState) -> None:
-    """Writes the settings and the state of a corpus to the file `name`."""
-    record = {"format": store.FORMAT, "settings": settings, "state": dataclasses.asdict(state)}
-    storage.write_atomic(out / name, (json.dumps(record, indent=1) + "\n").encode())
-
-
 def remove_leftovers(out: epath.Path) -> None:
     """Removes all files of the preparation that a finished corpus does not need."""
-    patterns = ("part-*.tfrecord", ".tmp-*.tfrecord-*", ".tmp-*.json-*", PROGRESS)
+    patterns = ("part-*.rows", ".tmp-*.rows-*", ".tmp-*.json-*")
     for path in out.iterdir():
         if any(map(path.match, patterns)):
             path.unlink(missing_ok=True)

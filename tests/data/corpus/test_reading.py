@@ -113,7 +113,7 @@ def test_each_process_draws_from_a_seed_of_its_own():
     assert all(0 <= seed < 1 << 63 for seed in seeds)
 
 
-@pytest.mark.parametrize("harm", ["cut", "cut between records", "removed", "changed", "folder"])
+@pytest.mark.parametrize("harm", ["cut", "cut between rows", "removed", "changed", "folder"])
 def test_a_shard_that_is_lost_during_training_is_named(corpus, tmp_path, harm):
     shutil.copytree(corpus.folder, tmp_path / "copy")
     harmed = PretrainingCorpus.open(tmp_path / "copy")
@@ -126,7 +126,7 @@ def test_a_shard_that_is_lost_during_training_is_named(corpus, tmp_path, harm):
     elif harm == "changed":
         path.write_bytes(content[:20] + b"!" + content[21:])
     elif harm != "removed":
-        path.write_bytes(content[: harmed.record_format.file_bytes - (harm == "cut")])
+        path.write_bytes(content[: harmed.record_format.row_bytes - (harm == "cut")])
     with pytest.raises(tf.errors.OpError) as raised:
         list(dataset)
     sentence = str(harmed.shard_error(raised.value))
@@ -233,7 +233,7 @@ def test_a_start_reads_one_group_only(corpus, tmp_path):
     start = {"seed": 1, "start_step": 2 * ROWS - 1, "numbered": True}
     corpus = dataclasses.replace(corpus, shuffled_rows=1)
     (batch,) = corpus.dataset("train", 1, **start).take(1).as_numpy_iterator()
-    firsts = {shard.name: corpus.first_rows[shard.name] for shard in corpus.filled("train")}
+    firsts = {shard.name: shard.first for shard in corpus.filled("train")}
     wanted = max((name for name in firsts if firsts[name] <= batch["row_number"]), key=firsts.get)
     shutil.copy(corpus.folder / wanted, tmp_path / wanted)  # the other shards do not exist
     alone = dataclasses.replace(corpus, folder=as_path(tmp_path))

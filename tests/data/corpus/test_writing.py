@@ -10,6 +10,7 @@ import pytest
 from macaron_tf.data.corpus import writing
 from macaron_tf.data.corpus.config import CorpusSource
 from macaron_tf.data.corpus.reading import PretrainingCorpus
+from macaron_tf.data.corpus.shards import CorpusState
 from macaron_tf.data.sources import homeassistant
 from macaron_tf.io.files import only_writer
 from macaron_tf.text.wordpiece import WordPieceVocabulary
@@ -26,6 +27,11 @@ from tests.toys.corpora import (
 from tests.toys.marks import thorough
 
 
+def is_finished(folder) -> bool:
+    index = folder / "corpus.json"
+    return index.exists() and json.loads(index.read_text())["state"]["finished"]
+
+
 def test_every_token_once_and_one_row_in_ten_held_out(make, vocabulary, out):
     corpus = make()
     # 60 ids per document and 14 per row give 5 rows.
@@ -39,8 +45,8 @@ def test_every_token_once_and_one_row_in_ten_held_out(make, vocabulary, out):
     assert [shard.rows for shard in corpus.shards["train"]] == [13, 14, 13, 14]
     assert sorted(contents(out)) == [
         "corpus.json",
-        *(f"train-0000{n}.tfrecord" for n in range(4)),
-        "validation-00000.tfrecord",
+        *(f"train-0000{n}.rows" for n in range(4)),
+        "validation-00000.rows",
         "vocabulary.json",
         "vocabulary.txt",
     ]
@@ -165,7 +171,7 @@ def test_sources_that_cannot_be_read(make, tmp_path):
     "settings",
     [
         {},
-        {"pairs": "next_sentence", "rows_per_shard": 12},
+        {"pairs": "next_sentence", "rows_per_shard": 6},
         {"pairs": "sentence_order", "rows_per_shard": 6},
         {"packing": "full_sentences"},
         {"weights": (1.0, 2.0), "rows_per_shard": 40},
@@ -185,7 +191,7 @@ def test_a_kill_at_any_moment_leaves_the_same_bytes(
     whole = contents(tmp_path / "whole")
 
     def check():
-        assert not (out / "corpus.json").exists() or contents(out).items() >= whole.items()
+        assert not is_finished(out) or contents(out).items() >= whole.items()
 
     corpus, kills = made_with_kills(monkeypatch, make, out, check, operations, **settings)
     assert kills >= 3
@@ -194,15 +200,15 @@ def test_a_kill_at_any_moment_leaves_the_same_bytes(
 
 
 def test_going_on_does_not_tokenize_again(make, vocabulary, out, monkeypatch):
-    written, write_state = [], writing.write_state
+    written, write_index = [], writing.write_index
 
     def counted(*args):
-        write_state(*args)
+        write_index(*args)
         written.append(args)
         if len(written) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(writing, "write_state", counted)
+    monkeypatch.setattr(writing, "write_index", counted)
     with pytest.raises(KeyboardInterrupt):
         make()
     refuses("is not finished: prepare it again", PretrainingCorpus.open, out)
@@ -262,7 +268,7 @@ def test_a_file_that_grows_is_refused(make, texts, out, tmp_path, monkeypatch):
     monkeypatch.setattr(writing, "_write_block", growing)
     message = "source files of the corpus in .* have changed: restore"
     refuses(message, make, sources=(f"text:{tmp_path}/a/*.txt",))
-    assert not (out / "corpus.json").exists()
+    assert not is_finished(out)
 
 
 def test_a_file_may_move_but_its_fields_stay(make, tmp_path):
@@ -279,15 +285,15 @@ def test_damage_is_named(make, out):
     refuses("contains no corpus", PretrainingCorpus.open, out)
     make()
     whole = contents(out)
-    shard = whole["train-00001.tfrecord"]
+    shard = whole["train-00001.rows"]
     flipped = bytes([*shard[:40], shard[40] ^ 1, *shard[41:]])
     index = json.loads(whole["corpus.json"])
     index["settings"]["vocabulary"] = "0" * 64
     for name, content, message in (
-        ("train-00001.tfrecord", None, r"train-00001\.tfrecord is missing or damaged"),
-        ("train-00001.tfrecord", shard[:-1], "missing or damaged"),
-        ("train-00001.tfrecord", flipped, "missing or damaged"),
-        ("validation-00000.tfrecord", b"", r"validation-00000\.tfrecord is missing or damaged"),
+        ("train-00001.rows", None, r"train-00001\.rows is missing or damaged"),
+        ("train-00001.rows", shard[:-1], "missing or damaged"),
+        ("train-00001.rows", flipped, "missing or damaged"),
+        ("validation-00000.rows", b"", r"validation-00000\.rows is missing or damaged"),
         ("corpus.json", whole["corpus.json"][:-9], r"corpus\.json is damaged"),
         ("corpus.json", b"{}", r"corpus\.json is damaged"),
         ("corpus.json", json.dumps({**index, "format": 99}).encode(), "corpus format 99, not"),
@@ -302,8 +308,8 @@ def test_damage_is_named(make, out):
         refuses(message, PretrainingCorpus.open, out)
         (out / name).write_bytes(whole[name])
     # Sizes do not reveal a flipped bit; the record's checksum does when it is read.
-    (out / "train-00001.tfrecord").write_bytes(flipped)
-    with pytest.raises(Exception, match=r"train-00001\.tfrecord is missing or damaged"):
+    (out / "train-00001.rows").write_bytes(flipped)
+    with pytest.raises(Exception, match=r"train-00001\.rows is missing or damaged"):
         rows_of(PretrainingCorpus.open(out, verify=False), "train")
 
 
@@ -316,13 +322,13 @@ def test_a_second_process_waits_for_its_turn(make, out, monkeypatch):
         assert make().fingerprint == corpus.fingerprint
 
     # The first writer ends while the second waits for the lock.
-    finished, asked = writing._is_finished, []
+    earlier, asked = writing._earlier, []
 
-    def is_finished(*given) -> bool:
+    def first_unfinished(*given) -> CorpusState:
         asked.append(given)
-        return len(asked) > 1 and finished(*given)
+        return earlier(*given) if len(asked) > 1 else CorpusState()
 
-    monkeypatch.setattr(writing, "_is_finished", is_finished)
+    monkeypatch.setattr(writing, "_earlier", first_unfinished)
     monkeypatch.setattr(writing, "_write", None)
     assert make().fingerprint == corpus.fingerprint
 
