@@ -7,7 +7,6 @@ memory-mapped files of the cache, which a killed process resumes.
 
 import array
 import collections
-import concurrent.futures
 import contextlib
 import dataclasses
 import itertools
@@ -27,10 +26,10 @@ from macaron_tf.io.files import cache_directory, only_writer
 from macaron_tf.io.progress import Progress
 from macaron_tf.text.token_rows import TokenRows, fingerprint, map_array, offsets_of
 
-FORMAT = 4  # increase this number if the layout or the meaning of the files changes
+FORMAT = 5  # increase this number if the layout or the meaning of the files changes
 # Number of pairs per chunk. The number is part of the format, because a resumed run skips chunks.
 CHUNK_PAIRS = 1 << 15
-_RECORD = "tokens.json"  # written after each chunk; a finished corpus has a fingerprint
+_RECORD = "tokens.json"  # written after each chunk; that of a finished corpus has a SHA-256
 _ARRAYS = ("source_offsets", "target_offsets", "source_ids", "target_ids", "indices")
 _MEND = "make room or set MACARON_TF_CACHE to another folder, then run the same command again"
 _MAX_MEMORY_BYTES = 1 << 24  # beyond this number, the bytes in memory are written to disk
@@ -124,7 +123,7 @@ class GrowingRows:
         if self._file is None:
             return TokenRows(np.frombuffer(self._buffer, self.dtype), offsets)
         self._flush()
-        return TokenRows(map_array(self._file.fileno(), self.dtype), offsets)
+        return TokenRows(map_array(self._file.fileno(), self.dtype, int(offsets[-1])), offsets)
 
 
 class GrowingTexts(GrowingRows):
@@ -210,7 +209,7 @@ def prepare(
     """
     with only_writer(folder, "tokenizing", wait=True):
         record = _read_record(folder)
-        if record["fingerprint"]:
+        if record["sha256"]:
             return _map(folder, record)
         total, processes = count(), processes or os.cpu_count() or 1
         processes = min(processes, -(-total // CHUNK_PAIRS) or 1) if total else processes
@@ -224,10 +223,9 @@ def prepare(
             for size, tokens in pool.map(_tokenized, missing):
                 _append(folder, record, tokens)
                 progress.advance(size)
-        for name, entry in record["arrays"].items():
-            entry[2] = storage.file_digest(folder / name)
         tokens = _map(folder, record)
         record["fingerprint"] = fingerprint([*tokens.source.arrays(), *tokens.target.arrays()])
+        record["sha256"] = fingerprint(tokens.arrays().values())
         _write_record(folder, record)
         return _map(folder, record)
 
@@ -239,7 +237,7 @@ def _tokenized(tokenize: Callable, chunk: Chunk) -> tuple[int, TokenizedPairs]:
 def _append(folder: pathlib.Path, record: dict, tokens: TokenizedPairs) -> None:
     """Appends the rows of a chunk to the files, and records the new lengths of the files."""
     for name, values in tokens.arrays().items():
-        count = record["arrays"].get(name, ("", 0))[1]
+        _, count = record["arrays"].get(name, ("", 0))
         if count and name.endswith("_offsets"):  # those of each chunk begin at 0
             values = values[1:] + record["arrays"][name.replace("offsets", "ids")][1]
         elif name == "indices":
@@ -249,7 +247,7 @@ def _append(folder: pathlib.Path, record: dict, tokens: TokenizedPairs) -> None:
             file.truncate(count * values.itemsize)  # a killed process may have written more
             file.write(values.data)
         storage.sync(path)
-        record["arrays"][name] = [values.dtype.str, count + len(values), ""]
+        record["arrays"][name] = [values.dtype.str, count + len(values)]
     record["removed"] = collections.Counter(record["removed"])
     record["removed"].update(tokens.removed)
     record["chunks"] += 1
@@ -262,25 +260,20 @@ def _write_record(folder: pathlib.Path, record: dict) -> None:
 
 def _read_record(folder: pathlib.Path) -> dict[str, Any]:
     """Reads the record of a corpus. If files are missing or damaged, the record has no rows."""
-    path = folder / _RECORD
     with contextlib.suppress(UserError, *storage.FILE_ERRORS, *storage.DAMAGE):
-        record = storage.read_json(path, chunks=int, arrays=dict, removed=dict, fingerprint=str)
-        paths = [folder / name for name in record["arrays"]]
-        dtypes, counts, digests = zip(*record["arrays"].values(), strict=True)
-        if record["fingerprint"]:
-            with concurrent.futures.ThreadPoolExecutor() as threads:
-                is_whole = [*digests] == [*threads.map(storage.file_digest, paths)]
-        else:
-            sizes = np.array([np.dtype(dtype).itemsize for dtype in dtypes]) * counts
-            is_whole = all(sizes <= [path.stat().st_size for path in paths])
-        if is_whole:
+        fields = {"chunks": int, "arrays": dict, "removed": dict, "fingerprint": str, "sha256": str}
+        record = storage.read_json(folder / _RECORD, **fields)
+        found = _map(folder, record)  # raises if a file has fewer values than were recorded
+        if record["sha256"] in ("", fingerprint(found.arrays().values())):
             return record
-    return {"chunks": 0, "arrays": {}, "removed": {}, "fingerprint": ""}
+    return {"chunks": 0, "arrays": {}, "removed": {}, "fingerprint": "", "sha256": ""}
 
 
 def _map(folder: pathlib.Path, record: dict) -> TokenizedPairs:
-    files = record["arrays"].items()
-    arrays = {name: map_array(folder / name, np.dtype(dtype)) for name, (dtype, *_) in files}
+    arrays = {
+        name: map_array(folder / name, np.dtype(dtype), count)
+        for name, (dtype, count) in record["arrays"].items()
+    }
     sides = (
         TokenRows(arrays[f"{side}_ids"], arrays[f"{side}_offsets"]) for side in ("source", "target")
     )

@@ -100,13 +100,16 @@ def id_dtype(vocabulary_size: int) -> np.dtype:
     return np.dtype(np.uint16 if vocabulary_size <= 1 << 16 else np.int32)
 
 
-def map_array(path: str | os.PathLike | int, dtype: np.dtype) -> np.ndarray:
-    """Memory-maps a local file, given by its path or descriptor, as a flat array."""
+def map_array(path: str | os.PathLike | int, dtype: np.dtype, count: int) -> np.ndarray:
+    """Memory-maps the first `count` values of a local file, given by its path or descriptor.
+
+    A file with fewer values raises a TypeError.
+    """
     with open(path, "rb", closefd=not isinstance(path, int)) as file:
-        if not (size := os.fstat(file.fileno()).st_size):
-            return np.zeros(0, dtype)  # an empty file cannot be mapped
+        if not os.fstat(file.fileno()).st_size:
+            return np.ndarray(count, dtype, b"")  # an empty file cannot be mapped
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return np.ndarray(size // dtype.itemsize, dtype, mapped)
+    return np.ndarray(count, dtype, mapped)
 
 
 def offsets_of(lengths: np.ndarray) -> np.ndarray:

@@ -232,36 +232,24 @@ class PackedBlock:
 
     def divide(
         self, config: CorpusConfig, counted: int, validation_records: set[bytes]
-    ) -> tuple[dict[tuple[int, ...], np.ndarray], np.ndarray]:
-        """Divides the records of a block into training records and validation records.
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Returns which rows are for training, and which for validation, `(N,)` bool each.
 
         Args:
             validation_records: validation records of all earlier blocks. If documents may be
                 repeated, this method adds the validation records of this block, and leaves out the
                 training records of repeated documents that equal a validation record.
-
-        Returns:
-            Dict mapping language ids to training records, and the validation records. The dict has
-            the single key () unless `config.batch_alpha` is set. If documents are held out, all
-            records are training records, because a block has only the other documents.
         """
-        records, languages = self.records, self.languages
-        if config.holds_out_documents:
-            return {(): records}, records[:0]
+        if config.holds_out_documents:  # a block has only the other documents
+            return np.ones_like(self.repeated), np.zeros_like(self.repeated)
         runs = (counted + np.cumsum(~self.repeated) - 1) // config.validation_run
         is_held_out = ~self.repeated & (runs % config.validation_every == 0)
         is_trained = ~is_held_out
         if config.repeats:
-            validation_records.update(record.tobytes() for record in records[is_held_out])
+            validation_records.update(record.tobytes() for record in self.records[is_held_out])
             for i in np.flatnonzero(self.repeated):
-                is_trained[i] = records[i].tobytes() not in validation_records
-        if config.batch_alpha is None:
-            return {(): records[is_trained]}, records[is_held_out]
-        train = {
-            tuple(pair.tolist()): records[is_trained & (languages == pair).all(axis=1)]
-            for pair in np.unique(languages[is_trained], axis=0)
-        }
-        return train, records[is_held_out]
+                is_trained[i] = self.records[i].tobytes() not in validation_records
+        return is_trained, is_held_out
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -176,12 +176,16 @@ def _write_block(
     validation_records: set[bytes],
 ) -> CorpusState:
     """Writes the shards of the next block, and returns the new state of the corpus."""
-    training, held_out = block.divide(config, state.counted, validation_records)
-    index, validation = len(state.train), ()
+    is_trained, is_held_out = block.divide(config, state.counted, validation_records)
+    index, validation, train = len(state.train), (), []
     if not config.holds_out_documents:
         index = len(state.validation)  # a block may have several training files
-        validation = (write_shard(out, "part", index, held_out),)
-    train = [write_shard(out, "train", index, t, pair) for pair, t in training.items()]
+        validation = (write_shard(out, "part", index, block.records[is_held_out]),)
+    if config.batch_alpha is None:
+        train = [write_shard(out, "train", index, block.records[is_trained])]
+    for pair in np.unique(block.languages[is_trained], axis=0) if not train else ():
+        rows = block.records[is_trained & (block.languages == pair).all(axis=1)]
+        train.append(write_shard(out, "train", index, rows, tuple(pair.tolist())))
     return CorpusState(
         state.documents + block.documents,
         state.counted + int((~block.repeated).sum()),
