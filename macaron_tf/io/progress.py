@@ -1,6 +1,7 @@
 """Progress display: a bar in a terminal, or lines of text in other outputs."""
 
 import contextlib
+import math
 import sys
 import threading
 import time
@@ -43,6 +44,8 @@ class Progress:
             rich.progress.TimeElapsedColumn(),
             console=rich.console.Console(file=sys.stderr),
             refresh_per_second=2,
+            # Tasks in parallel end close together, so the time left follows the average rate.
+            speed_estimate_period=math.inf,
         )
         self._unit, self._ended = unit, threading.Event()
         self._task = self._bar.add_task(title, start=False, total=total, text="")
@@ -51,6 +54,7 @@ class Progress:
 
     def __enter__(self) -> "Progress":
         self._bar.start_task(self._task)
+        self._bar.advance(self._task, 0)  # the beginning, from which the rate is measured
         if Progress._outermost is None:
             Progress._outermost = self
             self._thread.start()

@@ -329,7 +329,7 @@ def test_counted_work(stream):
     if stream.isatty():
         assert "10/10" in shown and "lines" in shown and "tokenizing" in shown
     else:
-        pattern = r"tokenizing  5 of 10 lines  \d:\d\d:\d\d elapsed"
+        pattern = r"tokenizing  5 of 10 lines  \d:\d\d:\d\d elapsed, \d:\d\d:\d\d left"
         assert re.fullmatch(pattern, shown.splitlines()[0])
 
 
@@ -342,6 +342,16 @@ def test_uncounted_work_that_says_nothing_itself(stream):
         assert re.match(r"compiling  \d:\d\d:\d\d elapsed\n", shown)
     time.sleep(0.05)
     assert stream.getvalue() == shown  # nothing after the end
+
+
+def test_the_time_left_follows_the_average_rate(monkeypatch):
+    monkeypatch.setattr(progress, "sys", types.SimpleNamespace(stderr=io.StringIO()))
+    work, now = Progress("2 at once", "tasks", 6), [0.0]
+    work._bar.get_time = lambda: now[0]
+    with work:
+        for now[0] in (288.0, 290.0):  # two tasks in parallel
+            work.advance()
+        assert work._line() == "2 at once  2 of 6 tasks  0:04:50 elapsed, 0:09:40 left"
 
 
 def test_work_that_fails_ends_its_progress(stream):
