@@ -16,7 +16,6 @@ from export.server.servable import Servable
 from macaron_tf import models
 from macaron_tf.engines import certificate, lite_writer
 from macaron_tf.engines.lite import NETWORK, RECORD, LiteModel, LiteNetwork
-from macaron_tf.engines.lite_writer import write_lite
 from macaron_tf.engines.networks import TaskNetwork
 from macaron_tf.io import paths
 from macaron_tf.model import Model
@@ -159,7 +158,7 @@ def version(classifier, tmp_path_factory):
 
 @pytest.mark.slow
 def test_int8_is_near_and_smaller(classifier, version, tmp_path):
-    write_lite(TaskNetwork(classifier.task), tmp_path, "fp32")
+    lite_writer.write_lite(TaskNetwork(classifier.task), tmp_path, "fp32")
     sizes = [len((place / NETWORK).read_bytes()) for place in (tmp_path, version / "assets.extra")]
     weights = 4 * classifier.network.count_params()
     assert weights < sizes[0] < 2 * weights  # all lengths share the weights

@@ -10,7 +10,7 @@ from experiments import registry
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from tests.toys import runs
 from tests.toys.numbers import number_pairs
-from tests.toys.pretraining import prepare, t5_settings, toy_settings, train, write_documents
+from tests.toys.pretraining import prepare, toy_settings, train, write_documents
 from tests.toys.studies import calls, study, study_corpus  # noqa: F401
 from tests.toys.tasks import FILLERS, train_toy, write_reading, write_toy
 
@@ -82,8 +82,8 @@ def language_run(once, source) -> str:
 
 
 @pytest.fixture(scope="session")
-def t5_corpus(once) -> str:
-    """Prepares a T5 corpus from toy documents and the words of a toy SST-2; returns its folder.
+def t5_run(once) -> str:
+    """Returns the folder of a T5 run pre-trained on toy documents and the words of a toy SST-2.
 
     Without the SST-2 words, the vocabulary would contain only letters.
     """
@@ -93,18 +93,10 @@ def t5_corpus(once) -> str:
         source = write_documents(folder / "documents")
         words = "sst2 sentence : a c negative . positive .\n" * 200
         (folder / "documents" / "words.txt").write_text(words)
-        prepare("t5_tiny", str(folder / "corpus"), t5_settings("t5_tiny", "macaron", source))
-
-    return str(once("t5_corpus", make) / "corpus")
-
-
-@pytest.fixture(scope="session")
-def t5_run(once, t5_corpus) -> str:
-    """Returns the folder of a pre-trained T5 run."""
-
-    def make(folder) -> None:
-        settings = t5_settings("t5_tiny", "macaron")
-        assert train("t5_tiny", folder / "t5", t5_corpus, settings) == 0
+        settings = [*toy_settings(source, 20, "t5_tiny"), "data.vocabulary.size=90"]
+        settings.append("model.block=macaron")
+        corpus = prepare("t5_tiny", str(folder / "corpus"), settings)
+        assert train("t5_tiny", folder / "t5", corpus, settings) == 0
 
     return str(once("t5_run", make, own=True) / "t5")
 

@@ -28,14 +28,6 @@ from tests.toys.decoders import (
     sentencepiece,
     sequence_model,
 )
-from tests.toys.hugging_face import (
-    FORMAT,
-    WORDS,
-    opened,
-    read_back,
-    two_stream_batch,
-    written,
-)
 from tests.toys.pretrained import with_scores
 
 pytest.importorskip("safetensors")
@@ -60,7 +52,7 @@ def log_probabilities(logits) -> np.ndarray:
 
 
 def test_who_asks_for_text_learns_why_the_tokenizer_was_not_read(tmp_path):
-    written(language_model(**LLAMA), tmp_path)
+    toys.written(language_model(**LLAMA), tmp_path)
     file = tmp_path / "tokenizer.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "normalizer": {"type": "NFKC"}}))
     read = macaron_tf.load(f"hugging-face:{tmp_path}")
@@ -70,7 +62,7 @@ def test_who_asks_for_text_learns_why_the_tokenizer_was_not_read(tmp_path):
 def test_two_texts_have_the_separators_of_the_vocabulary(tmp_path, monkeypatch):
     made = sequence_model("denoiser")
     monkeypatch.setattr(made.vocabulary, "pair_separators", 2)  # other tests share it
-    written(made, tmp_path / "out")
+    toys.written(made, tmp_path / "out")
     fields = json.loads((tmp_path / "out/tokenizer.json").read_text())["post_processor"]["pair"]
     names = [value["id"] for field in fields for value in field.values()]
     assert names == ["A", "</s>", "</s>", "B", "</s>"]
@@ -90,7 +82,7 @@ def rewritten(made: Model, place, model_class: str, change) -> str:
     """
     import safetensors.numpy
 
-    fields = written(made, place)
+    fields = toys.written(made, place)
     fields = {**fields, "architectures": [model_class] if model_class else None}
     (place / "config.json").write_text(json.dumps(fields))
     state = change(safetensors.numpy.load_file(place / "model.safetensors"))
@@ -133,7 +125,7 @@ def test_a_model_without_its_language_head_writes_nothing(
     read = macaron_tf.load(location)
     for use in (read.predict, read.score, read.export):
         refuses(f"{missing}.* not read: fine-tune it by .* --init hugging-face:", use, "a")
-    refuses("not read", read.save_pretrained, tmp_path / "again", FORMAT)
+    refuses("not read", read.save_pretrained, tmp_path / "again", toys.FORMAT)
     if "lm_head" not in missing:
         note = f"weights not read: {', '.join(read.card.unread)}"
         assert read.card.unread and note in capsys.readouterr()[1]
@@ -200,7 +192,7 @@ def with_tokenizer(ending: str, place):
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("torch")
     tokenizer = transformers.AutoTokenizer.from_pretrained(place)
-    return opened(getattr(transformers, f"AutoModelFor{ending}"), place), tokenizer
+    return toys.opened(getattr(transformers, f"AutoModelFor{ending}"), place), tokenizer
 
 
 @pytest.mark.parametrize(
@@ -211,7 +203,7 @@ def test_a_language_model_is_read_back_and_pytorch_writes_the_same(
     norm, options, model_type, tmp_path
 ):
     made = language_model(norm, **options)
-    assert written(made, tmp_path / "out")["model_type"] == model_type
+    assert toys.written(made, tmp_path / "out")["model_type"] == model_type
     encoded = [[BOS, *row] for row in made.vocabulary.encode_lines(HARD)]
     ids = np.array(encoded[:1])
     read = macaron_tf.load(f"hugging-face:{tmp_path / 'out'}")
@@ -242,7 +234,7 @@ def test_pytorch_s_classifier_gives_the_same_scores(norm, classes, tmp_path):
     made = Model(network, byte_pairs())
     if classes == 1:
         made = with_scores(made, 2.0, 3.0)
-    written(made, tmp_path / "out")
+    toys.written(made, tmp_path / "out")
     theirs, tokenizer = with_tokenizer("SequenceClassification", tmp_path / "out")
     rows = tokenizer(HARD, return_tensors="pt", padding=True)
     asked = encode_pairs(byte_pairs(), HARD, None, 64, causal=True)["token_ids"]
@@ -266,7 +258,7 @@ def test_pytorch_s_classifier_gives_the_same_scores(norm, classes, tmp_path):
 def test_an_encoder_decoder_is_read_back_and_pytorch_writes_the_same(kind, options, tmp_path):
     made = sequence_model(kind, **options)
     fields, start, pieces = (
-        written(made, tmp_path / "out"),
+        toys.written(made, tmp_path / "out"),
         start_of(kind, made),
         made.vocabulary.pieces,
     )
@@ -323,7 +315,7 @@ def test_an_encoder_decoder_is_read_back_and_pytorch_writes_the_same(kind, optio
 
 
 VOCABULARIES = {
-    "words": lambda: WordPieceVocabulary(WORDS),
+    "words": lambda: WordPieceVocabulary(toys.WORDS),
     "pieces": lambda: sentencepiece(True, "bpe"),
     "unigrams": lambda: sentencepiece(True, "unigram"),
     "none": lambda: None,
@@ -344,7 +336,7 @@ def two_streams(kind: str, **options) -> Model:
 @pytest.mark.parametrize("options", [{}, {"summary": "last", "clamp_length": 3}])
 def test_an_xlnet_is_read_back(kind, options, tmp_path):
     made = two_streams(kind, **options)
-    read = read_back(made, tmp_path / "out")
+    read = toys.read_back(made, tmp_path / "out")
     assert read.card.unread == () and read.card.objective == "permutation_language"
     assert read.network.memory_length == 6
     assert read.config.summary == made.config.summary
@@ -352,7 +344,7 @@ def test_an_xlnet_is_read_back(kind, options, tmp_path):
     assert read.special.rows == pieces
     if made.vocabulary:
         assert read.vocabulary.encode_lines(LINES[:4]) == made.vocabulary.encode_lines(LINES[:4])
-    rows = two_stream_batch(pieces)
+    rows = toys.two_stream_batch(pieces)
     ours, back = (numpy_of(one.network(rows)["masked_language"]) for one in (made, read))
     np.testing.assert_allclose(back[..., :pieces], ours[..., :pieces], atol=1e-6)
 
@@ -364,13 +356,13 @@ def test_pytorch_s_xlnet_scores_the_same(kind, tmp_path):
     from tests.toys.peer_language_models import hidden_states, stream_inputs
 
     made = two_streams(kind)
-    assert written(made, tmp_path / "out")["pad_token_id"] == 0
-    theirs = opened(transformers.XLNetLMHeadModel, tmp_path / "out")
+    assert toys.written(made, tmp_path / "out")["pad_token_id"] == 0
+    theirs = toys.opened(transformers.XLNetLMHeadModel, tmp_path / "out")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     expected = made.vocabulary.encode_lines(LINES[:4])
     assert tokenizer(LINES[:4], add_special_tokens=False)["input_ids"] == expected
     pieces = made.vocabulary.pieces
-    rows = two_stream_batch(pieces)
+    rows = toys.two_stream_batch(pieces)
     guessed, plain = (
         hidden_states(theirs, rows, **more).logits for more in (stream_inputs(rows), {})
     )

@@ -218,9 +218,13 @@ def test_layers_that_are_not_those_of_the_settings_are_refused(tmp_path):
         refuses(f"has {reason}", macaron_tf.load, f"hugging-face:{tmp_path / 'out'}")
 
 
+@pytest.fixture(scope="module")
+def torch():
+    return pytest.importorskip("torch")
+
+
 @pytest.mark.parametrize(("system", "network"), SCORES)
-def test_pytorch_gives_the_same_scores(system, network, tmp_path):
-    torch = pytest.importorskip("torch")
+def test_pytorch_gives_the_same_scores(system, network, tmp_path, torch):
     ending, kind = HEADS[network]
     made, batch = encoder(system, network, **kind), BATCH
     theirs = in_pytorch(made, ending, tmp_path / "out")
@@ -247,9 +251,8 @@ def test_pytorch_gives_the_same_scores(system, network, tmp_path):
 
 
 @pytest.mark.parametrize("system", LANGUAGE)
-def test_pytorch_writes_the_same_with_and_without_its_cache(system, tmp_path):
+def test_pytorch_writes_the_same_with_and_without_its_cache(system, tmp_path, torch):
     """Rows padded on the left continue as without padding, by greedy choice and with two beams."""
-    torch = pytest.importorskip("torch")
     made = decoder(system)
     theirs = in_pytorch(made, "CausalLM", tmp_path / "out")
     pieces, padding = made.vocabulary.pieces, 5
@@ -281,9 +284,8 @@ def test_pytorch_writes_the_same_with_and_without_its_cache(system, tmp_path):
 
 @pytest.mark.parametrize("classes", [1, 3])
 @pytest.mark.parametrize("system", CLASSIFIERS)
-def test_pytorch_s_classifier_reads_the_last_token(system, classes, tmp_path):
+def test_pytorch_s_classifier_reads_the_last_token(system, classes, tmp_path, torch):
     """Rows may be padded on either side, and on the right also without an attention mask."""
-    torch = pytest.importorskip("torch")
     made = with_scores(classifier(system, ()), 2.0, 3.0) if classes == 1 else classifier(system)
     theirs = in_pytorch(made, "SequenceClassification", tmp_path / "out")
     ids, padding = np.random.default_rng(0).integers(5, made.vocabulary.pieces, (2, 11)), 5
@@ -321,8 +323,7 @@ def check_resized(theirs, ids, ending, place) -> None:
     torch.testing.assert_close(theirs(ids).logits, logits)
 
 
-def test_pytorch_s_models_follow_transformers_customs(tmp_path):
-    torch = pytest.importorskip("torch")
+def test_pytorch_s_models_follow_transformers_customs(tmp_path, torch):
     theirs = in_pytorch(encoder("macaron"), "MaskedLM", tmp_path / "out")
     ids = torch.tensor(IDS).long()
     named, plain = theirs(ids), theirs(ids, return_dict=False)
@@ -336,8 +337,7 @@ def test_pytorch_s_models_follow_transformers_customs(tmp_path):
 
 
 @pytest.mark.parametrize("system", ["output bias", "branches"])  # the second is untied
-def test_pytorch_s_language_models_follow_transformers_customs(system, tmp_path):
-    torch = pytest.importorskip("torch")
+def test_pytorch_s_language_models_follow_transformers_customs(system, tmp_path, torch):
     made = decoder(system)
     theirs = in_pytorch(made, "CausalLM", tmp_path / "out")
     assert theirs.config.tie_word_embeddings == made.config.tied  # transformers 4 ties by it
@@ -355,9 +355,8 @@ def test_pytorch_s_language_models_follow_transformers_customs(system, tmp_path)
     check_resized(theirs, ids, "CausalLM", tmp_path / "again")
 
 
-def test_distances_have_their_buckets(tmp_path):
+def test_distances_have_their_buckets(tmp_path, torch):
     """Relative positions beyond the last bucket get the bias of that bucket."""
-    torch = pytest.importorskip("torch")
     made = encoder("swish_rnn")
     theirs = in_pytorch(made, "MaskedLM", tmp_path / "out")
     ids = np.random.default_rng(0).integers(5, len(WORDS), (1, 300))
@@ -368,8 +367,7 @@ def test_distances_have_their_buckets(tmp_path):
 
 
 @pytest.mark.parametrize("labels", [[0, 1], [0.5, 1.2]])  # two classes, and numbers
-def test_its_loss_reaches_every_weight(labels, tmp_path):
-    torch = pytest.importorskip("torch")
+def test_its_loss_reaches_every_weight(labels, tmp_path, torch):
     outputs, labels = 2 if labels == [0, 1] else 1, torch.tensor(labels)
     made = encoder("swish_rnn", models.EncoderClassifier, num_classes=outputs)
     theirs = in_pytorch(made, "SequenceClassification", tmp_path / "out")

@@ -7,7 +7,6 @@ from keras import ops
 
 from macaron_tf import models
 from macaron_tf.layers import MultiHeadAttention
-from macaron_tf.models import encoder_decoder
 from tests.harness import built, ids
 from tests.toys.marks import slow, thorough
 
@@ -180,7 +179,7 @@ def test_the_source_encoder_is_all_that_is_added():
 @pytest.mark.parametrize("block", ["transformer", "macaron"])
 def test_the_first_stage_is_the_papers(block):
     model = small("bart_tiny", block=block, **OWN_SOURCE)
-    trained = encoder_decoder.first_stage_variables(model)
+    trained = models.encoder_decoder.first_stage_variables(model)
     rest = [variable for variable in trained if "source_encoder" not in variable.path]
     assert len(model.source_encoder.trainable_variables) == len(trained) - len(rest)
     tables, (kernel, bias) = rest[:2], rest[2:]

@@ -9,7 +9,6 @@ from macaron_tf.data.corpus.packing import pack_rows
 from macaron_tf.data.corpus.reading import with_documents
 from macaron_tf.data.corpus.shards import token_ids_of
 from macaron_tf.layers.packing import packing_scope
-from macaron_tf.models import Encoder, EncoderConfig
 from macaron_tf.models.segment_memory import SegmentLanguageModel
 from macaron_tf.objectives import CausalLanguageObjective, MaskedLanguageObjective
 from macaron_tf.settings import SettingError
@@ -48,8 +47,8 @@ def padded_batch(lengths=ROW_LENGTHS, width=7):
     ids=str,
 )
 def test_packed_encoders_equal_padded_ones(options):
-    config = EncoderConfig(30, 8, 12, 2, 2, max_length=7, initializer_range=0.5, **options)
-    encoder = Encoder(config)
+    config = models.EncoderConfig(30, 8, 12, 2, 2, max_length=7, initializer_range=0.5, **options)
+    encoder = models.Encoder(config)
     inputs, real = padded_batch()
     if not config.num_segments:
         del inputs["segment_ids"]
@@ -66,7 +65,7 @@ def test_packed_encoders_equal_padded_ones(options):
 
 
 def test_a_mask_of_attention_goes_over_the_padded_rows():
-    encoder = Encoder(EncoderConfig(30, 8, 12, 2, 2, initializer_range=0.5))
+    encoder = models.Encoder(models.EncoderConfig(30, 8, 12, 2, 2, initializer_range=0.5))
     inputs, real = padded_batch()
     inputs["attention_mask"] = np.tril(np.ones((4, 7, 7), "int32"))
     expected = np.array(encoder(inputs))
@@ -76,7 +75,7 @@ def test_a_mask_of_attention_goes_over_the_padded_rows():
 
 
 def test_nothing_but_padding_is_nothing():
-    encoder = Encoder(EncoderConfig(30, 8, 12, 2, 2))
+    encoder = models.Encoder(models.EncoderConfig(30, 8, 12, 2, 2))
     with packing_scope():
         for ids in (np.zeros(shape, "int32") for shape in ((2, 3), (0, 3), (2, 0))):
             found = np.array(encoder(ids))

@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from macaron_tf.decoding import BackTranslationObjective
 from macaron_tf.objectives import corruption, denoising
-from macaron_tf.objectives.corruption import SENTINELS
 from tests.harness import refuses
 from tests.toys import objectives as toy
 
@@ -170,7 +169,7 @@ def test_bad_input_is_named():
     dense = corruption.SpanCorruptionObjective(kind="iid_spans", rate=0.5)
     refuses("sentinels: lower objective.rate", dense.corruption, toy.VOCABULARY, 300)
     long = corruption.SpanCorruptionObjective(mean_span=1)
-    refuses(f"of {SENTINELS} sentinels: raise", long.corruption, toy.VOCABULARY, 1000)
+    refuses(f"of {corruption.SENTINELS} sentinels: raise", long.corruption, toy.VOCABULARY, 1000)
 
 
 def test_lengths_follow_poissons_law_until_the_budget_is_spent():

@@ -59,14 +59,6 @@ def toy_settings(source: str, steps: int = 40, recipe: str = "") -> list[str]:
     return [f"{name}={value}" for name, value in settings.items()]
 
 
-def t5_settings(recipe: str, block: str, source: str = "text:/nowhere/*") -> list[str]:
-    """Returns settings for a short T5 or BART pre-training run.
-
-    Without a `source`, the corpus must already exist.
-    """
-    return [*toy_settings(source, 20, recipe), "data.vocabulary.size=90", f"model.block={block}"]
-
-
 def flags(settings: list[str]) -> list[str]:
     """Returns each setting after a `--set` flag."""
     return [argument for setting in settings for argument in ("--set", setting)]

@@ -12,12 +12,6 @@ from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.errors import UserError
 from macaron_tf.runs import pretraining as training
 from macaron_tf.runs import trainer as loop
-from macaron_tf.runs.pretraining import (
-    PretrainingData,
-    PretrainingRecipe,
-    VocabularyConfig,
-    vocabulary_lines,
-)
 from macaron_tf.runs.recipe import override, recipe_from_json
 from macaron_tf.runs.run import Inputs, Run
 from macaron_tf.text import load_encoder_vocabulary
@@ -108,7 +102,7 @@ def test_every_kind_of_vocabulary_is_trained(kind, size, lower_case, folded, tmp
     out = ran(main, "vocabulary", "bert_tiny", tmp_path / "vocabulary", *settings).out
     assert "unknown to the vocabulary: 0.000% of the tokens in" in out
     vocabulary = load_encoder_vocabulary(tmp_path / "vocabulary")
-    found = VocabularyConfig.of(vocabulary)
+    found = training.VocabularyConfig.of(vocabulary)
     assert (found.kind, found.size, found.lower_case) == (kind, size, lower_case)
     rows = vocabulary.encode_lines(["the café", "THE café", "the cafe"])
     assert (rows[0] == rows[1]) is lower_case
@@ -116,7 +110,7 @@ def test_every_kind_of_vocabulary_is_trained(kind, size, lower_case, folded, tmp
 
 
 @pytest.fixture
-def recipe(tmp_path) -> PretrainingRecipe:
+def recipe(tmp_path) -> training.PretrainingRecipe:
     """Returns a recipe with 100 lines of English, 4 lines of Nepali and 1 translation pair."""
     (tmp_path / "en.txt").write_text("\n".join(f"en {n}" for n in range(100)))
     (tmp_path / "ne.txt").write_text("\n".join(f"ne {n}" for n in range(4)))
@@ -126,19 +120,19 @@ def recipe(tmp_path) -> PretrainingRecipe:
         (f"text-lines:{tmp_path}/ne.txt", "train", None, "ne"),
         (f"tsv:{tmp_path}/both.tsv", "train", None, ("en", "ne")),
     )
-    return PretrainingRecipe(
+    return training.PretrainingRecipe(
         model="xlm_tiny",
-        data=PretrainingData(sources, language_alpha=0.0),
+        data=training.PretrainingData(sources, language_alpha=0.0),
         training=TrainingConfig(max_steps=10, warmup_steps=1, learning_rate=1e-3),
     )
 
 
 def test_a_vocabulary_sees_every_language_as_often(recipe):
-    found = collections.Counter(line[:2] for line in vocabulary_lines(recipe))
+    found = collections.Counter(line[:2] for line in training.vocabulary_lines(recipe))
     assert set(found) == {"en", "ne"} and found["en"] == 100
     assert 70 < found["ne"] < 140  # alpha 0: half of the draws
     recipe = override(recipe, ["data.language_alpha=None", "data.vocabulary.max_documents=3"])
-    lines = list(vocabulary_lines(recipe))
+    lines = list(training.vocabulary_lines(recipe))
     assert lines[:4] == ["en 0", "ne 0", "pair a", "pair b"]
     assert len(lines) == 8
 
@@ -150,8 +144,8 @@ def test_a_model_has_the_corpus_languages(recipe):
     none = override(recipe, ["model.num_languages=0"])
     assert none.model_config(100).num_languages == 0
     with pytest.raises(UserError, match="xlm_tiny has language embeddings, but no source"):
-        PretrainingRecipe(
-            model="xlm_tiny", data=PretrainingData(("text:a",)), training=recipe.training
+        training.PretrainingRecipe(
+            model="xlm_tiny", data=training.PretrainingData(("text:a",)), training=recipe.training
         ).model_config(100)
 
 

@@ -14,7 +14,6 @@ from experiments.commands import main
 from experiments.compare.commands import main as compare
 from macaron_tf.errors import UserError
 from macaron_tf.runs import sequences
-from macaron_tf.runs.sequences import TASKS, SequenceRecipe
 from tests.toys.pretraining import flags
 from tests.toys.tasks import validations
 
@@ -30,9 +29,9 @@ SMALL += ("training.schedule=constant",)
 
 def opened(name: str, size: int = 2, seed: int = 1, tfds=None, **data) -> sequences.TaskData:
     """Opens the data of a task with the task's recipe, a batch size and a seed."""
-    recipe = registry.load(f"tcn_{name}", SequenceRecipe)
+    recipe = registry.load(f"tcn_{name}", sequences.SequenceRecipe)
     recipe = recipe.changed(data={"batch_size": size, **data}, training={"seed": seed})
-    return TASKS[name].read_data(recipe, tfds)
+    return sequences.TASKS[name].read_data(recipe, tfds)
 
 
 def write_pieces(path, tunes: str, **changes) -> None:
