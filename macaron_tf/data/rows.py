@@ -57,9 +57,6 @@ class Texts(Sequence):
         start, end = self._ends[row], self._ends[row + 1]
         return _decode(os.pread(self._file.fileno(), end - start, start))
 
-    def tolist(self) -> list[str]:
-        return list(self)
-
 
 class Columns:
     """Base class of a dataclass whose fields are columns, with one entry for each example.

@@ -125,11 +125,16 @@ class Task(Settings):
         return "em" in (*self.metrics, *self.more_metrics)
 
 
-def _glue(name: str, file: str, *fields: str, suite: str = "glue", **options) -> Task:
-    """Makes a task of GLUE or SuperGLUE. The default fields are sentence1 and sentence2."""
-    source, fields = f"tfds:{suite}/{name}", fields or ("sentence1", "sentence2")
+def _glue(name: str, file: str, *fields: str, suite="glue", config="", first=1, **options) -> Task:
+    """Makes a task of GLUE or SuperGLUE. The default fields are sentence1 and sentence2.
+
+    Args:
+        config: name of the set in the suite; "" means the name of the task.
+        first: number of fields in the first text.
+    """
+    source, fields = f"tfds:{suite}/{config or name}", fields or ("sentence1", "sentence2")
     files = (SubmissionFile(file, source),)
-    return Task(name, fields[:1], fields[1:], source=source, submissions=files, **options)
+    return Task(name, fields[:first], fields[first:], source=source, submissions=files, **options)
 
 
 def _choice(name: str, source: str | None, first: str, *choices: str, **options) -> Task:
@@ -138,30 +143,37 @@ def _choice(name: str, source: str | None, first: str, *choices: str, **options)
 
 
 _ENDINGS, _FOUR = {"lists": ("endings",)}, tuple(f"ending{number}" for number in range(4))
-_CHOICES = ("choice1", "choice2")
+_CHOICES, _QUESTION = ("choice1", "choice2"), ("question",)
 _ACCEPTABLE = {"labels": ("unacceptable", "acceptable"), "metrics": ("matthews",)}
 _ENTAILMENT = dict.fromkeys(("labels", "server_labels"), ("entailment", "not_entailment"))
 _MNLI = ("entailment", "neutral", "contradiction")
 _NLI = {"first": ("premise",), "second": ("hypothesis",), "labels": _MNLI}
 _TWO_GENRES = {"validation_splits": ("validation_matched", "validation_mismatched")}
+_IN_GLUE = {"source": "tfds:glue/mnli", "server_labels": _MNLI}
 # The diagnostic set AX has no training data. A model that was trained on MNLI is evaluated on AX.
-_MNLI_FILES = (
+_IN_GLUE["submissions"] = (
     SubmissionFile("MNLI-m.tsv", "tfds:glue/mnli", "test_matched"),
     SubmissionFile("MNLI-mm.tsv", "tfds:glue/mnli", "test_mismatched"),
     SubmissionFile("AX.tsv", "tfds:glue/ax"),
 )
 _BOOLEAN = {"suite": "super_glue", "labels": ("False", "True")}
+_TRUTH = {**_BOOLEAN, "server_labels": ("false", "true")}
+_WSC = {**_BOOLEAN, "server_labels": _BOOLEAN["labels"], "config": "wsc.fixed"}
 _CB = dict.fromkeys(("labels", "server_labels"), ("entailment", "contradiction", "neutral"))
 _CB["suite"] = "super_glue"
-_MANY_ANSWERS = {"metrics": ("f1a", "em"), "more_metrics": ("accuracy",)}
+_ANSWERS = {"metrics": ("f1a", "em"), "more_metrics": ("accuracy",)}
+_QUESTIONS = ("question1", "question2")
 _ALIKE = {"metrics": ("f1", "accuracy"), "symmetric": True}
 _SCORES = {"metrics": ("pearson", "spearman"), "score_range": (0.0, 5.0), "symmetric": True}
 _TAGS = [f"{prefix}-{entity}" for entity in ("PER", "ORG", "LOC", "MISC") for prefix in "BI"]
 _ENTITIES = {"metrics": ("f1",), "more_metrics": ("precision", "recall", "conlleval_f1")}
-_SPANS = {"first": ("question",), "second": ("context",), "kind": "spans"}
+_ENTITIES |= {"source": "tfds:conll2003_ner", "validation_splits": ("dev",)}
+_SPANS = {"first": _QUESTION, "second": ("context",), "kind": "spans"}
+_RECORD = {"source": "tfds:super_glue/record", "metrics": ("f1", "exact")}
 _SQUAD2 = [f"{part}{name}" for part in ("", "HasAns_", "NoAns_") for name in ("f1", "exact")]
 _MAY_LACK = {"metrics": ("best_f1",), "more_metrics": ("best_exact", *_SQUAD2)}
-_RACE = {"question": ("question",), "labels": tuple("ABCD"), "validation_splits": ("dev",)}
+_RACE = {"question": _QUESTION, "labels": tuple("ABCD"), "validation_splits": ("dev",)}
+_COPA = "tfds:super_glue/copa"
 _RACE["lists"] = ("questions", "options", "answers")
 
 # Class names and class order are those of TensorFlow Datasets.
@@ -169,18 +181,9 @@ _TASKS = (
     _glue("cola", "CoLA.tsv", "sentence", **_ACCEPTABLE, more_metrics=("accuracy",)),
     _glue("sst2", "SST-2.tsv", "sentence", labels=("negative", "positive")),
     _glue("mrpc", "MRPC.tsv", labels=("not_equivalent", "equivalent"), **_ALIKE),
-    _glue(
-        "qqp", "QQP.tsv", "question1", "question2", labels=("not_duplicate", "duplicate"), **_ALIKE
-    ),
+    _glue("qqp", "QQP.tsv", *_QUESTIONS, labels=("not_duplicate", "duplicate"), **_ALIKE),
     _glue("stsb", "STS-B.tsv", **_SCORES),
-    Task(
-        "mnli",
-        **_NLI,
-        **_TWO_GENRES,
-        source="tfds:glue/mnli",
-        submissions=_MNLI_FILES,
-        server_labels=_MNLI,
-    ),
+    Task("mnli", **_NLI, **_TWO_GENRES, **_IN_GLUE),
     # Bowman et al. 2015.
     Task("snli", **_NLI, source="tfds:snli", undecided=True),
     # Conneau et al. 2018. Models are trained on English (MultiNLI) and evaluated in 15 languages
@@ -189,55 +192,20 @@ _TASKS = (
     _glue("qnli", "QNLI.tsv", "question", "sentence", **_ENTAILMENT),
     _glue("rte", "RTE.tsv", **_ENTAILMENT),
     _glue("wnli", "WNLI.tsv", labels=("not_entailment", "entailment")),
-    _glue(
-        "boolq", "BoolQ.jsonl", "passage", "question", **_BOOLEAN, server_labels=("false", "true")
-    ),
-    _glue(
-        "multirc", "MultiRC.jsonl", "paragraph", "question", "answer", **_BOOLEAN, **_MANY_ANSWERS
-    ),
+    _glue("boolq", "BoolQ.jsonl", "passage", "question", **_TRUTH),
+    _glue("multirc", "MultiRC.jsonl", "paragraph", "question", "answer", **_BOOLEAN, **_ANSWERS),
     _glue("cb", "CB.jsonl", "premise", "hypothesis", **_CB, metrics=("accuracy", "macro_f1")),
     # The word, then its two sentences; a text, and then a pronoun with a noun.
-    Task(
-        "wic",
-        ("word", "sentence1"),
-        ("sentence2",),
-        labels=("False", "True"),
-        source="tfds:super_glue/wic",
-        submissions=(SubmissionFile("WiC.jsonl", "tfds:super_glue/wic"),),
-        server_labels=("false", "true"),
-    ),
-    Task(
-        "wsc",
-        ("text",),
-        ("span1_text", "span2_text"),
-        labels=("False", "True"),
-        source="tfds:super_glue/wsc.fixed",
-        submissions=(SubmissionFile("WSC.jsonl", "tfds:super_glue/wsc.fixed"),),
-        server_labels=("False", "True"),
-    ),
+    _glue("wic", "WiC.jsonl", "word", "sentence1", "sentence2", first=2, **_TRUTH),
+    _glue("wsc", "WSC.jsonl", "text", "span1_text", "span2_text", **_WSC),
     # Rajpurkar et al. 2016 and 2018.
     Task("squad", **_SPANS, metrics=("f1",), more_metrics=("exact",), source="tfds:squad/v1.1"),
     Task("squad2", **_SPANS, **_MAY_LACK, source="tfds:squad/v2.0", unanswerable=True),
     # Zhang et al. 2018 (SuperGLUE). "@placeholder" in the query stands for a name in the passage.
     # Here, any span may be the answer.
-    Task(
-        "record",
-        first=("query",),
-        second=("passage",),
-        kind="spans",
-        metrics=("f1", "exact"),
-        source="tfds:super_glue/record",
-    ),
+    Task("record", ("query",), ("passage",), kind="spans", **_RECORD),
     # Tjong Kim Sang and De Meulder 2003.
-    Task(
-        "conll2003",
-        first=("tokens",),
-        labels=("O", *_TAGS),
-        **_ENTITIES,
-        kind="tags",
-        source="tfds:conll2003_ner",
-        validation_splits=("dev",),
-    ),
+    Task("conll2003", ("tokens",), labels=("O", *_TAGS), kind="tags", **_ENTITIES),
     # Mostafazadeh et al. 2016. TensorFlow Datasets has no training set for the Story Cloze Test.
     _choice("story_cloze", None, "context", "ending1", "ending2", labels=("1", "2"), **_ENDINGS),
     # Lai et al. 2017. Papers train on both parts, middle school and high school.
@@ -247,14 +215,7 @@ _TASKS = (
     _choice("swag", "tfds:swag", "sent1", *_FOUR, question=("sent2",), labels=tuple("0123")),
     _choice("hellaswag", "tfds:hellaswag", "context", *_FOUR, labels=tuple("0123"), **_ENDINGS),
     # Roemmele et al. 2011. The question is the word "cause" or "effect".
-    _choice(
-        "copa",
-        "tfds:super_glue/copa",
-        "premise",
-        *_CHOICES,
-        labels=_CHOICES,
-        question=("question",),
-    ),
+    _choice("copa", _COPA, "premise", *_CHOICES, labels=_CHOICES, question=_QUESTION),
 )
 TASKS = {task.name: task for task in _TASKS}
 

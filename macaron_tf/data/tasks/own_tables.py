@@ -152,9 +152,8 @@ class TableSettings(Settings):
             count = len(settings.choices)
             classes = classes or names or tuple(map(str, range(1, count + 1)))
             if len(classes) != count:
-                raise UserError(
-                    f"{source} has {count} choice columns: set as many data.table.classes"
-                )
+                found = f"{source} has {count} choice columns"
+                raise UserError(f"{found}: set as many data.table.classes")
         else:
             classes = classes or names or _classes(described, table)
         if len(classes) < 2:
@@ -200,8 +199,7 @@ class TableSettings(Settings):
         total = len(labels)
         order_keys, choice_keys = np.random.default_rng(self.seed).random((2, total))
         has_order = isinstance(labels, np.ndarray) and labels.ndim == 1
-        sort_labels = labels if has_order else np.zeros(total)
-        order = np.lexsort((order_keys, sort_labels))
+        order = np.lexsort((order_keys, labels) if has_order else (order_keys,))
         # strata[i]: stratum of sorted example i. One example of each stratum is drawn.
         strata = np.floor(np.arange(total) * self.held_out).astype(int)
         starts = np.unique(strata, return_index=True)[1][: int(total * self.held_out)]
@@ -216,13 +214,12 @@ class TableSettings(Settings):
 
 def _choices(table: Records) -> tuple[str, ...]:
     """Returns the columns `choice1`, `choice2` and so on, in numerical order."""
-    names = [name for name in table.fields if re.fullmatch(r"choice\d+", name)]
-    names.sort(key=lambda name: int(name[6:]))
-    if len(names) < 2 or names != [f"choice{n}" for n in range(1, len(names) + 1)]:
-        raise UserError(
-            f"{table.place} needs columns choice1, choice2 and so on, or data.table.choices"
-        )
-    return tuple(names)
+    found = {name for name in table.fields if re.fullmatch(r"choice\d+", name)}
+    names = tuple(f"choice{number}" for number in range(1, len(found) + 1))
+    if len(names) < 2 or found != {*names}:
+        needed = "columns choice1, choice2 and so on, or data.table.choices"
+        raise UserError(f"{table.place} needs {needed}")
+    return names
 
 
 def _classes(task: Task, table: Records) -> list[str]:
@@ -278,9 +275,8 @@ def _tag_classes(tags: Iterable[str], source: str | None) -> list[str]:
     if not names:
         return sorted(tags)
     if not (scheme := tagging.scheme_of(names.values())):
-        known = (
-            "mark entities, but not by IOB, BIOES, BILOU, BMES or BMEWO: give data.table.classes"
-        )
-        raise UserError(f"{source}: the tags {', '.join(sorted(tags)[:5])} {known}")
+        shown = ", ".join(sorted(tags)[:5])
+        known = "IOB, BIOES, BILOU, BMES or BMEWO: give data.table.classes"
+        raise UserError(f"{source}: the tags {shown} mark entities, but not by {known}")
     types = sorted({name[2:] for name in names.values()} - {""})
     return ["O", *(f"{prefix}-{entity_type}" for entity_type in types for prefix in scheme)]

@@ -170,8 +170,5 @@ def test_refusals(source, content, message, folder):
 
 
 def test_fields_of_a_table_are_settings():
-    own, message = (
-        get_task("classify", own=True),
-        "name the fields of a table by --set data.table.text",
-    )
-    refuses(message, TableSettings().filled, own, "jsonl:x:y")
+    message = "name the fields of a table by --set data.table.text"
+    refuses(message, TableSettings().filled, get_task("classify", own=True), "jsonl:x:y")

@@ -51,13 +51,8 @@ def test_a_text_has_any_number_of_labels(tmp_path):
         found = read_examples(task, "train", source=f"{source}:{tmp_path}/own.{source}")
         assert task.labels == ("x", "y", "z") and found.labels.tolist() == expected
     (tmp_path / "own.tsv").write_text("text\tlabel\na\tx,w\n")
-    refuses(
-        "line 2: 'w' in column 'label' is not one of the classes x, y, z",
-        read_examples,
-        task,
-        "train",
-        source=f"tsv:{tmp_path}/own.tsv",
-    )
+    message = "line 2: 'w' in column 'label' is not one of the classes x, y, z"
+    refuses(message, read_examples, task, "train", source=f"tsv:{tmp_path}/own.tsv")
 
 
 @pytest.mark.parametrize(
