@@ -212,10 +212,7 @@ def corpus_settings(config: CorpusConfig, vocabulary: PieceVocabulary, tfds: Tfd
         for source in config.sources
     ]
     record = {"config": dataclasses.asdict(config), "vocabulary": vocabulary.hash}
-    record["sources"] = stamps
-    if config.languages:
-        record["languages"] = config.languages  # the index of a language is its id
-    return json.loads(json.dumps(record))
+    return json.loads(json.dumps({**record, "sources": stamps}))
 
 
 def check_settings(stored: dict, expected: dict, out: epath.Path) -> None:

@@ -51,6 +51,7 @@ RECORD_KINDS = ("jsonl", "parquet", "datasets")
 FILE_TABLE_FORMS = ("tsv:FILE", "jsonl:FILE", "parquet:FILE", "datasets:DIR")
 TABLE_FORMS = (*FILE_TABLE_FORMS, "python:MODULE:FUNCTION")
 
+TEXT = ("text",)  # name of a document in a source that does not name its documents
 WHOLE_SPLITS = ("train", "all")  # names of the only split of a file without {split} in its name
 
 
@@ -95,6 +96,9 @@ class HeldOut:
     def _hash(self, pair: tuple[str, str]) -> int:
         text, key = "\t".join(pair).encode(), str(self.seed).encode()
         return int.from_bytes(hashlib.blake2b(text, digest_size=8, key=key).digest())
+
+
+Split = str | HeldOut
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +164,7 @@ class Source:
         path = as_path(self.location).expanduser() / "dataset_dict.json"
         return tuple(read_json(path, splits=list)["splits"]) if path.exists() else ()
 
-    def path(self, split: str | HeldOut) -> epath.Path:
+    def path(self, split: Split) -> epath.Path:
         """Returns the path of a split's file, in which the split name replaces `{split}`."""
         from macaron_tf.io.paths import as_path  # imports TensorFlow
 
@@ -169,7 +173,7 @@ class Source:
             raise UserError(f"'{self}' has no split {split!r}: {mend}")
         return as_path(self.location.replace("{split}", str(split))).expanduser()
 
-    def paths(self, split: str | HeldOut) -> list[epath.Path]:
+    def paths(self, split: Split) -> list[epath.Path]:
         """Returns a split's path or glob pattern for each comma-separated part of `location`."""
         names = filter(None, self.location.split(","))
         return [Source(self.kind, name).path(split) for name in names]

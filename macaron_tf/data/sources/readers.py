@@ -8,15 +8,8 @@ from etils import epath
 
 from macaron_tf.data.sources import homeassistant
 from macaron_tf.data.sources import names as forms
-from macaron_tf.data.sources.names import RECORD_KINDS, HeldOut, Source, parse_source
-from macaron_tf.data.sources.records import (
-    TEXT,
-    Split,
-    check_aligned,
-    files_of,
-    not_blank,
-    open_records,
-)
+from macaron_tf.data.sources.names import RECORD_KINDS, TEXT, HeldOut, Source, Split, parse_source
+from macaron_tf.data.sources.records import check_aligned, files_of, not_blank, open_records
 from macaron_tf.data.sources.tfds import Tfds, join_names, open_set
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import count_lines, is_compressed, state_stamp

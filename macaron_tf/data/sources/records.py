@@ -21,15 +21,13 @@ import tensorflow as tf
 from etils import epath
 
 from macaron_tf.data.sources import homeassistant
-from macaron_tf.data.sources.names import RECORD_KINDS, HeldOut, Source
+from macaron_tf.data.sources.names import RECORD_KINDS, Source, Split
 from macaron_tf.data.sources.tfds import Tfds, open_set, prepared_folder, source_function
 from macaron_tf.errors import UserError, nearest, needed
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import is_csv, lines_of, table_rows
 from macaron_tf.io.plug_ins import call_user_code
 
-Split = str | HeldOut
-TEXT = ("text",)  # the name of a document that its source does not name
 _BATCH_RECORDS = 64  # records converted to Python at a time; a whole book takes about 1 MB
 _STATE = "state.json"  # file that lists the data files in the folder of a saved split
 
