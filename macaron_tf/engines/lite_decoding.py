@@ -65,8 +65,8 @@ def write_decoder(
         or not _decoder(network).takes_cache_mask
     ):
         raise UserError(
-            "LiteRT cannot decode with windows, attention biases or relative positions: omit "
-            "with_lite (--lite)"
+            "LiteRT cannot decode with windows, attention biases, relative positions or blocks "
+            "without a cache: omit with_lite (--lite)"
         )
     with under_policy(network, "float32", "LiteRT: the network"), implementation_scope("loop"):
         functions, caches, sizes = _functions(network)
