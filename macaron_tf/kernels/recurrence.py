@@ -145,19 +145,6 @@ def states_by_loop(x, alpha, beta, start, *marks):
     return forward(x, alpha, beta, start, *marks)
 
 
-def apply_time_major(compute_states, x, alpha, beta, step_size: int, mask, start):
-    """Computes states `(B, L, R)` of batch-major x by `states_by_scan` or `states_by_loop`.
-
-    `mask` is that of `swish_recurrence`, and `start` the initial state, `(B, k, R)`.
-    """
-    # (B, L) -> (n, k, B, 1)
-    marks = [to_steps(mark, step_size) for mark in marks_of(mask)]
-    steps = to_steps(ops.cast(x, "float32"), step_size)  # (n, k, B, R)
-    start = ops.transpose(start, (1, 0, 2))  # (k, B, R)
-    c = compute_states(steps, alpha, beta, start, *marks)
-    return ops.cast(from_steps(c, ops.shape(x)[1]), x.dtype)
-
-
 def marks_of(mask) -> list:
     """Converts a mask `(B, L)` to float32 `(B, L, 1)`: `keep` and, of integers, `follows`."""
     if mask is None:

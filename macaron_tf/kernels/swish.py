@@ -59,7 +59,11 @@ def swish_recurrence(
         return module.recurrence(x, alpha, beta, step_size, mask, start)
     by_scan, by_loop = recurrence.states_by_scan, recurrence.states_by_loop
     compute_states = by_scan if name == "scan" else by_loop
-    return recurrence.apply_time_major(compute_states, x, alpha, beta, step_size, mask, start)
+    # (B, L) -> (n, k, B, 1)
+    marks = [recurrence.to_steps(mark, step_size) for mark in recurrence.marks_of(mask)]
+    steps = recurrence.to_steps(ops.cast(x, "float32"), step_size)  # (n, k, B, R)
+    c = compute_states(steps, alpha, beta, ops.transpose(start, (1, 0, 2)), *marks)
+    return ops.cast(recurrence.from_steps(c, ops.shape(x)[1]), x.dtype)
 
 
 def swish_gate(

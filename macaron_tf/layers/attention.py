@@ -9,7 +9,7 @@ from keras import ops
 
 from macaron_tf.errors import check_choice, check_count, check_divisible
 from macaron_tf.kernels import compiled_by_xla, runs_fused
-from macaron_tf.layers.dense import NarrowColumns
+from macaron_tf.layers.dense import narrowed
 from macaron_tf.layers.mixer import Context, Mixer, all_of
 from macaron_tf.layers.norms import Dropout
 from macaron_tf.layers.watching import is_watching, note
@@ -251,17 +251,16 @@ class MultiHeadAttention(Mixer):
     def build_projections(self, x_shape, memory_shape, width: int) -> None:
         """Builds the projections. `width` is the total width H d of all query heads."""
         options: dict[str, Any] = {"use_bias": self.use_bias, "axes": ("embed", "heads")}
-        query_initializer = self.kernel_initializer
+        initializer = self.kernel_initializer.clone()
         if not self.scaled:
-            query_initializer = NarrowColumns(query_initializer, width, self._head_dim**-0.5)
+            initializer = narrowed(initializer, width, self._head_dim**-0.5)
         if self.cross or self.num_kv_heads != self.num_heads:
             kv_width = self.num_kv_heads * self._head_dim
-            initializer = query_initializer.clone()
             self.query = self.dense_part("query", x_shape, width, initializer, **options)
             options["parts"] = 2
             self.key_value = self.dense_part("key_value", memory_shape, 2 * kv_width, **options)
         else:
-            options |= {"initializer": query_initializer.clone(), "parts": 3}
+            options |= {"initializer": initializer, "parts": 3}
             name = "query_key_value"
             self.query_key_value = self.dense_part(name, x_shape, 3 * width, **options)
         self._build_output(x_shape, width)

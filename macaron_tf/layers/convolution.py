@@ -5,7 +5,6 @@ import functools
 import keras
 from keras import ops
 
-from macaron_tf.layers.norms import Dropout
 from macaron_tf.layers.recording import Recording
 
 
@@ -71,14 +70,13 @@ class ConvolutionBlock(Recording, keras.layers.Layer):
     """Residual block of a TCN, `relu(x + F(x))`: `(B, L, C)` to `(B, L, filters)`.
 
     F consists of two causal convolutions, each followed by ReLU and dropout. If the number of
-    channels in x differs from `filters`, a 1 x 1 convolution projects x to `filters` channels. With
-    `spatial_dropout`, dropout removes a channel at all positions of a sequence.
+    channels in x differs from `filters`, a 1 x 1 convolution projects x to `filters` channels.
+    Dropout removes a channel at all positions of a sequence.
 
     References: Bai et al. 2018, section 3.4 and figure 1 (b).
     """
 
     input_rank = 3
-    reads = ("spatial_dropout",)
 
     def __init__(
         self,
@@ -86,16 +84,14 @@ class ConvolutionBlock(Recording, keras.layers.Layer):
         kernel_size: int,
         dilation: int = 1,
         dropout: float = 0.0,
-        spatial_dropout: bool = True,
         **kwargs,
     ):
         super().__init__(**kwargs)
-        dropout_class = keras.layers.SpatialDropout1D if spatial_dropout else Dropout
         self.convolutions = [
             CausalConvolution(filters, kernel_size, dilation, name=name)
             for name in ("convolution_0", "convolution_1")
         ]
-        self.drops = [dropout_class(dropout) for _ in range(2)]
+        self.drops = [keras.layers.SpatialDropout1D(dropout) for _ in range(2)]
         self.skip = None
 
     def build(self, x_shape):

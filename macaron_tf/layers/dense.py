@@ -31,33 +31,22 @@ def activation(identifier: str | dict | Callable | None) -> Callable:
     return keras.activations.get(identifier)
 
 
-@keras.saving.register_keras_serializable(package="macaron_tf")
-class NarrowColumns(keras.initializers.Initializer):
-    """Initializer that multiplies the first `columns` of another initializer's output by `factor`.
+def narrowed(initializer: Callable, columns: int, factor: float) -> Callable:
+    """Returns an initializer that multiplies the first `columns` of another's output by `factor`.
 
-    `MultiHeadAttention` with `scaled=False` uses this initializer for the query matrix, alone or as
-    the first columns of a fused matrix. With the factor 1/sqrt(d), scores at the start of training
-    are as large as with `scaled=True`.
+    `MultiHeadAttention` with `scaled=False` uses it for the query matrix, alone or as the first
+    columns of a fused matrix. With the factor 1/sqrt(d), scores at the start of training are as
+    large as with `scaled=True`.
 
     References: Raffel et al. 2020 (T5), released code.
     """
 
-    def __init__(self, initializer, columns: int, factor: float):
-        self.initializer = keras.initializers.get(initializer)
-        self.columns = columns
-        self.factor = factor
-
-    def __call__(self, shape, dtype=None):
-        factors = np.where(np.arange(shape[-1]) < self.columns, self.factor, 1.0)
-        values = self.initializer(shape, dtype)
+    def initialize(shape, dtype=None):
+        factors = np.where(np.arange(shape[-1]) < columns, factor, 1.0)
+        values = initializer(shape, dtype)
         return ops.multiply(values, ops.cast(factors, values.dtype))
 
-    def get_config(self):
-        return {
-            "initializer": keras.initializers.serialize(self.initializer),
-            "columns": self.columns,
-            "factor": self.factor,
-        }
+    return initialize
 
 
 def policy_of(layer: keras.layers.Layer) -> keras.dtype_policies.DTypePolicy:

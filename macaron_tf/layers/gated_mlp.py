@@ -127,7 +127,6 @@ class GatedMLP(Mixer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_divisible("feed_forward_dim", feed_forward_dim, "number_of_halves", 2)
         self.activation = activation_named(activation)
         tiny = ("tiny_attention_dim", "attention_dropout") if tiny_attention_dim else ()
         rotary = ("positions", "rotary_base") if tiny and rotary_base else ()

@@ -82,13 +82,9 @@ class LayerMixture(Recording, keras.layers.Layer):
         if self.normalize:
             self.norm = self.part(normalization, layers_shape, epsilon=1e-6, affine=False)
 
-    @property
-    def weights_of_layers(self):
-        """Layer weights `softmax(s)`, `(J,)` float32."""
-        return ops.softmax(ops.convert_to_tensor(self.scores))
-
     def call(self, layers):
-        weights = ops.cast(self.weights_of_layers, self.compute_dtype)
+        weights = ops.softmax(ops.convert_to_tensor(self.scores))  # (J,) float32
+        weights = ops.cast(weights, self.compute_dtype)
         if self.normalize:
             layers = self.norm(layers)
         return self.scale * ops.einsum("...jd,j->...d", layers, weights)
@@ -107,6 +103,15 @@ class Head(Recording, keras.layers.Layer):
         """Builds a `Dense` layer with the head's initializer for inputs of shape `x_shape`."""
         initializer = keras.initializers.TruncatedNormal(stddev=self.initializer_range)
         return self.dense_part(name, x_shape, units, initializer, **options)
+
+    def build_transformation(self, x_shape, units: int, suffix: str = ""):
+        """Builds a `Dense` layer with the activation, and the norm, if any; returns both."""
+        options = {"activation": self.activation, "use_bias": self.norm_type != "unbiased"}
+        dense = self.build_dense(x_shape, units, f"dense{suffix}", **options)
+        if self.norm_type is None:
+            return dense, None
+        arguments = ((*x_shape[:-1], units), self.norm_type, self.epsilon)
+        return dense, self.part(normalization, *arguments, name=f"norm{suffix}")
 
 
 class Pooler(Head):
@@ -142,12 +147,8 @@ class Pooler(Head):
         return (self.activation, self.norm_type) == (other.activation, other.norm_type)
 
     def build(self, x_shape):
-        shape, width = (x_shape[0], x_shape[-1]), x_shape[-1]
-        options = {"activation": self.activation, "use_bias": self.norm_type != "unbiased"}
-        self.dense, self.layer_norm = self.build_dense(shape, width, **options), None
-        if self.norm_type:
-            arguments = (self.norm_type, self.epsilon)
-            self.layer_norm = self.part(normalization, shape, *arguments, name="norm")
+        shape = (x_shape[0], x_shape[-1])
+        self.dense, self.layer_norm = self.build_transformation(shape, x_shape[-1])
 
     def call(self, x):
         y = self.dense(x[:, 0])  # (B, D)

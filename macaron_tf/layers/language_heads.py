@@ -8,7 +8,6 @@ from keras import ops
 from macaron_tf.layers.dense import activation as activation_named
 from macaron_tf.layers.embeddings import TiedEmbedding, cluster_bounds, cluster_width
 from macaron_tf.layers.heads import Head
-from macaron_tf.layers.norms import normalization
 
 
 class TableHead(Head):
@@ -91,13 +90,6 @@ class TransformingHead(TableHead):
     ):
         super().__init__(vocab_size, **kwargs)
         self.activation = activation_named(activation)
-
-    def build_transformation(self, x_shape, units: int, suffix: str = ""):
-        """Builds a `Dense` layer with the activation and a LayerNorm, and returns both layers."""
-        options = {"activation": self.activation, "use_bias": self.norm_type != "unbiased"}
-        dense = self.build_dense(x_shape, units, f"dense{suffix}", **options)
-        arguments = ((*x_shape[:-1], units), self.norm_type, self.epsilon)
-        return dense, self.part(normalization, *arguments, name=f"norm{suffix}")
 
 
 class MaskedLanguageHead(TransformingHead):

@@ -62,16 +62,12 @@ class ProjectedLSTM(Recording, keras.layers.Layer):
         projection_dim: width of the hidden state.
         backwards: whether to read from the last position to the first, so that outputs depend on
             later positions.
-        go_backwards: whether to reverse x before the layer, as `keras.layers.Bidirectional` asks.
-            The outputs stay in the order of the reversed x.
 
     Call arguments:
-        initial_state: h and c of `ProjectedLSTMCell` before the first step. `None` means zeros.
         mask: boolean `(B, L)`, False at padding. Padding does not change the state.
     """
 
     input_rank = 3
-    return_sequences, return_state, stateful = True, False, False  # for `Bidirectional`
 
     def __init__(
         self,
@@ -79,7 +75,6 @@ class ProjectedLSTM(Recording, keras.layers.Layer):
         projection_dim: int,
         clip: float | None = 3.0,
         backwards: bool = False,
-        go_backwards: bool = False,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -89,13 +84,12 @@ class ProjectedLSTM(Recording, keras.layers.Layer):
         width, axes = 4 * self.units, ("embed", "mlp")
         self.inner = self.dense_part("inner", x_shape, width, "glorot_uniform", axes)
         cell = ProjectedLSTMCell(self.units, self.projection_dim, self.clip, name="cell")
-        options = {"return_sequences": True, "go_backwards": self.backwards != self.go_backwards}
+        options = {"return_sequences": True, "go_backwards": self.backwards}
         shape = (*x_shape[:-1], width)
         self.loop = self.part(keras.layers.RNN, shape, cell, **options, name="loop")
 
-    def call(self, x, initial_state=None, mask=None):
-        # (B, L, projection_dim)
-        y = self.loop(self.inner(x), initial_state=initial_state, mask=mask)
+    def call(self, x, mask=None):
+        y = self.loop(self.inner(x), mask=mask)  # (B, L, projection_dim)
         return ops.flip(y, axis=1) if self.backwards else y
 
 

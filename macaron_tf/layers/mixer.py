@@ -97,7 +97,6 @@ class Mixer(Recording, keras.layers.Layer):
         padding_mask: the same mask under KerasHub's name, of any dtype.
         attention_bias: bias of the attention scores, which broadcasts to `(B, H, T, S)`.
         segment_ids: int `(B, T)`.
-        initial_state: state that the layer continues from (see `mix`).
 
     A layer ignores the call arguments that it does not need.
     """
@@ -152,7 +151,6 @@ class Mixer(Recording, keras.layers.Layer):
         x_mask=None,
         attention_bias=None,
         segment_ids=None,
-        initial_state=None,
         training=None,
         padding_mask=None,
     ):
@@ -167,7 +165,7 @@ class Mixer(Recording, keras.layers.Layer):
             memory_mask=memory_mask,
             training=training,
         )
-        return self.mix(x, context, initial_state)[0]
+        return self.mix(x, context)[0]
 
 
 def all_of(*masks):

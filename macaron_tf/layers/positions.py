@@ -83,19 +83,22 @@ class LearnedPositions(Recording, keras.layers.Layer):
         return x + ops.cast(vectors, x.dtype)
 
 
-def relative_buckets(num_buckets: int, max_distance: int, bidirectional: bool) -> np.ndarray:
-    """Computes T5's bucket index for each distance from -max_distance to max_distance.
+_BUCKETS, _MAX_DISTANCE = 32, 128  # of T5's relative position bias
 
-    The result is int32 `(2 max_distance + 1,)`. A distance is the key position minus the query
-    position. Distances below num_buckets / 4 in absolute value (causal: / 2) have separate buckets.
-    Larger distances share buckets of equal width on a logarithmic scale, and all from
-    `max_distance` on the last. Unless `bidirectional`, the bucket of later keys is 0.
+
+def relative_buckets(bidirectional: bool) -> np.ndarray:
+    """Computes T5's bucket index for each distance from -128 to 128, `(257,)` int32.
+
+    A distance is the key position minus the query position. Distances below 8 in absolute value
+    (causal: 16) have separate buckets. Larger distances share buckets of equal width on a
+    logarithmic scale, and all from 128 on the last of the 32 buckets. Unless `bidirectional`, the
+    bucket of later keys is 0.
 
     References: Raffel et al. 2020 (T5), section 2.1.
     """
-    distances = np.arange(-max_distance, max_distance + 1)
+    distances = np.arange(-_MAX_DISTANCE, _MAX_DISTANCE + 1)
     buckets = np.zeros(distances.shape, "int32")
-    count = num_buckets
+    count = _BUCKETS
     if bidirectional:
         count //= 2
         buckets += np.where(distances > 0, count, 0).astype("int32")
@@ -106,7 +109,7 @@ def relative_buckets(num_buckets: int, max_distance: int, bidirectional: bool) -
     num_exact = count // 2
     # T5's code uses float32. In float64, a distance could round to another bucket.
     ratio = np.log(np.maximum(magnitudes, 1).astype("float32") / np.float32(num_exact))
-    scale = np.float32(np.log(max_distance / num_exact))
+    scale = np.float32(np.log(_MAX_DISTANCE / num_exact))
     logarithmic = num_exact + (ratio / scale * np.float32(count - num_exact)).astype("int32")
     logarithmic = np.minimum(logarithmic, count - 1)
     return buckets + np.where(magnitudes < num_exact, magnitudes, logarithmic).astype("int32")
@@ -116,11 +119,9 @@ class RelativePositionBias(Recording, keras.layers.Layer):
     """T5's relative bias of attention scores: a trained number per head and distance bucket.
 
     Args:
-        num_buckets: number of buckets (see `relative_buckets`).
-        max_distance: distance from which all distances share the last bucket.
         bidirectional: whether half of the buckets are for keys after the query. Causal attention
             has no such keys.
-        initializer: initializer of the table `(num_buckets, H)`.
+        initializer: initializer of the table `(32, H)`, a row for each of the `relative_buckets`.
 
     Call arguments:
         query_length: number of queries T, an int or a scalar tensor.
@@ -134,25 +135,12 @@ class RelativePositionBias(Recording, keras.layers.Layer):
     (BERT-rab).
     """
 
-    def __init__(
-        self,
-        num_heads: int,
-        num_buckets: int = 32,
-        max_distance: int = 128,
-        bidirectional: bool = True,
-        initializer="zeros",
-        **kwargs,
-    ):
+    def __init__(self, num_heads: int, bidirectional: bool = True, initializer="zeros", **kwargs):
         super().__init__(**kwargs)
-        divisor = 4 if bidirectional else 2
-        if num_buckets < divisor or num_buckets % divisor:
-            raise ValueError(f"num_buckets={num_buckets} must be a positive multiple of {divisor}")
-        if max_distance <= num_buckets // divisor:
-            raise ValueError(f"max_distance={max_distance} must be above num_buckets / {divisor}")
-        self._buckets = relative_buckets(num_buckets, max_distance, bidirectional)
+        self._buckets = relative_buckets(bidirectional)
 
     def build(self):
-        shape, options = (self.num_buckets, self.num_heads), {"autocast": False, "decays": False}
+        shape, options = (_BUCKETS, self.num_heads), {"autocast": False, "decays": False}
         self.table = self.add_weight(shape, self.initializer, name="table", **options)
 
     def call(self, query_length, key_length, start=None):
@@ -160,10 +148,10 @@ class RelativePositionBias(Recording, keras.layers.Layer):
         start = key_length - query_length if start is None else start
         queries = ops.arange(query_length, dtype="int32") + start  # (T,)
         distances = keys[None, :] - queries[:, None]  # (T, S)
-        indices = ops.clip(distances, -self.max_distance, self.max_distance) + self.max_distance
+        indices = ops.clip(distances, -_MAX_DISTANCE, _MAX_DISTANCE) + _MAX_DISTANCE
         buckets = ops.take(self._buckets, indices, axis=0)  # (T, S)
         # A one-hot product, because the gradient of a gather adds T S rows one at a time.
-        one_hot = ops.one_hot(buckets, self.num_buckets, dtype="float32")  # (T, S, buckets)
+        one_hot = ops.one_hot(buckets, _BUCKETS, dtype="float32")  # (T, S, buckets)
         # (T, S, buckets) x (buckets, H) -> (H, T, S) -> (1, H, T, S)
         # tf2onnx would apply `[None]` at the wrong axis after the transposition.
         return ops.expand_dims(ops.einsum("tsb,bh->hts", one_hot, self.table), 0)

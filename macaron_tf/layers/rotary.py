@@ -45,10 +45,7 @@ class RotaryAttention(MultiHeadAttention):
         self.reads = (*MultiHeadAttention.reads, *rotary, *local)
 
     def build_projections(self, x_shape, memory_shape, width):
-        rotated_dim = self.rotary_dim or self._head_dim
-        name = "rotary_dim" if self.rotary_dim else "head_dim"
-        if rotated_dim % 2:
-            raise ValueError(f"{name}={rotated_dim} must be even for rotary positions")
+        rotated_dim = rotated_width(self.rotary_dim, self._head_dim)
         self._frequencies = frequencies(rotated_dim, self.rotary_base, self.rotary_scaling)
         super().build_projections(x_shape, memory_shape, width)
 
@@ -85,6 +82,14 @@ def frequencies(dim: int, base: float, scaling: Sequence[float] = ()) -> np.ndar
         low, high, length = bands
         unscaled_share = np.clip((length * unscaled / (2.0 * np.pi) - low) / (high - low), 0.0, 1.0)
     return unscaled * (unscaled_share + (1.0 - unscaled_share) / factor)
+
+
+def rotated_width(rotary_dim: int | None, head_dim: int) -> int:
+    """Returns the number of channels to rotate, or raises a SettingError if it is not valid."""
+    width, name = rotary_dim or head_dim, "rotary_dim" if rotary_dim else "head_dim"
+    if width % 2 or width > head_dim:
+        raise SettingError(f"{name}={width} must be even and at most {head_dim}")
+    return width
 
 
 def check_scaling(scaling: Sequence[float]) -> None:

@@ -1,7 +1,5 @@
 """SwishRNN, a recurrent channel mixer that replaces the feed-forward layer."""
 
-import dataclasses
-
 from keras import ops
 
 from macaron_tf.errors import check_choice
@@ -25,9 +23,6 @@ class SwishRNN(Mixer):
         step_size: step size k of the recurrence. Position i continues from position i - k.
         gate: `"gelu"` (as in the paper), `"gelu_tanh"` or `"sigmoid"`.
         activation_dropout: dropout rate before W3.
-        go_backwards: whether to read from the last position to the first, and to return the outputs
-            in this order, as Keras's recurrent layers do. `keras.layers.Bidirectional` sets this
-            argument.
         kernel_initializer: initializer of the matrices. W1 and W2 form one fused matrix, and the
             initializer uses the fan-out of the fused matrix.
         output_initializer: initializer of W3. `None` means `kernel_initializer`.
@@ -47,7 +42,6 @@ class SwishRNN(Mixer):
     reads = ("activation_dropout", "rnn_gate", "rnn_step_sizes", "scaled_outputs")
     takes_cache_mask = True  # the state has no position axis
     takes_documents = True
-    return_sequences, return_state, stateful = True, False, False  # for `Bidirectional`
 
     def __init__(
         self,
@@ -57,7 +51,6 @@ class SwishRNN(Mixer):
         activation_dropout: float = 0.0,
         kernel_initializer="glorot_uniform",
         output_initializer=None,
-        go_backwards: bool = False,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -79,12 +72,6 @@ class SwishRNN(Mixer):
         self.drop = Dropout(self.activation_dropout)
 
     def mix(self, x, context: Context, state=None):
-        if self.go_backwards and len(x.shape) == 3:  # not the next tokens `(B K, D)` in decoding
-            x, mask, documents = (
-                value if value is None else ops.flip(value, axis=1)
-                for value in (x, context.mask, context.documents)
-            )
-            context = dataclasses.replace(context, mask=mask, documents=documents)
         if state is not None:
             return self._with_state(x, context, state)
         if 0 not in x.shape and select_implementation("auto", self.compute_dtype) == "xla":

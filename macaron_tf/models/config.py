@@ -11,6 +11,7 @@ from macaron_tf.io.plug_ins import is_import_path
 from macaron_tf.layers.block import Block
 from macaron_tf.layers.blocks import BLOCKS, block_class
 from macaron_tf.layers.config import BlockConfig
+from macaron_tf.layers.rotary import rotated_width
 from macaron_tf.layers.scheme import Mix
 from macaron_tf.settings import Count, Depth, Dropout, Natural, OneOf, Settings, hints_of
 from macaron_tf.special import Special
@@ -98,10 +99,7 @@ class StackConfig(BlockConfig, Sizes):
         if self.norm != "pre" and not self.first_norm:
             raise self.error("first_norm=False needs norm='pre': set norm='pre' or first_norm=True")
         if self.positions == "rotary":
-            head_dim = self.head_dim or self.hidden_dim // self.num_heads
-            rotated, name = self.rotary_dim or head_dim, "rotary" if self.rotary_dim else "head"
-            if rotated % 2 or rotated > head_dim:
-                raise self.error(f"{name}_dim={rotated} must be even and at most {head_dim}")
+            rotated_width(self.rotary_dim, self.head_dim or self.hidden_dim // self.num_heads)
         if self.positions in (*BY_ATTENTION, "transformer_xl") and self.relative_bias != "none":
             raise self.error(f"positions={self.positions!r} needs relative_bias='none'")
         for name in ("rnn_step_sizes", "attention_windows", "block"):
@@ -164,7 +162,7 @@ READ_BY_SOME = (
     *("activation_dropout", "gated", "use_bias", "scaled_outputs", "rnn_gate", "rnn_step_sizes"),
     *("toeplitz", "tiny_attention_dim", "clamp_length", "shared_position_biases"),
     *("position_layout", "rotary_base", "rotary_dim", "rotary_scaling", "local_rotary_base"),
-    *("positions", "output_bias", "adaptive_divisor", "tied", "initializer", "spatial_dropout"),
+    *("positions", "output_bias", "adaptive_divisor", "tied", "initializer"),
     "embedding_dropout",
 )
 

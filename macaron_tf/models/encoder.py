@@ -98,11 +98,9 @@ class Encoder(Network):
             self.reads += ("output_bias", "tied")
 
     def build(self, input_shape=None):
-        if not self.embeddings.built:
-            self.embeddings.build()
         if self.projection:
             self.projection.build((None, None, self.config.embedding_width))
-        self.stack.build((None, None, self.config.hidden_dim))
+        super().build()
 
     def compute_mask(self, inputs, previous_mask=None):
         return padding_mask(self._named_inputs(inputs), self.config.pad_id)

@@ -1,6 +1,6 @@
 """Encoder-decoder for translation, T5 and BART, with any block that decodes token by token."""
 
-import dataclasses
+import functools
 from typing import ClassVar
 
 import keras
@@ -16,7 +16,13 @@ from macaron_tf.models.base import Network, attention_mask, padding_mask, step_c
 from macaron_tf.models.config import DROPOUTS, EncoderConfig, EncoderDecoderConfig
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.stack import Stack
+from macaron_tf.special import Special
 from macaron_tf.variables import declare, spec_of
+
+
+def shift_right(target, first: int | bool = Special.begin):
+    """Shifts the target `(..., T)` right by one position, behind `first`, for the decoder."""
+    return ops.concatenate([ops.full_like(target[..., :1], first), target[..., :-1]], axis=-1)
 
 
 class EncoderDecoder(Network):
@@ -114,11 +120,7 @@ class EncoderDecoder(Network):
     def build(self, input_shape=None):
         vectors = (None, None, self.config.hidden_dim)
         for layer in self.layers:  # in this order they draw their initial weights
-            if layer is self.decoder:
-                layer.build(vectors, vectors)
-                break
-            layer.build(vectors)
-        super().build()
+            layer.build(vectors, *([vectors] if layer is self.decoder else []))
         if self.output_projection:
             declare(self.output_projection.kernel, ("embed", "vocab"))
         self.logits_bias = None
@@ -234,21 +236,12 @@ class EncoderDecoder(Network):
         return logits, {kind: state}
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class Backward:
     """Wrapper of a two-way encoder-decoder that decodes from the target to the source language."""
 
-    network: EncoderDecoder
-
-    @property
-    def config(self) -> EncoderDecoderConfig:
-        return self.network.config
-
-    def init_decode(self, source, beams: int, max_length: int | None = None):
-        return self.network.init_decode(source, beams, max_length, backward=True)
-
-    def decode_step(self, tokens, index, context, cache):
-        return self.network.decode_step(tokens, index, context, cache)
+    def __init__(self, network: EncoderDecoder):
+        self.config, self.decode_step = network.config, network.decode_step
+        self.init_decode = functools.partial(network.init_decode, backward=True)
 
 
 def first_stage_variables(network: keras.Model) -> list[keras.Variable]:

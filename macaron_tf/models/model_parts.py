@@ -7,13 +7,8 @@ import keras
 
 from macaron_tf.errors import UserError, needs_vocabulary
 from macaron_tf.models import catalog
+from macaron_tf.models import config as configs
 from macaron_tf.models.base import Network
-from macaron_tf.models.config import (
-    EncoderConfig,
-    EncoderDecoderConfig,
-    StackConfig,
-    differing_fields,
-)
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.settings import Settings
@@ -120,9 +115,9 @@ class ModelParts:
         if not isinstance(self.network, Network):
             return
         config, facts = self.network.config, {}
-        if not self.card.model and isinstance(config, EncoderDecoderConfig):
+        if not self.card.model and isinstance(config, configs.EncoderDecoderConfig):
             facts["model"] = "transformer_base"
-        elif not self.card.model and isinstance(config, EncoderConfig):
+        elif not self.card.model and isinstance(config, configs.EncoderConfig):
             facts["model"] = "gpt2_base" if config.causal else "bert_base"
         if isinstance(self.network, LanguageModel) and self.card.objective is None:
             facts["objective"] = "causal_language"
@@ -134,7 +129,7 @@ class ModelParts:
         """Ids of the special tokens."""
         if self.vocabulary:
             return self.vocabulary.special
-        if isinstance(self.network, Network) and isinstance(self.config, StackConfig):
+        if isinstance(self.network, Network) and isinstance(self.config, configs.StackConfig):
             return dataclasses.replace(self.card.special, pad=self.config.pad_id)
         return self.card.special
 
@@ -156,7 +151,7 @@ class ModelParts:
     def model_options(self) -> tuple[tuple[str, Any], ...]:
         """(field, value) pairs of `config` that differ from the catalog model `card.model`."""
         catalog_config = catalog.config(self.card.model, vocab_size=self.config.vocab_size)
-        return tuple(sorted(differing_fields(self.config, catalog_config).items()))
+        return tuple(sorted(configs.differing_fields(self.config, catalog_config).items()))
 
     def record(self) -> dict[str, Any]:
         """Returns the content of `model.json`, from which `read_model` builds these parts again.

@@ -89,12 +89,8 @@ class PretrainingEncoder(Network):
         table_shape = (self.config.vocab_size, self.config.embedding_width)
         self.encoder.build()
         self.masked_language.build(vector_shape, table_shape)
-        if self.pooler:
-            self.pooler.build((None, None, self.config.hidden_dim))
-        if self.sentence_pair:
-            self.sentence_pair.build(vector_shape)
-        if self.replaced_token:
-            self.replaced_token.build((None, None, self.config.hidden_dim))
+        for head in filter(None, (self.pooler, self.sentence_pair, self.replaced_token)):
+            head.build((None, None, self.config.hidden_dim))
         if self.span_boundary:
             self.span_boundary.build(vector_shape, vector_shape, (None,), table_shape)
 

@@ -12,7 +12,7 @@ from macaron_tf.models.base import ENCODER_INPUTS, Network, attention_mask, padd
 from macaron_tf.models.config import EncoderConfig, EncoderDecoderConfig
 from macaron_tf.models.elmo import WordEncoder, WordEncoderConfig
 from macaron_tf.models.encoder import Encoder
-from macaron_tf.models.encoder_decoder import EncoderDecoder
+from macaron_tf.models.encoder_decoder import EncoderDecoder, shift_right
 from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.special import CLS_SEGMENT
 
@@ -65,17 +65,12 @@ class TokenLevelModel(TaskModel):
             return super().hidden_states(inputs, training=training)
         real = padding_mask(inputs, self.config.pad_id)
         source = ops.where(real, inputs["token_ids"], self.config.pad_id)
-        target = _shifted_right(self.config.special.end, source)
+        target = shift_right(source, self.config.special.end)
         pair = {**inputs, "source": source, "target": target}
         if "attention_mask" in inputs:  # the mask also applies in the decoder
             pair["memory_mask"] = attention_mask(inputs)
-            pair["target_mask"] = _shifted_right(True, pair["memory_mask"])
+            pair["target_mask"] = shift_right(pair["memory_mask"], True)
         return self.encoder_decoder.hidden_states(pair, training=training)
-
-
-def _shifted_right(start, x):
-    """Shifts `x (..., L)` right by one position and puts `start` in front."""
-    return ops.concatenate([ops.full_like(x[..., :1], start), x[..., :-1]], axis=-1)
 
 
 class EncoderClassifier(TokenLevelModel):

@@ -41,9 +41,8 @@ class TemporalConfig(Settings):
         embedding_dim: width E of the embeddings.
         tied: whether the embedding table is also the output matrix. This option requires that O is
             V and that the last number in `widths` is E.
-        dropout: dropout rate after each convolution or recurrent layer.
-        spatial_dropout: whether dropout in the TCN removes a channel at all positions of a
-            sequence.
+        dropout: dropout rate after each convolution, where dropout removes a channel at all
+            positions of a sequence, or after each recurrent layer.
         embedding_dropout: dropout rate of the embeddings.
         last_only: whether the model scores only the last position.
     """
@@ -57,7 +56,6 @@ class TemporalConfig(Settings):
     embedding_dim: Natural = 0
     tied: bool = False
     dropout: DropoutRate = 0.0
-    spatial_dropout: bool = True
     embedding_dropout: DropoutRate = 0.0
     last_only: bool = False
 
@@ -112,7 +110,6 @@ class TemporalConvolution(Recording, keras.layers.Layer):
     Args:
         filters: number of output channels for each of n blocks.
         kernel_size: kernel size k of the convolutions.
-        spatial_dropout: whether dropout removes a channel at all positions of a sequence.
         last_only: whether to return only the last position. Each block then computes only the
             outputs that affect the last position, and therefore half as many outputs as inputs. The
             n blocks together cost at most as much as three convolutions over the whole sequence.
@@ -134,15 +131,13 @@ class TemporalConvolution(Recording, keras.layers.Layer):
         filters: Sequence[int],
         kernel_size: int,
         dropout: float = 0.0,
-        spatial_dropout: bool = True,
         last_only: bool = False,
         **kwargs,
     ):
         super().__init__(**kwargs)
         self.supports_masking = not last_only
-        drops = (dropout, spatial_dropout)
         self.blocks = [
-            ConvolutionBlock(width, kernel_size, 2**index, *drops, name=f"block_{index}")
+            ConvolutionBlock(width, kernel_size, 2**index, dropout, name=f"block_{index}")
             for index, width in enumerate(filters)
         ]
 
@@ -188,7 +183,7 @@ class TemporalModel(Network):
             self.embedding_drop = Dropout(config.embedding_dropout)
         self.drops = []
         if config.mixer == "tcn":
-            options = config.options("kernel_size", "dropout", "spatial_dropout", "last_only")
+            options = config.options("kernel_size", "dropout", "last_only")
             self.mixers = [TemporalConvolution(config.widths, **options, name="tcn")]
         else:
             recurrent, *_ = _RECURRENT[config.mixer]

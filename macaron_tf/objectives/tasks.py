@@ -20,7 +20,10 @@ from macaron_tf.objectives.base import Batch, Objective, Sums, Tensor
 from macaron_tf.settings import INT32, Count, Positive
 
 
-def _labels_where(real: Tensor, labels: Tensor) -> Tensor:
+def _labels(batch: Batch) -> Tensor:
+    """Returns the labels `(B, ...)` of a batch, with 0 in its padding rows."""
+    labels = batch["label"]
+    real = ops.reshape(batch["weight"] > 0, (-1, *[1] * (len(labels.shape) - 1)))
     return ops.where(real, labels, ops.zeros_like(labels))
 
 
@@ -48,18 +51,22 @@ class TaskObjective(Objective):
 
     def sums(self, logits: Tensor, batch: Batch, training: bool, pad_id: int = 0) -> Sums:
         """Computes the sums that `__call__` returns, from the network's logits."""
-        losses, weights, correctness = self.losses(ops.cast(logits, "float32"), batch)
+        logits, labels = ops.cast(logits, "float32"), _labels(batch)
+        losses, weights, correctness = self.losses(logits, labels, batch["weight"])
         sums = base.weighted_sums(losses, weights, None if training else correctness)
         mask = batch.get("padding_mask")
         counted = (batch["token_ids"], pad_id) if mask is None else (mask, 0)
         return {**sums, "input_tokens": base.count_tokens(*counted)}
 
     @abc.abstractmethod
-    def losses(self, logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
+    def losses(
+        self, logits: Tensor, labels: Tensor, weights: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Computes the loss, weight and correctness (0 or 1) of each prediction.
 
         All are float32, `(B,)` or `(B, L)`. Correctness is `None` for regression. The subclass
-        documents the shape of the batch's `label`.
+        documents the shape of the `labels`, the batch's `label`. The `weights` of the rows are
+        `(B,)`.
         """
 
 
@@ -76,10 +83,8 @@ class ClassificationObjective(TaskObjective):
 
     num_classes: Count
 
-    def losses(self, logits, batch):
+    def losses(self, logits, labels, weights):
         _check_outputs("num_classes", self.num_classes, logits.shape[-1])
-        weights = batch["weight"]
-        labels = _labels_where(weights > 0, batch["label"])
         if self.num_classes == 1:
             return ops.square(logits[:, 0] - labels), weights, None
         return base.cross_entropy(labels, logits), weights, base.correct(logits, labels)
@@ -93,9 +98,7 @@ class MultiLabelObjective(TaskObjective):
     class that applies.
     """
 
-    def losses(self, logits, batch):
-        weights = batch["weight"]
-        labels = _labels_where(weights[:, None] > 0, batch["label"])
+    def losses(self, logits, labels, weights):
         losses = ops.binary_crossentropy(ops.cast(labels, "float32"), logits, from_logits=True)
         is_right = ops.all((logits > 0) == (labels > 0), axis=-1)
         return ops.mean(losses, axis=-1), weights, ops.cast(is_right, "float32")
@@ -111,9 +114,7 @@ class SpanObjective(TaskObjective):
     References: Devlin et al. 2018 (BERT), section 4.2 and the released code.
     """
 
-    def losses(self, logits, batch):
-        weights = batch["weight"]
-        labels = _labels_where(weights[:, None] > 0, batch["label"])
+    def losses(self, logits, labels, weights):
         losses = ops.mean(base.cross_entropy(labels, logits), axis=1)  # (B, 2) -> (B,)
         return losses, weights, ops.prod(base.correct(logits, labels), axis=1)
 
@@ -133,12 +134,11 @@ class TaggingObjective(TaskObjective):
 
     num_tags: Count
 
-    def losses(self, logits, batch):
+    def losses(self, logits, labels, weights):
         _check_outputs("num_tags", self.num_tags, logits.shape[-1])
-        words = (batch["label"] > 0) & (batch["weight"][:, None] > 0)  # (B, L)
-        tags = _labels_where(words, batch["label"] - 1)  # (B, L)
-        losses = base.cross_entropy(tags, logits)
-        return losses, ops.cast(words, "float32"), base.correct(logits, tags)
+        tags = ops.maximum(labels - 1, 0)  # (B, L)
+        losses, words = base.cross_entropy(tags, logits), ops.cast(labels > 0, "float32")
+        return losses, words, base.correct(logits, tags)
 
 
 @dataclass(frozen=True)
@@ -211,10 +211,9 @@ class SimilarityObjective(Objective):
 
     def __call__(self, network: SiameseEncoder, batch: Batch, training: bool) -> Sums:
         vectors = network(encoder_inputs(batch), training=training)  # (B, S, D)
-        weights, labels = base.with_weights(batch)["weight"], batch.get("label")
-        if labels is not None:
-            labels = _labels_where(weights > 0, labels)
-        sums = base.weighted_sums(self.loss(network, vectors, labels, training), weights)
+        batch = base.with_weights(batch)
+        labels = _labels(batch) if "label" in batch else None
+        sums = base.weighted_sums(self.loss(network, vectors, labels, training), batch["weight"])
         tokens = base.count_tokens(batch["token_ids"], network.config.pad_id)
         return {**sums, "input_tokens": tokens}
 

@@ -10,16 +10,10 @@ import tensorflow as tf
 from keras import ops
 
 from macaron_tf.kernels import native, runs_native
+from macaron_tf.models.encoder_decoder import shift_right
 from macaron_tf.objectives import base
 from macaron_tf.objectives.base import Batch, Objective, Sums, Tensor
 from macaron_tf.settings import Fraction
-from macaron_tf.special import Special
-
-
-def shift_right(target: Tensor, first: int = Special.begin) -> Tensor:
-    """Shifts the target `(B, T)` right by one position, behind `first`, for the decoder's input."""
-    first = ops.full((ops.shape(target)[0], 1), first, dtype=target.dtype)
-    return ops.concatenate([first, target[:, :-1]], axis=1)
 
 
 @dataclass(frozen=True)

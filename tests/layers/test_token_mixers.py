@@ -16,8 +16,8 @@ from macaron_tf.layers import (
 )
 from macaron_tf.layers.mixer import Context
 from macaron_tf.models import EncoderConfig, Stack
-from tests.harness import gelu, normal, numpy_of, randomized, softmax, twin_of, weights_of
-from tests.toys.marks import slow, thorough
+from tests.harness import gelu, normal, numpy_of, randomized, softmax, weights_of
+from tests.toys.marks import slow
 from tests.toys.swish import LENGTHS, by_the_equations
 
 
@@ -69,42 +69,6 @@ def test_24_layers_start_finite_and_of_unit_scale(dtype):
     for block in stack.blocks:
         inner = np.square(numpy_of(block.feed_forward_1.sublayer(y))).mean() ** 0.5
         assert 1e-4 < inner < 1.0
-
-
-@pytest.mark.parametrize("step_size", [3, *thorough(1)])
-def test_bidirectional_reads_each_row_from_both_ends(step_size, tmp_path):
-    x, lengths = normal(2, 9, 6), (9, 5)
-    mask = np.arange(9) < np.array(lengths)[:, None]
-    layer = keras.layers.Bidirectional(SwishRNN(10, step_size=step_size))
-    inputs = keras.Input((None, 6))
-    model = keras.Model(inputs, layer(inputs))
-    model.set_weights([0.5 * normal(*w.shape, seed=i) for i, w in enumerate(model.get_weights())])
-    model.save(tmp_path / "model.keras")
-    for one in (layer, keras.saving.load_model(tmp_path / "model.keras").layers[1]):
-        y = numpy_of(one(x, mask=mask))
-        ahead, back = (
-            twin_of(part, SwishRNN(10, step_size=step_size), x.shape)
-            for part in (one.forward_layer, one.backward_layer)
-        )
-        for row, length in enumerate(lengths):
-            real = x[row : row + 1, :length]
-            backward = reference(back, real[:, ::-1])[:, ::-1]
-            expected = np.concatenate([reference(ahead, real), backward], axis=-1)[0]
-            np.testing.assert_allclose(y[row, :length], expected, rtol=1e-6, atol=1e-5)
-
-
-def test_reading_backwards_keeps_documents_and_segments():
-    layer = randomized(SwishRNN(10, go_backwards=True), (2, 9, 6))
-    ahead = twin_of(layer, SwishRNN(10), (2, 9, 6))
-    x, documents = normal(2, 9, 6), np.array([[0] * 4 + [1] * 5, [0] * 9])
-    y, _ = layer.mix(x, Context(documents=documents))
-    flipped = Context(documents=documents[:, ::-1])
-    np.testing.assert_allclose(y, ahead.mix(x[:, ::-1], flipped)[0], atol=1e-6)
-    state, parts = layer.init_memory(2, 0), []
-    for part in (x[:, 4:], x[:, :4]):  # from the end of the text
-        y, state = layer.mix(part, Context(), state)
-        parts.append(y)
-    np.testing.assert_allclose(np.concatenate(parts, axis=1), layer(x), atol=1e-6)
 
 
 def test_a_state_with_documents_is_refused():

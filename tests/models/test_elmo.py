@@ -2,16 +2,14 @@
 
 import dataclasses
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from scipy.special import expit as sigmoid
 
 from macaron_tf import models
-from macaron_tf.layers import ProjectedLSTM
 from macaron_tf.models import WordEncoder
-from tests.harness import built, normal, numpy_of, softmax, twin_of, weights_of
+from tests.harness import built, numpy_of, softmax, weights_of
 from tests.toys.marks import slow
 from tests.toys.systems import ELMO, READER, words
 from tests.toys.systems import drawn_elmo as drawn
@@ -83,27 +81,6 @@ def test_its_layers_are_the_equations(clip):
     np.testing.assert_allclose(last, found[:, :, 2], atol=1e-6)
     if clip:  # of layer 1; layer 2 adds its input
         assert np.abs(found[:, :, 1]).max() == np.float32(clip)
-
-
-@pytest.mark.parametrize("backwards", [False, True])
-def test_bidirectional_reads_from_both_ends(backwards):
-    layer = keras.layers.Bidirectional(ProjectedLSTM(6, 3, backwards=backwards))
-    x, lengths = normal(2, 5, 4), (5, 3)
-    mask = np.arange(5) < np.array(lengths)[:, None]
-    layer(x)
-    layer.set_weights([0.6 * normal(*w.shape, seed=i) for i, w in enumerate(layer.get_weights())])
-    y = numpy_of(layer(x, mask=mask))
-    for row, length in enumerate(lengths):
-        real = x[row, :length]
-        ahead, back = (
-            lstm(weights_of(twin_of(part, ProjectedLSTM(6, 3), x.shape)), "", ordered, 3.0)
-            for part, ordered in (
-                (layer.forward_layer, real[::-1] if backwards else real),
-                (layer.backward_layer, real if backwards else real[::-1]),
-            )
-        )
-        pair = (ahead[::-1], back) if backwards else (ahead, back[::-1])
-        np.testing.assert_allclose(y[row, :length], np.concatenate(pair, axis=-1), atol=1e-5)
 
 
 @pytest.mark.slow
