@@ -3,7 +3,7 @@
 import json
 import pathlib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -85,15 +85,6 @@ class ForeignConfig:
         self.fields = fields
         self.where = where
         self.names_read: set[str] = set()
-
-    @classmethod
-    def of_directory(cls, directory: pathlib.Path, model_types: Collection[str]) -> "ForeignConfig":
-        """Reads a Hugging Face `config.json`, whose `model_type` must be in `model_types`."""
-        file = directory / "config.json"
-        config = cls(read_json(file), str(file))
-        config.choice("model_type", {name: name for name in model_types})
-        config.require({"quantization_config": None})
-        return config
 
     @property
     def architecture(self) -> str:

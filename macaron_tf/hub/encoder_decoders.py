@@ -5,7 +5,7 @@ import dataclasses
 import keras
 import numpy as np
 
-from macaron_tf import models
+from macaron_tf import models, tasks
 from macaron_tf.errors import UserError
 from macaron_tf.hub import family
 from macaron_tf.hub.arrays import Raw, Table, assign_weights, layer_state, padded_rows
@@ -14,12 +14,6 @@ from macaron_tf.hub.tokenizers.writing import sequence_tokenizer
 from macaron_tf.layers.positions import SinusoidalPositions
 from macaron_tf.models.model_parts import Card, ModelParts
 from macaron_tf.special import Special
-from macaron_tf.tasks import (
-    ContinuationSettings,
-    DecodingSettings,
-    TextToTextSettings,
-    TranslationSettings,
-)
 from macaron_tf.text.byte_pairs import BytePairVocabulary
 from macaron_tf.text.sentencepiece import SentencePieceVocabulary
 from macaron_tf.variables import spec_of
@@ -109,7 +103,7 @@ class SequenceFamily(family.Family):
             missing_head=missing,
             sentinels=len(special.sentinels),
         )
-        settings_class = ContinuationSettings if self.objective else TranslationSettings
+        settings_class = tasks.ContinuationSettings if self.objective else tasks.TranslationSettings
         return ModelParts(
             network, vocabulary, settings_class(ends=ends, generation=generation), card
         )
@@ -171,7 +165,7 @@ class SequenceFamily(family.Family):
                 model_file = tokenizer.pop("spiece.model")
                 tokenizer |= dict.fromkeys(("source.spm", "target.spm"), model_file)
             files |= tokenizer
-        is_translation = isinstance(model.settings, TranslationSettings)
+        is_translation = isinstance(model.settings, tasks.TranslationSettings)
         fields = self.written_fields(config, self.class_name, len(rows))
         return family.HuggingFaceFolder(
             config={**fields, **token_ids, "is_encoder_decoder": True},
@@ -220,9 +214,9 @@ class SequenceFamily(family.Family):
 def _answer_start(model: ModelParts) -> tuple[int, ...]:
     """Returns the ids that the decoder reads before an answer."""
     special, settings = model.special, model.settings
-    if isinstance(settings, TextToTextSettings) and settings.starts:
+    if isinstance(settings, tasks.TextToTextSettings) and settings.starts:
         return special.end, special.begin
-    ends = settings.ends if isinstance(settings, DecodingSettings) else {}
+    ends = settings.ends if isinstance(settings, tasks.DecodingSettings) else {}
     return tuple(ends.get("answer_start", ())) or (special.begin,)
 
 
@@ -257,7 +251,7 @@ def _suppressed_ids(model: ModelParts, ids: set[int]) -> list[int]:
     special = model.special
     ids = ids | {special.begin}
     if model.vocabulary and (
-        model.card.objective or isinstance(model.settings, TextToTextSettings)
+        model.card.objective or isinstance(model.settings, tasks.TextToTextSettings)
     ):
         ids |= {*special.ids}
     return sorted(ids - {special.end, *_answer_start(model)[1:]})

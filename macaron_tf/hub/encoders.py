@@ -14,7 +14,6 @@ from macaron_tf.hub.heads import HEADED, ReadHead, TaskHead, head_state
 from macaron_tf.hub.sentence_transformers import sentence_files
 from macaron_tf.hub.tokenizers.writing import tokenizer_files
 from macaron_tf.layers.heads import Pooler
-from macaron_tf.layers.language_heads import ReplacedTokenHead
 from macaron_tf.models.model_parts import Card, ModelParts
 from macaron_tf.objectives import PrefixLanguageObjective
 from macaron_tf.special import Special
@@ -262,7 +261,7 @@ def _has_masked_head(model: ModelParts) -> bool:
     return isinstance(model.network, models.PretrainingEncoder) and is_trained
 
 
-def _replaced_token_head(model: ModelParts) -> ReplacedTokenHead | None:
+def _replaced_token_head(model: ModelParts) -> keras.layers.Layer | None:
     """Returns the head for replaced token detection, as in ELECTRA."""
     network = model.network
     has_head = isinstance(network, models.GeneratorDiscriminator | models.PretrainingEncoder)

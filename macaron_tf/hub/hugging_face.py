@@ -16,6 +16,7 @@ from macaron_tf.hub.families.macaron import MACARON_LANGUAGE, code
 from macaron_tf.hub.family import LANGUAGE_CLASSES, HuggingFaceFolder, ModelFolder
 from macaron_tf.hub.sentence_transformers import read_modules, with_pooling
 from macaron_tf.hub.tokenizers.reading import read_python_vocabulary, refuse_lower_case
+from macaron_tf.io.paths import read_json
 from macaron_tf.models.base import Network
 from macaron_tf.models.model_card import python_block, readme
 from macaron_tf.models.model_parts import ModelParts
@@ -60,9 +61,10 @@ def read_hugging_face(
         # Early versions saved the encoder in the subfolder 0_Transformer.
         modules = read_modules(directory, pooling)
         folder = directory / next(iter(modules.values()))
-    config = ForeignConfig.of_directory(folder, FAMILIES)
+    config = ForeignConfig(read_json(folder / "config.json"), str(folder / "config.json"))
+    family = FAMILIES[config.choice("model_type", {name: name for name in FAMILIES})]
+    config.require({"quantization_config": None})
     vocabulary = read_python_vocabulary(folder) if in_python else None
-    family = FAMILIES[config.get("model_type")]
     model = family.read(ModelFolder(folder, config, lower_case, not modules, vocabulary))
     config.refuse_unread()
     if not isinstance(model.vocabulary, WordPieceVocabulary):
@@ -108,10 +110,9 @@ def writer(model: ModelParts, location: str) -> Callable[[epath.Path], None]:
         _, reason, name = min(lacking, key=lambda item: item[0])
         raise UserError(f"{reason} has no counterpart in Hugging Face's {name}: {_INSTEAD}")
     folder = family.write(model)
-    notes = [*folder.notes]
     if model.vocabulary is None:
-        notes.append("the tokenizer is missing, because the model has no vocabulary")
-    folder = dataclasses.replace(folder, notes=tuple(notes))
+        note = "the tokenizer is missing, because the model has no vocabulary"
+        folder = dataclasses.replace(folder, notes=(*folder.notes, note))
     state = {name: np.ascontiguousarray(array) for name, array in folder.state.items()}
     files = {"config.json": json_bytes(folder.config), **folder.files}
     files |= code() if "auto_map" in folder.config else {}

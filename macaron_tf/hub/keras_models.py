@@ -4,7 +4,6 @@ import dataclasses
 import pathlib
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -21,9 +20,6 @@ from macaron_tf.layers.dense import activation
 from macaron_tf.models.model_parts import ModelParts
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.wordpiece import WordPieceVocabulary
-
-if TYPE_CHECKING:
-    import keras_hub
 
 
 def keras_arrays(weights: Mapping[str, np.ndarray]) -> Arrays:
@@ -138,8 +134,8 @@ BACKBONES = tuple(
 
 
 def import_keras_hub(
-    backbone: "keras_hub.models.Backbone",
-    masked_lm_head: "keras_hub.layers.MaskedLMHead | None" = None,
+    backbone: keras.Model,
+    masked_lm_head: keras.layers.Layer | None = None,
     vocabulary: PieceVocabulary | None = None,
 ) -> ModelParts:
     """Converts a KerasHub BERT, DistilBERT, ELECTRA, RoBERTa or GPT-2 in memory.

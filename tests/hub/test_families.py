@@ -200,7 +200,7 @@ def test_every_field_is_read_or_without_effect(family, tmp_path):
     written = json.loads(file.read_text())
     fields = {**json.loads(theirs.config.to_json_string(use_diff=False)), **written}
     file.write_text(json.dumps(fields))
-    config = ForeignConfig.of_directory(place, FAMILIES)
+    config = ForeignConfig(fields, str(file))
     read = FAMILIES[config.get("model_type")]
     assert read.read(ModelFolder(place, config))
     config.refuse_unread()

@@ -19,7 +19,6 @@ from macaron_tf.hub.heads import text_heads
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.text.byte_pairs import BytePairVocabulary
 
-_POOLINGS = {"cls": "first", "mean": "mean"}
 _LOCAL, _GLOBAL = "sliding_attention", "full_attention"
 
 
@@ -40,7 +39,6 @@ def _modern_settings(config: ForeignConfig) -> dict[str, Any]:
     if local["rotary_scaling"] != whole["rotary_scaling"]:
         raise config.refusal(f"different RoPE scaling for {_LOCAL} and {_GLOBAL}", "equal scaling")
     return {
-        "summary": config.choice("classifier_pooling", _POOLINGS, "cls"),
         "attention_windows": windows,
         **whole,
         "local_rotary_base": local["rotary_base"] if any(windows) else None,
@@ -51,13 +49,11 @@ def _modern_fields(config: EncoderConfig) -> dict[str, Any]:
     """Computes the fields that `Family.settings` lacks, with their older and newer names."""
     windows = [config.layer(index)[2] for index in range(config.num_layers)]
     first, *others = shortest_period(windows)
-    poolings = [field for field, summary in _POOLINGS.items() if summary == config.summary]
     bases = {_GLOBAL: config.rotary_base, _LOCAL: config.local_rotary_base or config.rotary_base}
     return {
         "local_attention": next(filter(None, windows), 128),
         "layer_types": [_LOCAL if window else _GLOBAL for window in windows],
         "rope_parameters": {n: rotary_fields(b, config.rotary_scaling) for n, b in bases.items()},
-        **({"classifier_pooling": poolings[0]} if poolings else {}),
         # `None` replaces transformers' defaults, which are ids of the released vocabulary.
         **dict.fromkeys(("cls_token_id", "sep_token_id")),
         # Field names of transformers before version 5.
@@ -94,6 +90,7 @@ MODERNBERT = EncoderFamily(
         "activation_dropout": ("mlp_dropout", 0.0),
         "epsilon": ("norm_eps", 1e-5),
         "activation": ("hidden_activation", "gelu", ACTIVATIONS),
+        "summary": ("classifier_pooling", "cls", {"cls": "first", "mean": "mean"}),
     },
     fixed_settings=parts_of("modern_bert_base"),
     derive_settings=_modern_settings,

@@ -24,21 +24,15 @@ def _t5_settings(config: ForeignConfig) -> dict[str, Any]:
         "num_decoder_layers": config.number("num_decoder_layers" if has_field else "num_layers"),
         "gated": gated,
         "scaled_logits": bool(is_scaled),
-        "tied": config.get("tie_word_embeddings", True),
     }
 
 
 def _t5_fields(config: EncoderDecoderConfig) -> dict[str, Any]:
-    """Computes T5's fields that `Family.settings` does not set, or sets only for some values.
-
-    Only transformers needs `tie_word_embeddings`: `import_model` compares the output matrix with
-    the token embeddings instead.
-    """
+    """Computes T5's fields that `Family.settings` does not set, or sets only for some values."""
     return {
         "num_decoder_layers": config.num_decoder_layers,
         "d_kv": config.head_dim or config.hidden_dim // config.num_heads,
         "is_gated_act": config.activation in ("gelu_tanh", "silu"),  # as `feed_forward_proj` says
-        "tie_word_embeddings": config.tied,
         "scale_decoder_outputs": config.scaled_logits,
     }
 
@@ -83,6 +77,8 @@ T5 = SequenceFamily(
         "num_encoder_layers": ("num_layers", None),
         "epsilon": ("layer_norm_epsilon", 1e-6),
         "head_dim": ("d_kv", None),
+        # For transformers alone: `read` compares the output matrix with the token embeddings.
+        "tied": ("tie_word_embeddings", True),
         "activation": ("feed_forward_proj", "relu", _FEED_FORWARDS),
     },
     fixed_settings=parts_of("t5_small"),

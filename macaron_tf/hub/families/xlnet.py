@@ -112,10 +112,8 @@ class XlnetFamily(EncoderFamily):
             bias = Raw(*self.bias, inverse=lambda bias: bias[rows])
             state |= layer_state(network.language_head, {"language_head/bias": bias})
         note = "the pooler is left out, because only XLNet's classifiers have a pooler"
-        notes, fields = (
-            (note,) if isinstance(network, TwoStreamModel) and network.pooler else (),
-            {**folder.config, "mem_len": memory_length},
-        )
+        notes = (note,) if isinstance(network, TwoStreamModel) and network.pooler else ()
+        fields = {**folder.config, "mem_len": memory_length}
         return dataclasses.replace(folder, config=fields, state=state, notes=notes)
 
     def _written_head(self, model: ModelParts) -> TaskHead:
