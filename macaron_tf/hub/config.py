@@ -125,12 +125,13 @@ class ForeignConfig:
         """Returns the value of a field with a number or a bool, converted to the field's type.
 
         Args:
-            default: value to return if the field is missing. The type of the field is the type of
-                `default`. `None` means that the field is required.
+            default: value to return if the field is missing or null. The type of the field is the
+                type of `default`. `None` means that the field is required.
             value_type: type of the field if `default` is `None`.
         """
         value_type = value_type if default is None else type(default)
         value = self._required(field, default)
+        value = default if value is None else value
         # Not isinstance, because a bool is an int in Python.
         if type(value) not in (int, value_type):
             names = {int: "a whole number", float: "a number", bool: "true or false"}

@@ -174,9 +174,8 @@ class Heads:
             labels = default_labels(count)
         options = {count_argument: count} if count_argument else {}
         if network_class is not EncoderQuestionAnswering:
-            rate, field = settings.get("dropout", 0.1), self.head_dropout
-            has_rate = config.get(field) is not None
-            options["head_dropout"] = config.number(field, rate) if has_rate else rate
+            rate = settings.get("dropout", 0.1)
+            options["head_dropout"] = config.number(self.head_dropout, rate)
         if network_class in (EncoderClassifier, EncoderMultipleChoice):
             options["pooler_activation"] = head.activation
             if field := head.activation_field:

@@ -57,8 +57,7 @@ class LanguageFamily(family.Family):
         settings, arrays = self.read_settings(config), self.arrays(folder)
         tokens = arrays.array(*self.tokens)  # (V', D)
         ends = [*id_tuple(config.get("eos_token_id")), len(tokens) + 1]
-        has_start = config.get("bos_token_id") is not None
-        start = config.number("bos_token_id") if has_start else ends[0]
+        start = config.number("bos_token_id", ends[0])
         pad = config.number("pad_token_id", len(tokens)) if self.bias else len(tokens)
         special = Special(pad, None, start, ends[0], rows=len(tokens))
         vocabulary, starts, unread_tokenizer = folder.vocabulary, False, ""

@@ -12,7 +12,6 @@ _FEED_FORWARDS = {"relu": "relu", "gated-gelu": "gelu_tanh", "gated-silu": "silu
 
 
 def _t5_settings(config: ForeignConfig) -> dict[str, Any]:
-    has_field = config.get("num_decoder_layers") is not None
     # T5 with tied embeddings divides the decoder's output by sqrt(D), but T5 1.1 does not. Newer
     # files have the field `scale_decoder_outputs`.
     is_scaled = config.get("scale_decoder_outputs", config.get("tie_word_embeddings", True))
@@ -21,7 +20,7 @@ def _t5_settings(config: ForeignConfig) -> dict[str, Any]:
     activation = "gelu_new" if projection == "gated-gelu" else activation
     config.require({"is_gated_act": gated, "dense_act_fn": activation})
     return {
-        "num_decoder_layers": config.number("num_decoder_layers" if has_field else "num_layers"),
+        "num_decoder_layers": config.number("num_decoder_layers", config.number("num_layers")),
         "gated": gated,
         "scaled_logits": bool(is_scaled),
     }
