@@ -55,17 +55,15 @@ def run(options: argparse.Namespace) -> None:
     if not isinstance(network, EncoderDecoder | Encoder):
         stack = getattr(network, "encoder", None)
     if not isinstance(stack, EncoderDecoder | Encoder):
-        raise UserError(
-            f"{location} is a {type(network).__name__}, which has no attention or SwishRNN to show"
-        )
+        name = type(network).__name__
+        raise UserError(f"{location} is a {name}, which has no attention or SwishRNN to show")
     pretrained.require_vocabulary()
     is_pair = isinstance(network, EncoderDecoder)
     generates = isinstance(network, LanguageModel) or is_pair
     limit = 1 if generates and not isinstance(pretrained.task, Translation) else 2
     if len(options.texts) > limit:
-        raise UserError(
-            f"{location} reads at most {limit} {plural('text', limit)}: put each in quotes"
-        )
+        texts = f"{limit} {plural('text', limit)}"
+        raise UserError(f"{location} reads at most {texts}: put each in quotes")
     encode = _encoder_decoder_inputs if is_pair else _encoder_inputs
     inputs, tokens = encode(pretrained, options.texts)
     with watching() as records:

@@ -56,10 +56,8 @@ class Arm:
         parts = re.split(r",\s*(?=[a-z_]+(?:\.\w+)*=)", settings) if settings else []
         name = name or recipe.replace(":", "-")
         if not re.fullmatch(r"[\w.+-]+", name):
-            raise UserError(
-                f"the name {name!r} of the arm {text!r} must consist of letters, digits, '_', '.', "
-                "'+' and '-': give another name, as in NAME=RECIPE"
-            )
+            characters = "letters, digits, '_', '.', '+' and '-'"
+            raise UserError(f"the name {name!r} of the arm {text!r} must consist of {characters}")
         return cls(name, recipe, tuple(parts))
 
     @classmethod

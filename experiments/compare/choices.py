@@ -51,10 +51,8 @@ def equalize_parameters(trainer: Trainer, arm: Arm, first: Arm) -> Arm:
         dim = max(round(start_dim + (target - found) / slope), 1)
         found = count(resized(dim))
     if abs(found - target) > _COUNT_TOLERANCE * target:
-        raise UserError(
-            f"no model.feed_forward_dim gives {arm.name} ({found:,} parameters) as many parameters "
-            f"as {first.name} ({target:,}): leave --equal parameters out"
-        )
+        failure = f"no model.feed_forward_dim gives {arm.name} as many parameters as {first.name}"
+        raise UserError(f"{failure} ({target:,}): leave --equal parameters out")
     return resized(dim)
 
 
@@ -87,8 +85,7 @@ def equalize_time(
                 (folder / f"{name}.json").unlink()
             raise UserError(
                 f"--equal time cannot measure {arm.label}, because its two timings differ by "
-                f"{100 * (high / low - 1):.0f}%: run the command again while nothing else runs on "
-                "this machine"
+                f"{100 * (high / low - 1):.0f}%: run the command again while nothing else runs"
             )
         seconds[arm] = list(map(min, *both.values()))
 

@@ -71,9 +71,7 @@ def _tuning_seeds(options: argparse.Namespace) -> list[int]:
     if tuning_seeds and not options.rates:
         raise UserError("--tuning-seeds has no effect without --rates: add --rates")
     if shared_seeds := set(tuning_seeds or ()).intersection(options.seeds):
-        raise UserError(
-            f"seed {min(shared_seeds)} is in both --tuning-seeds and --seeds: leave one out"
-        )
+        raise UserError(f"seed {min(shared_seeds)} is in both --tuning-seeds and --seeds")
     smallest = next(seed for seed in itertools.count() if seed not in options.seeds)
     return tuning_seeds or ([smallest] if options.rates else [])
 
@@ -122,11 +120,8 @@ def _parse_arms(texts: Sequence[str], tasks: Sequence[str] = ()) -> list[list[Ar
         if [other.name for other in arms].count(arm.name) > 1:
             raise UserError(f"two arms are called {arm.name}: write NAME={arm.recipe}")
         if (other_class := trainer_class(arm)) is not first_class:
-            names = (cls.kind for cls in (first_class, other_class))
-            raise UserError(
-                f"{arms[0].name} and {arm.name} have recipes of different kinds, "
-                f"{' and '.join(names)}: give recipes of one kind"
-            )
+            both = f"{arms[0].name} and {arm.name} have recipes of different kinds"
+            raise UserError(f"{both}, {first_class.kind} and {other_class.kind}")
     return groups
 
 
@@ -166,18 +161,16 @@ def _check_data(trainer: Trainer, recipes: dict[str, Recipe]) -> None:
     paths = [path for recipe in recipes.values() for path, *_ in settings_of(recipe)]
     for path in differ:
         if not any(is_among(known, [path]) and is_among(known, trainer.data) for known in paths):
-            raise UserError(
-                f"--differ {path} is not a setting of the training data{nearest(path, paths)}"
-            )
+            hint = nearest(path, paths)
+            raise UserError(f"--differ {path} is not a setting of the training data{hint}")
     # With --corpus, the corpus determines these settings.
     corpus_paths = CORPUS_SETTINGS if trainer.options.corpus else ()
     allowed = *differ, *(f"{path}." for path in differ), *corpus_paths
     for name in others:
         for path, (first_value, value) in recipes[first].differences(recipes[name]).items():
             if is_among(path, trainer.data) and not is_among(path, allowed):
-                raise UserError(
-                    f"{name} has {path}={value!r}, {first} {first_value!r}: give --differ {path}"
-                )
+                values = f"{name} has {path}={value!r}, {first} {first_value!r}"
+                raise UserError(f"{values}: give --differ {path}")
 
 
 def _check_different(trainer: Trainer, arms: Sequence[Arm]) -> None:
@@ -186,6 +179,4 @@ def _check_different(trainer: Trainer, arms: Sequence[Arm]) -> None:
         recipes = trainer.recipe(first), trainer.recipe(second)
         same_settings = recipes[0].differences(recipes[1]).keys() <= {"model", "model_options"}
         if same_settings and operator.eq(*map(trainer.identity, recipes)):
-            raise UserError(
-                f"{second.name} has the same model and settings as {first.name}: change one"
-            )
+            raise UserError(f"{second.name} has the same model and settings as {first.name}")

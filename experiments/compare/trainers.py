@@ -97,14 +97,10 @@ class Trainer(abc.ABC):
         """Makes the recipe of an arm. A fine-tuned model is a default until `init` is read."""
         starts = [setting for setting in arm.settings if setting.startswith("init")]
         if self.from_random_weights and starts:
-            raise UserError(
-                f"{arm.name} sets {starts[0]}, but {arm.recipe} is trained from random weights"
-            )
+            raise UserError(f"{arm.name} sets {starts[0]}, but starts from random weights")
         if not self.from_random_weights and not arm.sets("init"):
-            raise UserError(
-                f"{arm.name} does not set init, the weights to fine-tune: write "
-                f"{arm.name}={arm.recipe}:init=RUN"
-            )
+            mend = f"write {arm.name}={arm.recipe}:init=RUN"
+            raise UserError(f"{arm.name} does not set init, the weights to fine-tune: {mend}")
         settings = self.settings(arm, seed)
         recipe = registry.load(arm.recipe, recipe_class(self.kind), settings)
         if self.from_random_weights and isinstance(config := recipe.model_config(), StackConfig):
@@ -114,9 +110,7 @@ class Trainer(abc.ABC):
     def prepare(self, recipes: dict[str, Recipe], out: pathlib.Path) -> None:
         """Prepares the data of all arms. The base class only checks the flags."""
         if self.options.corpus:
-            raise UserError(
-                "--corpus applies only to comparisons of pre-training recipes: leave --corpus out"
-            )
+            raise UserError("--corpus applies only to pre-training recipes: leave --corpus out")
 
     def check(self, arm: Arm, seed: int, run: pathlib.Path) -> None:
         """Raises a `UserError` if the folder `run` has a run that the arm cannot continue."""

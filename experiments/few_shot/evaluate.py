@@ -38,9 +38,7 @@ def run(options: argparse.Namespace) -> None:
     ]
     names = [task.name for task in tasks]
     if repeated := [name for name in names if names.count(name) > 1]:
-        raise UserError(
-            f"two values of --task have the same name, {repeated[0]!r}: give them in two commands"
-        )
+        raise UserError(f"two values of --task have the same name, {repeated[0]!r}")
     models = [open_model(path, options.trust_code) for path in options.runs]
     levels = {
         task.name: {"metric": task.metric, "examples": len(task.questions), **baselines(task)}

@@ -99,10 +99,8 @@ def read_task(name: str, tfds: Tfds | None = None) -> PromptTask:
         return _read_last_word_task(Source.of(name))
     task = get_task(name)
     if name not in TEMPLATES:
-        raise UserError(
-            f"no prompt template exists for the task {name!r}: choose one of "
-            f"{', '.join(TEMPLATES)} or lambada:FILE, or use lm-evaluation-harness"
-        )
+        mend = f"choose lambada:FILE or one of {', '.join(TEMPLATES)}"
+        raise UserError(f"no prompt template exists for the task {name!r}: {mend}")
     questions, pool = (
         classification_prompts(read_examples(task, split, tfds), TEMPLATES[name])
         for split in (task.validation_splits[0], "train")

@@ -94,13 +94,9 @@ def _operators(options: argparse.Namespace) -> Iterator[tuple[str, str, Block, n
         encoder = getattr(load(location, trust_code=options.trust_code).network, "encoder", None)
         blocks = encoder.stack.blocks if isinstance(encoder, Encoder) else []
         if {name for block in blocks for name, _ in block.sublayers} != {"tokens", "channels"}:
-            raise UserError(
-                f"{location} has no layers of a token and a channel mixer: give a Macaron"
-            )
+            raise UserError(f"{location} has no token and channel mixers: give a Macaron")
         if encoder.config.norm != "pre":
-            raise UserError(
-                f"{location} is post-norm, so no ODE solver: give a run with model.norm=pre"
-            )
+            raise UserError(f"{location} is post-norm: give a run with model.norm=pre")
         rng = np.random.default_rng(0)
         ids = rng.integers(10, encoder.config.vocab_size, (2, 16))
         x = np.asarray(encoder.embed({"token_ids": ids}), "float64")

@@ -12,7 +12,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from export.server.api import Api
 from export.server.config import ServerConfig
 from export.server.versions import Versions, check_base_path
-from macaron_tf.errors import UserError
+from macaron_tf.io.paths import clear_errors
 
 
 class _Protocol(H11Protocol):
@@ -50,13 +50,10 @@ class ModelServer:
         config = self.config
         check_base_path(config.base_path)
         family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-        try:
+        failure = f"port {config.port} of {config.host[:80]!r} cannot be opened"
+        mend = "choose another --port, or a --host such as 127.0.0.1, or 0.0.0.0 for all addresses"
+        with clear_errors(failure, mend, (OSError, UnicodeError)):
             listener = socket.create_server((config.host, config.port), family=family, backlog=512)
-        except (OSError, UnicodeError) as error:
-            raise UserError(
-                f"port {config.port} of {config.host[:80]!r} cannot be opened ({error}): choose "
-                "another --port, or a --host such as 127.0.0.1, or 0.0.0.0 for all addresses"
-            ) from None
         # Connections inherit it. Without it, an answer in two packets takes 40 ms.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
         self.port = listener.getsockname()[1]

@@ -60,9 +60,8 @@ class Versions:
         if current is None:
             raise ServingError(503, "the model is not loaded yet: try again later")
         if version not in (None, str(current.version)):
-            raise ServingError(
-                404, f"version {version} is not served, only version {current.version}"
-            )
+            message = f"version {version} is not served, only version {current.version}"
+            raise ServingError(404, message)
         return current
 
     def states(self, version: str | None = None) -> list[tuple[int, str, str]]:

@@ -7,7 +7,7 @@ import sys
 
 import keras
 
-from macaron_tf.errors import UserError, first_line
+from macaron_tf.io.paths import clear_errors
 from macaron_tf.io.progress import Progress
 
 # Seconds that a finished process waits for the other processes to finish.
@@ -35,14 +35,13 @@ def join_hosts(addresses: list[str] | None = None, process_index: int | None = N
     options = dict(process_id=process_index, shutdown_timeout_seconds=_SHUTDOWN_TIMEOUT)
     if addresses is not None:
         options |= dict(coordinator_address=addresses[0], num_processes=len(addresses))
-    try:
-        with Progress("waiting for the other processes"):
-            jax.distributed.initialize(**options)
-    except (ValueError, RuntimeError) as error:
-        raise UserError(
-            f"JAX cannot connect to the other processes ({first_line(error)}): set TF_CONFIG to "
-            "addresses that all processes can reach, or start them on a TPU slice or with SLURM"
-        ) from error
+    failure = "JAX cannot connect to the other processes"
+    mend = "set TF_CONFIG to addresses that all can reach, or start them on a TPU slice or by SLURM"
+    with (
+        clear_errors(failure, mend, (ValueError, RuntimeError)),
+        Progress("waiting for the other processes"),
+    ):
+        jax.distributed.initialize(**options)
     keras.utils.set_random_seed(0)  # all processes must draw the same numbers
 
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from macaron_tf.distribution.hosts import leave_at_exit, lost_on_jax
 from macaron_tf.errors import UserError, first_line, parse_json
+from macaron_tf.io.paths import FILE_ERRORS, clear_errors
 
 STRATEGIES = ("cpu", "one_gpu", "mirrored", "multi_worker", "tpu")
 
@@ -91,15 +92,13 @@ def read_cluster() -> tuple[list[str], int]:
 
 
 def _tpu(name: str) -> tf.distribute.Strategy:
-    try:
+    errors = (ValueError, KeyError, *FILE_ERRORS)
+    with clear_errors(f"--tpu {name} is unreachable", "name a running TPU", errors):
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name)
         if name != "local":
             tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
         return tf.distribute.TPUStrategy(resolver)
-    except (ValueError, KeyError, tf.errors.OpError, OSError) as error:
-        reason = f"--tpu {name} is unreachable ({first_line(error)})"
-        raise UserError(f"{reason}: name a running TPU") from error
 
 
 def is_tpu(strategy: tf.distribute.Strategy) -> bool:
@@ -204,9 +203,8 @@ class Workers:
                 leave_at_exit()
             if not (lost_on_jax(error) if on_jax else isinstance(error, _LOST_WORKER)):
                 raise
-            raise UserError(
-                f"worker {self.index} lost another worker ({first_line(error)}): start all again"
-            ) from error
+            loss = f"worker {self.index} lost another worker ({first_line(error)})"
+            raise UserError(f"{loss}: start all again") from error
 
     def _sums(self, values: np.ndarray) -> np.ndarray:
         """Sums float64 values `(N,)` over all workers."""

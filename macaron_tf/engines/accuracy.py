@@ -26,10 +26,7 @@ class Accuracy:
 
     def __init__(self, task: TaskKind, source: str):
         if not isinstance(task, LabelledTask):
-            raise UserError(
-                f"--check {source} needs labelled examples, but the model is a {task.name}: omit "
-                "--check"
-            )
+            raise UserError(f"--check {source} needs labelled examples, which no {task.name} has")
         splits = task.task.validation_splits if Source.of(source).has_splits else ("train",)
         self._task, self._source = task, source
         find_sources(source)  # the user wrote the name

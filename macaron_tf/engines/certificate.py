@@ -239,11 +239,9 @@ def _skip_rejected() -> Iterator[None]:
         yield
     except tf.errors.OpError as error:
         if failed_check(error.message) is None:
-            cause = first_line(error, cause_of(error))
-            raise UserError(
-                f"the network fails ({cause:.200}): check its layers, its vocabulary, and the free "
-                "memory"
-            ) from error
+            failure = f"the network fails ({first_line(error, cause_of(error)):.200})"
+            mend = "check its layers, its vocabulary, and the free memory"
+            raise UserError(f"{failure}: {mend}") from error
 
 
 def _steps(

@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -63,13 +63,7 @@ class TaskGraph:
         # The scope selects TensorFlow's own ops, because a server lacks this library's kernels.
         with self._scope, implementation_scope("loop"), packing_scope():
             return {
-                # The functions need no autograph, because they call tf.while_loop themselves.
-                name: tf.function(checked(self.task, serve), autograph=False).get_concrete_function(
-                    *(
-                        tf.TensorSpec((None,), dtype, input_name)
-                        for input_name, dtype in inputs.items()
-                    )
-                )
+                name: traced(checked(self.task, serve), *column_specs(inputs))
                 for name, (serve, inputs) in self.task.functions().items()
             }
 
@@ -96,15 +90,12 @@ class TaskGraph:
                 computed, tf.nest.pack_sequence_as(kept, flat, expand_composites=True)
             )
 
-        specs = (tf.TensorSpec((None,), dtype, name) for name, dtype in task.inputs.items())
-        first = tf.function(checked(task, prepare), autograph=False).get_concrete_function(*specs)
+        first = traced(checked(task, prepare), *column_specs(task.inputs))
         parts = {
             name: tf.TensorSpec(part.shape, part.dtype, name)
             for name, part in _kept_tensors(kept).items()
         }
-        second = tf.function(conclude, autograph=False).get_concrete_function(
-            tf.TensorSpec(output, tf.float32, "computed"), **parts
-        )
+        second = traced(conclude, tf.TensorSpec(output, tf.float32, "computed"), **parts)
         return dict(zip(STEPS, (first, second), strict=True))
 
     def saved_module(self) -> tf.Module:
@@ -131,9 +122,8 @@ class TaskGraph:
         if unknown := [name for name in controls if name not in inputs]:
             name, value = unknown[0], controls[unknown[0]]
             self.task.with_options(**{name: value})
-            raise UserError(
-                f"{name}={value!r} cannot be set for a single call: pass {name} to with_options"
-            )
+            mend = f"pass {name} to with_options"
+            raise UserError(f"{name}={value!r} cannot be set for a single call: {mend}")
         settings = {**self.task.controls, **controls}
         sizes = [sum(map(len, row)) for row in zip(*columns, strict=True)]
         order = sorted(range(len(sizes)), key=sizes.__getitem__)
@@ -182,9 +172,7 @@ def under_policy(network: keras.Model, policy: str, where: str) -> Iterator[None
     """Sets the dtype policy of all layers of a network within a `with` block."""
     layers = [*network._flatten_layers()]
     if any(layer.quantization_mode for layer in layers):
-        raise UserError(
-            f"{where} is quantized to int8, but must have float weights: use the unquantized model"
-        )
+        raise UserError(f"{where} is quantized to int8: use the unquantized model")
     policies = [layer.dtype_policy for layer in layers]
     try:
         for layer in layers:
@@ -193,6 +181,16 @@ def under_policy(network: keras.Model, policy: str, where: str) -> Iterator[None
     finally:
         for layer, layer_policy in zip(layers, policies, strict=True):
             layer.dtype_policy = layer_policy
+
+
+def column_specs(inputs: Mapping[str, tf.DType]) -> list[tf.TensorSpec]:
+    """Returns a spec `(N,)` for each input of a task."""
+    return [tf.TensorSpec((None,), dtype, name) for name, dtype in inputs.items()]
+
+
+def traced(function: Callable, *specs: Any, **named_specs: Any):
+    """Traces a function, without autograph, because each calls tf.while_loop itself."""
+    return tf.function(function, autograph=False).get_concrete_function(*specs, **named_specs)
 
 
 def _kept_tensors(kept: Any) -> dict[str, tf.Tensor]:
@@ -236,10 +234,8 @@ def columns_of(names: Sequence[str], arguments: Sequence[Any]) -> tuple[list[lis
         is_single |= isinstance(examples, tuple) and len(names) > 1
         found = [examples] if is_single else _examples_of(examples)
     else:
-        raise UserError(
-            f"the call has {len(arguments)} texts, lists or dicts: pass {' and '.join(names)}, or "
-            "one list of examples"
-        )
+        mend = f"pass {' and '.join(names)}, or one list of examples"
+        raise UserError(f"the call has {len(arguments)} texts, lists or dicts: {mend}")
     rows = [_row(names, example, number) for number, example in enumerate(found, 1)]
     return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in names], is_single
 
@@ -250,9 +246,8 @@ def _examples_of(examples: Any) -> Iterable[Any]:
         try:
             return iter(examples)
         except TypeError:
-            raise UserError(
-                f"{repr(examples)[:60]} is not a string: pass a string or a list of strings"
-            ) from None
+            mend = "pass a string or a list of strings"
+            raise UserError(f"{repr(examples)[:60]} is not a string: {mend}") from None
     spec = tf.nest.flatten(examples.element_spec)[0]
     rows = examples.unbatch() if spec.shape.rank == 1 else examples
     return rows.as_numpy_iterator()
@@ -262,26 +257,21 @@ def _row(names: Sequence[str], example: Any, number: int) -> list[str]:
     """Returns the texts of an example in the order of `names`."""
     if isinstance(example, dict):
         if missing := [name for name in names if name not in example]:
-            raise UserError(
-                f"example {number} lacks the text {missing[0]!r}: pass dicts with "
-                f"{', '.join(map(repr, names))}"
-            )
+            mend = f"pass dicts with {', '.join(map(repr, names))}"
+            raise UserError(f"example {number} lacks the text {missing[0]!r}: {mend}")
         values = [example[name] for name in names]
     elif len(names) == 1:
         values = [example[0] if isinstance(example, tuple) and len(example) == 1 else example]
     else:
         values = [*example] if isinstance(example, tuple | list | np.ndarray) else [example]
     if len(values) != len(names):
-        raise UserError(
-            f"example {number} has {len(values)} {plural('text', len(values))}: pass a tuple of "
-            f"{', '.join(names)}"
-        )
+        count = f"{len(values)} {plural('text', len(values))}"
+        raise UserError(f"example {number} has {count}: pass a tuple of {', '.join(names)}")
     texts = [_as_text(value) for value in values]
     for name, text in zip(names, texts, strict=True):
         if not isinstance(text, str):
-            raise UserError(
-                f"{name} {number} is {text!r:.60}: pass a string, or leave {name} {number} out"
-            )
+            mend = f"pass a string, or leave {name} {number} out"
+            raise UserError(f"{name} {number} is {text!r:.60}: {mend}")
     return texts
 
 

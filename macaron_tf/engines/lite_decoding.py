@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.engines.graph import under_policy
+from macaron_tf.engines.graph import traced, under_policy
 from macaron_tf.engines.lite import DECODER, LiteFile
 from macaron_tf.engines.lite_writer import ROWS, lite_file
 from macaron_tf.errors import UserError
@@ -60,14 +60,10 @@ def write_decoder(
 
     `precision` is `"fp32"` or `"int8"`, as in `write_lite`; see `LiteDecoder` for `threads`.
     """
-    if (
-        not isinstance(network, LanguageModel | EncoderDecoder)
-        or not _decoder(network).takes_cache_mask
-    ):
-        raise UserError(
-            "LiteRT cannot decode with windows, attention biases, relative positions or blocks "
-            "without a cache: omit with_lite (--lite)"
-        )
+    decodes = isinstance(network, LanguageModel | EncoderDecoder)
+    if not (decodes and _decoder(network).takes_cache_mask):
+        parts = "windows, attention biases, relative positions or blocks without a cache"
+        raise UserError(f"LiteRT cannot decode with {parts}: omit with_lite (--lite)")
     with under_policy(network, "float32", "LiteRT: the network"), implementation_scope("loop"):
         functions, caches, sizes = _functions(network)
         contents = lite_file(dict(sorted(functions.items())), network, precision)
@@ -166,7 +162,7 @@ def _int32(*shape: int | None) -> tf.TensorSpec:
 
 def _trace(function: Callable, specs: dict[str, tf.TensorSpec]):
     named_specs = {n: tf.TensorSpec(spec.shape, spec.dtype, n) for n, spec in specs.items()}
-    return tf.function(function, autograph=False).get_concrete_function(**named_specs)
+    return traced(function, **named_specs)
 
 
 def _numbered(name: str, parts: Iterable[Any]) -> dict[str, Any]:

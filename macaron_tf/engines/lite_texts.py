@@ -20,10 +20,10 @@ class LiteTexts:
     """Engine that answers requests of a text-generating task in LiteRT."""
 
     def __init__(self, task: "Decoding"):
-        from macaron_tf.engines.graph import checked
+        from macaron_tf.engines.graph import checked, column_specs
 
         self._task, self.lite = task, task.decoder
-        specs = [tf.TensorSpec((None,), dtype, name) for name, dtype in task.inputs.items()]
+        specs = column_specs(task.inputs)
         self._graph = tf.function(checked(task, task.serve), input_signature=specs, autograph=False)
 
     @classmethod

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 import keras
 import tensorflow as tf
 
-from macaron_tf.engines.graph import TaskGraph, under_policy
+from macaron_tf.engines.graph import TaskGraph, traced, under_policy
 from macaron_tf.engines.lite import NETWORK, RECORD, SIGNATURE, LiteModel, LiteNetwork
 from macaron_tf.engines.networks import TaskNetwork, require_one_pass
 from macaron_tf.engines.session import STEPS, SessionModel
-from macaron_tf.errors import UserError, first_line
+from macaron_tf.io.paths import clear_errors
 from macaron_tf.kernels import implementation_scope
 from macaron_tf.tasks.base import OnePass
 
@@ -67,13 +67,9 @@ def lite_file(
         converter = tf.lite.TFLiteConverter.from_saved_model(folder, [*functions])
         if precision == "int8":
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
-        try:
+        failure, mend = "LiteRT cannot convert this network", "omit with_lite (--lite)"
+        with clear_errors(failure, mend, (Exception,)):  # ConverterError or others
             return converter.convert()
-        except Exception as error:  # ConverterError or others
-            raise UserError(
-                f"LiteRT cannot convert this network ({first_line(error):.200}): omit with_lite "
-                "(--lite)"
-            ) from error
 
 
 def _lengths(max_length: int | None) -> list[int]:
@@ -99,7 +95,7 @@ def _traced_network(
         for name, ids in rows.items()
     }
     with implementation_scope("loop"):
-        return tf.function(compute, autograph=False).get_concrete_function(**specs)
+        return traced(compute, **specs)
 
 
 def convert_to_lite(graph: TaskGraph, precision: str) -> LiteModel:

@@ -3,15 +3,16 @@
 import contextlib
 import functools
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.engines.graph import under_policy
+from macaron_tf.engines.graph import column_specs, traced, under_policy
 from macaron_tf.errors import UserError, needed
+from macaron_tf.io.paths import clear_errors
 from macaron_tf.kernels import implementation_scope
 from macaron_tf.models.onnx_file import onnx_file
 from macaron_tf.tasks.base import OnePass, TaskKind
@@ -42,17 +43,16 @@ class TaskNetwork(keras.Model):
     @functools.cached_property
     def rows(self) -> dict[str, tf.Tensor]:
         """Symbolic tensors of unknown batch size and row length, by input of `task.compute`."""
-        specs = [tf.TensorSpec([None], dtype) for dtype in self.task.inputs.values()]
-        prepare = tf.function(lambda *texts: self.task.prepare(*texts)[0], autograph=False)
-        return prepare.get_concrete_function(*specs).structured_outputs
+        prepare = traced(
+            lambda *texts: self.task.prepare(*texts)[0], *column_specs(self.task.inputs)
+        )
+        return prepare.structured_outputs
 
 
 def require_one_pass(task: TaskKind, where: str, mend: str) -> None:
     """Raises a UserError for a task that decodes token by token."""
     if not isinstance(task, OnePass):
-        raise UserError(
-            f"{where} does not support a {task.name}, which decodes token by token: {mend}"
-        )
+        raise UserError(f"{where} takes no {task.name}, which decodes token by token: {mend}")
 
 
 def write_network(network: TaskNetwork, folder: pathlib.Path, name: str) -> None:
@@ -84,14 +84,10 @@ class OpenedNetwork(Protocol):
         return np.ones(len(rows["token_ids"]), bool)
 
 
-@contextlib.contextmanager
-def _opening(path: pathlib.Path, runtime: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:  # the runtimes' exceptions have no common base class
-        raise UserError(
-            f"{path} cannot be opened by {runtime} ({error!s:.200}): export the model again"
-        ) from error
+def _opening(path: pathlib.Path, runtime: str) -> contextlib.AbstractContextManager[None]:
+    # The runtimes' exceptions have no common base class.
+    failure, mend = f"{path} cannot be opened by {runtime}", "export the model again"
+    return clear_errors(failure, mend, (Exception,))
 
 
 class OnnxNetwork(OpenedNetwork):

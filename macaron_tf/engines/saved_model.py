@@ -136,7 +136,5 @@ def _choose_version(out: epath.Path, requested: int | None) -> int:
     if not 1 <= version <= MAX_VERSION:
         raise UserError(f"--version {version} is not valid: give a number from 1 to {MAX_VERSION}")
     if version in versions:
-        raise UserError(
-            f"--version {version} already exists in {out}: give another number, or omit --version"
-        )
+        raise UserError(f"--version {version} already exists in {out}: give another number")
     return version

@@ -48,7 +48,11 @@ def score_answers(
     pairs = [(_words(answer), truth or [[]]) for answer, truth in zip(answers, right, strict=True)]
     values = {
         "exact": np.array([float(words in truth) for words, truth in pairs]),
-        "f1": np.array([max(_f1(words, other) for other in truth) for words, truth in pairs]),
+        # Two empty answers are equal, although they have no word in common.
+        "f1": np.array(
+            [max(word_f1(words, one) or words == one for one in truth) for words, truth in pairs],
+            float,
+        ),
     }  # (N,) each
     if no_answer is None:
         return {name: float(value.mean()) for name, value in values.items()}
@@ -75,11 +79,6 @@ def score_answers(
 
 def _words(text: str) -> list[str]:
     return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
-
-
-def _f1(words: list[str], truth: list[str]) -> float:
-    # Two empty answers are equal, although they have no word in common.
-    return word_f1(words, truth) or float(words == truth)
 
 
 def score_words(

@@ -140,9 +140,8 @@ def _tokenizer(name: str):
         return sacrebleu.BLEU(tokenize=name, force=True).tokenizer
     except (Exception, SystemExit) as error:  # a package or a download is missing
         reason = " ".join(str(error).split()).rstrip(".")
-        raise UserError(
-            f"task.metric.tokenize={name} cannot be used ({reason}): set another"
-        ) from error
+        failure = f"task.metric.tokenize={name} cannot be used ({reason})"
+        raise UserError(f"{failure}: set another") from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -286,17 +285,6 @@ class PairedBootstrap:
     p_value: float
     resamples: int
     signature: str
-
-    def __str__(self) -> str:
-        def line(name, value, interval):
-            return f"{name} {value:.2f} [{interval[0]:.2f}, {interval[1]:.2f}]"
-
-        return (
-            f"{line('A', self.bleu_a, self.interval_a)}, "
-            f"{line('B', self.bleu_b, self.interval_b)}, "
-            f"{line('B - A', self.difference, self.interval)}, "
-            f"p = {self.p_value:.4f} ({self.resamples} resamples, {self.signature})"
-        )
 
 
 def paired_bootstrap(

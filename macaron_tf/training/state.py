@@ -198,10 +198,8 @@ def _refuse_damage(path: epath.Path) -> Iterator[None]:
 
 def _check_shape(checkpoint, name: str, array: np.ndarray, shape, settings: str) -> None:
     if array.shape != tuple(shape):
-        raise UserError(
-            f"{checkpoint} has other {settings}, as {name} is {array.shape}, not {(*shape,)}: "
-            "resume with those of the run"
-        )
+        shapes = f"{name} is {array.shape}, not {(*shape,)}"
+        raise UserError(f"{checkpoint} has other {settings}, as {shapes}: restore those of the run")
 
 
 def _copies(model: TrainedModel, variable: keras.Variable) -> list[tf.Variable | keras.Variable]:

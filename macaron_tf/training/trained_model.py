@@ -208,10 +208,8 @@ class TrainedModel:
                     batches, min([left, *(every - self.step % every for every in stops)])
                 )
                 if values is None and (steps or not index):
-                    raise UserError(
-                        f"the training data ended after step {self.step}: use a dataset that has "
-                        "at least one batch and repeats endlessly"
-                    )
+                    ended = f"the training data ended after step {self.step}"
+                    raise UserError(f"{ended}: use a dataset that repeats endlessly")
                 if values is None:
                     break
                 index += len(values)

@@ -208,7 +208,6 @@ def test_identical_systems():
     upper, metric = [line.upper() for line in system], TranslationMetric(lowercase=True)
     found = paired_bootstrap(upper, system, references, metric, resamples=200)
     assert (found.p_value, found.difference, found.interval) == (1.0, 0.0, (0.0, 0.0))
-    assert "p = 1.0000" in str(found)
 
 
 def test_a_clear_difference_in_both_directions():

@@ -180,7 +180,7 @@ def test_a_quantized_network_is_not_exported_in_bfloat16(folder, tmp_path, refus
     found = macaron_tf.load(folder / "classes")
     found.network.quantize("int8")
     found.save_pretrained(tmp_path / "int8")
-    words = "is quantized to int8, but must have float weights: use the unquantized model"
+    words = "is quantized to int8: use the unquantized model"
     refused(main, [tmp_path / "int8", tmp_path / "out", "--bfloat16"], words)
 
 

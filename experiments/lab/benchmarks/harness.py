@@ -109,11 +109,6 @@ class Benchmark(Parser):
         publish(options.out, title, facts, self._measure(options), self._unit)
 
 
-def say(line: str) -> None:
-    """Prints a progress line to stderr."""
-    print(line, file=sys.stderr, flush=True)
-
-
 def interleave(
     contenders: Mapping[str, Callable[[], int]],
     rounds: int,
@@ -137,11 +132,11 @@ def interleave(
     """
     rows = []
     for name, function in contenders.items():
-        say(f"warming up {name}")
+        print(f"warming up {name}", file=sys.stderr)
         units = [function() for _ in range(warm_up)][-1]
         rows.append({"name": name, "units": units, "seconds": [], "cpu_seconds": []})
     for round_index in range(rounds):
-        say(f"round {round_index + 1} of {rounds}")
+        print(f"round {round_index + 1} of {rounds}", file=sys.stderr)
         first = round_index % len(rows)
         for row in rows[first:] + rows[:first]:
             start, cpu_start = time.perf_counter(), cpu_clock()
@@ -149,9 +144,8 @@ def interleave(
             row["seconds"].append(time.perf_counter() - start)
             row["cpu_seconds"].append(cpu_clock() - cpu_start)
             if units != row["units"]:
-                raise UserError(
-                    f"{row['name']} did {units} units in a round, but {row['units']} in its warm-up"
-                )
+                counts = f"{units} units, but {row['units']} in its warm-up"
+                raise UserError(f"{row['name']} did {counts}")
     return rows
 
 

@@ -126,11 +126,11 @@ class Work:
             rows[-1, (len(ids) - 1) % capacity + 2] = self.vocabulary.special.end
             yield rows
 
-    def hugging_face_batches(self) -> Iterator[dict[str, np.ndarray]]:
-        """Yields batches of `hugging_face_rows`, masked with NumPy."""
+    def mask_hugging_face_batches(self) -> None:
+        """Makes batches of `hugging_face_rows`, and masks them with NumPy."""
         rng = np.random.default_rng(0)
         for rows in batched(self.hugging_face_rows(), self.batch_size):
-            yield mask_rows(rows, self.vocabulary, rng)
+            mask_rows(rows, self.vocabulary, rng)
 
     def macaron_tf_rows(self) -> Iterator[np.ndarray]:
         """Yields the rows `(N, L)` of each document, as `prepare` makes them."""
@@ -147,25 +147,18 @@ class Work:
         dataset = self._corpus.dataset("train", self.batch_size, None, **options)
         shards = np.concatenate([batch["token_ids"] for batch in dataset.as_numpy_iterator()])
         if not (np.array_equal(expected, actual) and np.array_equal(shards, actual[1:])):
-            raise UserError(
-                "the tokenizer of Hugging Face and this library produce different rows: report it"
-            )
+            raise UserError("Hugging Face and this library make different rows: report it")
         self.tokens = int(np.count_nonzero(actual))
 
     def text_dataset(self) -> tf.data.Dataset:
         """Makes masked batches with this library, starting from the text."""
 
         def batches() -> Iterator[dict[str, np.ndarray]]:
-            for rows in batched(self.macaron_tf_rows(), self.batch_size):
-                yield {"token_ids": rows}
+            rows = batched(self.macaron_tf_rows(), self.batch_size)
+            return ({"token_ids": batch} for batch in rows)
 
         spec = {"token_ids": tf.TensorSpec((None, self.length), tf.int32)}
         return self.masked(tf.data.Dataset.from_generator(batches, output_signature=spec))
-
-    def shard_rows(self, passes: int) -> tf.data.Dataset:
-        """Makes shuffled batches of the rows in the shards."""
-        steps = max(1, passes * self._corpus.rows("train") // self.batch_size)
-        return self._corpus.dataset("train", self.batch_size, seed=0).take(steps)
 
     def masked(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         """Masks the batches of a dataset as a training run does."""
@@ -177,10 +170,11 @@ class Work:
         Each function makes all batches and returns the number of tokens. The implementation that
         reads shards makes `passes` passes. The others read the text once.
         """
-        rows = self.shard_rows(passes)
+        steps = max(1, passes * self._corpus.rows("train") // self.batch_size)
+        rows = self._corpus.dataset("train", self.batch_size, seed=0).take(steps)
         shard_tokens = sum(int(np.count_nonzero(batch["token_ids"])) for batch in rows)
         return {
-            REFERENCE: counted(self.tokens, lambda: sum(1 for _ in self.hugging_face_batches())),
+            REFERENCE: counted(self.tokens, self.mask_hugging_face_batches),
             FROM_TEXT: counted(self.tokens, full_pass(self.text_dataset())),
             FROM_SHARDS: counted(shard_tokens, full_pass(self.masked(rows))),
         }

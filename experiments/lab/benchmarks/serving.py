@@ -201,9 +201,7 @@ def check_agreement(answers: Mapping[str, Answer], requests: Sequence[Sequence[s
         for name, answer in others:
             difference = np.abs(answer(lines) - expected).max()
             if not difference < (5e-2 if name.endswith(("bfloat16", "int8")) else 1e-4):
-                raise UserError(
-                    f"the outputs of {name} and {reference} differ by {difference:.1e}: report this"
-                )
+                raise UserError(f"{name} and {reference} differ by {difference:.1e}: report this")
 
 
 def send_requests(

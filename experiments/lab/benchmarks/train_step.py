@@ -94,9 +94,7 @@ def check_sizes(parameters: Mapping[str, int]) -> None:
     (first, expected), *others = parameters.items()
     for name, size in others:
         if abs(size - expected) > 0.01 * expected:
-            raise UserError(
-                f"{name} has {size} parameters, but {first} {expected}: report this as a bug"
-            )
+            raise UserError(f"{name} has {size} parameters, but {first} {expected}: report this")
 
 
 def fastest(rows: list[dict], our_names: Collection[str]) -> str:

@@ -76,11 +76,8 @@ class Worker(contextlib.AbstractContextManager):
         line = self._process.stdout.readline()
         if not line:
             self.__exit__()
-            raise UserError(
-                f"the child process that runs {self.factory} ended with exit status "
-                f"{self._process.returncode}: see its error message above, or free memory if there "
-                "is no message"
-            )
+            status = f"exit status {self._process.returncode}"
+            raise UserError(f"{self.factory} ended with {status}: see its error message above")
         return json.loads(line)
 
 
