@@ -12,7 +12,6 @@ an `EncoderDecoder` for translation.
 
 import argparse
 import dataclasses
-import json
 
 from macaron_tf.cli.arguments import (
     CHECKPOINT,
@@ -24,13 +23,14 @@ from macaron_tf.cli.arguments import (
     switch,
 )
 from macaron_tf.errors import UserError
-from macaron_tf.io.serving import MAX_VERSION
+from macaron_tf.io.serving import EXTRA, MAX_VERSION, RECORD
 
 
 def run(options: argparse.Namespace) -> None:
     """Runs the command `macaron export`: exports a model as a SavedModel."""
     # Imported here so that `--help` works without TensorFlow.
     from macaron_tf.engines.certificate import certificate_text
+    from macaron_tf.io.paths import read_json
     from macaron_tf.tasks import CLASSIFIERS, SentenceSettings, Translation, of_classes
 
     model = load_model(options, options.vocabulary)
@@ -59,8 +59,7 @@ def run(options: argparse.Namespace) -> None:
         options.check,
         **search,
     )
-    record = json.loads((path / "assets.extra" / "export.json").read_text())
-    print(certificate_text(record), end="")
+    print(certificate_text(read_json(path / EXTRA / RECORD)), end="")
     print(f"exported {path}; serve it with: macaron serve {options.out}")
 
 

@@ -93,16 +93,6 @@ class Study:
             chance[name, group] = level and level[0]
         return judge(pairs, self.trainer.sign > 0, chance, self.trainer.margin)
 
-    def at_chance(self, group: Group) -> list[str]:
-        """Returns the names of a group's arms at chance level; see `is_at_chance`."""
-        level, trainer = self.levels[group], self.trainer
-        chance = trainer.sign > 0, level and level[0], trainer.margin
-        return [
-            _title_of(arm.name, group)
-            for arm in self.arms
-            if arm.group == group and is_at_chance(self.scores(arm.name, group), *chance)
-        ]
-
     def number(self, score: float, sign: str = "") -> str:
         """Formats a score, or with the sign "+" a difference of scores."""
         digits, factor = self.style
@@ -405,12 +395,18 @@ def _about_chance(study: Study) -> list[str]:
     for groups in [[task] for task in study.tasks] or [study.groups]:
         if not (level := study.levels[groups[0]]):
             continue
+        chance = trainer.sign > 0, level[0], trainer.margin
         text = (
             f"Chance level{f' of {groups[0]}' if study.tasks else ''}, {study.number(level[0])}: "
             f"{level[1]}. An arm that is not better by more than "
             f"{study.style[1] * trainer.margin:g} is at chance level."
         )
-        if names := list(itertools.chain.from_iterable(map(study.at_chance, groups))):
+        names = [
+            _title_of(arm.name, arm.group)
+            for arm in study.arms
+            if arm.group in groups and is_at_chance(study.scores(arm.name, arm.group), *chance)
+        ]
+        if names:
             text += f" **{', '.join(names)}: at chance level, {advice}.**"
         lines += ["", text]
     return lines

@@ -101,8 +101,7 @@ class Trainer(abc.ABC):
         if not self.from_random_weights and not arm.sets("init"):
             mend = f"write {arm.name}={arm.recipe}:init=RUN"
             raise UserError(f"{arm.name} does not set init, the weights to fine-tune: {mend}")
-        settings = self.settings(arm, seed)
-        recipe = registry.load(arm.recipe, recipe_class(self.kind), settings)
+        recipe = registry.load(arm.recipe, recipe_class(self.kind), self.settings(arm, seed))
         if self.from_random_weights and isinstance(config := recipe.model_config(), StackConfig):
             check_causal(config)
         return recipe
@@ -116,8 +115,7 @@ class Trainer(abc.ABC):
         """Raises a `UserError` if the folder `run` has a run that the arm cannot continue."""
         recipe, file = self.recipe(arm, seed), run / "recipe.json"
         if file.is_file():
-            text = file.read_text(encoding="utf-8")
-            earlier = recipe_from_json(text, str(file), kind=self.kind)
+            earlier = recipe_from_json(file.read_text("utf-8"), str(file), kind=self.kind)
             recipe.check_continues(earlier, run, self.may_change)
 
     def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
@@ -248,8 +246,7 @@ class Pretraining(Trainer):
 
     def network(self, name: str, recipe: PretrainingRecipe) -> keras.Model:
         """Makes, but does not build, the network of the arm `name`, to count its parameters."""
-        vocabulary = self.corpora[name].vocabulary
-        return recipe.network(recipe.sized_config(vocabulary))
+        return recipe.network(recipe.sized_config(self.corpora[name].vocabulary))
 
     def check(self, arm: Arm, seed: int, run: pathlib.Path) -> None:
         super().check(arm, seed, run)
@@ -341,7 +338,7 @@ class Translation(Trainer):
         for first_row, other_row in zip(first, others, strict=True):
             metric = TranslationMetric(**first_row["metric"])
             texts = first_row["hypotheses"], other_row["hypotheses"], first_row["references"]
-            test = dataclasses.asdict(paired_bootstrap(*texts, metric))
+            test = paired_bootstrap(*texts, metric)
             results.append({key: other_row[key] for key in ("arm", "width", "seed")} | test)
         return results
 

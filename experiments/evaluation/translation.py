@@ -61,7 +61,11 @@ def run(opened: Run, options: argparse.Namespace) -> None:
     hypotheses = generated(translator, [line for line, _ in pairs], "translating")
     seconds = time.monotonic() - start_time
     scores = evaluate_translations(hypotheses, references, metric)
-    print(scores)
+    print(
+        "sacreBLEU {bleu:.2f} ({bleu_signature})\nchrF {chrf:.2f} ({chrf_signature})\n"
+        "tokenized BLEU {tokenized_bleu:.2f} ({tokenized_signature})\n"
+        "length ratio {length_ratio:.3f}, {sentences} sentences".format(**scores)
+    )
     mean = f"the mean of steps {', '.join(map(str, steps))}"
     weights = mean if len(steps) > 1 else f"step {steps[0]:,}"
     print(f"{len(pairs)} lines in {seconds:.1f} s, checkpoint {checkpoint.name} ({weights})")
@@ -73,7 +77,7 @@ def run(opened: Run, options: argparse.Namespace) -> None:
         "metric": dataclasses.asdict(metric),
     }
     record = {"steps": steps, **conditions, "seconds": round(seconds, 2)}
-    record |= dataclasses.asdict(scores) | {"hypotheses": hypotheses, "references": references}
+    record |= scores | {"hypotheses": hypotheses, "references": references}
     settings = f"{checkpoint.name}-beam{decoding.beam_size}-"
     identity = [conditions, manifest["files"], list(pairs)]
     name = scores_name(f"{source}-{split}", settings, identity)

@@ -76,10 +76,8 @@ def ask(scorer: TextScorer, task: PromptTask, shots: Sequence[Prompt]) -> dict[s
     examples, questions, choices = _encode(scorer.vocabulary, shown, queries, answers)
     filled = []
     for question, options in zip(questions, choices, strict=True):
-        room = max(
-            scorer.window - 1 - max(map(len, options)), 1
-        )  # for [CLS] and the longest answer
-        filled.append(fill_context(examples, question, room))
+        room = scorer.window - 1 - max(map(len, options))  # for [CLS] and the longest answer
+        filled.append(fill_context(examples, question, max(room, 1)))
     contexts = [context.ids for context in filled]
     pairs = zip(contexts, choices, strict=True)
     scores = scorer.score([(ids, answer) for ids, options in pairs for answer in options])
@@ -113,11 +111,8 @@ def _encode(
     ]
     parts = iter(split_ids(vocabulary, texts))
     rows = [[next(parts) for _ in words] for words in answers]
-    return (
-        example_ids[: len(examples)],
-        [row[0][-2] for row in rows],
-        [[answer for *_, answer in row] for row in rows],
-    )
+    choices = [[answer for *_, answer in row] for row in rows]
+    return example_ids[: len(examples)], [row[0][-2] for row in rows], choices
 
 
 def _in_one_line(text: str) -> str:

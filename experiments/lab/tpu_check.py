@@ -199,8 +199,7 @@ def layout_of(recipe) -> Layout:
         vocabulary = types.SimpleNamespace(size=_rounded(recipe.data.vocabulary_size, 8))
         length = _rounded(recipe.data.cleaning.max_tokens, batching.length_multiple)
         [(rows, length)] = bucket_shapes([length], batching.max_tokens, batching.row_multiple)
-        pair = {"source": ids(length), "target": ids(length)}
-        return Layout(vocabulary, rows, length, pair)
+        return Layout(vocabulary, rows, length, {"source": ids(length), "target": ids(length)})
     if recipe.kind == "elmo":
         length = recipe.data.row_length
         vocabulary = types.SimpleNamespace(size=recipe.data.vocabulary_size)
@@ -262,15 +261,13 @@ def build(recipe, layout: Layout):
     import keras
 
     from macaron_tf.runs.run import Run
-    from macaron_tf.runs.translation import TranslationRecipe
     from macaron_tf.training import build_fit_model
 
     keras.utils.set_random_seed(recipe.training.seed)
     run = Run(None, recipe, layout.vocabulary)
     network, objective = run.build_network(), recipe.make_objective(static_shapes=True)
     recipe.adapt(network)
-    is_translation = isinstance(recipe, TranslationRecipe)
-    stage = recipe.first_stage(network) if is_translation else None
+    stage = recipe.first_stage(network) if recipe.kind == "translation" else None
     model = build_fit_model(network, objective, recipe.training, first_stage=stage)
     model.memory = recipe.memory(network)
     model.prepare()

@@ -95,12 +95,9 @@ def shard_batch(batch: Batch) -> Batch:
         if array.ndim and len(array) % count == 0:
             axes[0] = "data"
         elif array.ndim:
-            warnings.warn(
-                f"a batch of {len(array)} rows cannot be divided evenly along the mesh axis "
-                f"data={count}, so each device computes all rows: set a batch size that is a "
-                f"multiple of {count}",
-                stacklevel=2,
-            )
+            problem = f"{len(array)} rows cannot be divided evenly along the mesh axis data={count}"
+            mend = f"set a batch size that is a multiple of {count}"
+            warnings.warn(f"{problem}, so each device computes all rows: {mend}", stacklevel=2)
         layout = keras.distribution.TensorLayout(axes, distribution.device_mesh)
         # Each process provides the rows of its own devices.
         return jax.make_array_from_callback(

@@ -48,8 +48,7 @@ class TaskGraph:
         with under_policy(self.task.network, "mixed_bfloat16", f"--bfloat16: {network_name}"):
             if emulates_bfloat16(tf.distribute.get_strategy()):
                 warn(
-                    "this CPU has no bfloat16 instructions, so the exported model runs "
-                    "several times slower on this CPU than without --bfloat16"
+                    "this CPU has no bfloat16 instructions, so the model runs several times slower"
                 )
             for layer in self.task.network._flatten_layers():
                 if isinstance(layer, keras.layers.Dense):

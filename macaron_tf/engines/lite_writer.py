@@ -105,6 +105,5 @@ def convert_to_lite(graph: TaskGraph, precision: str) -> LiteModel:
         steps, module = graph.steps(network.output), tf.Module()
         module.resources = graph.task.vocabulary.trackables()
         tf.saved_model.save(module, folder, signatures=steps)
-        outputs = [*steps[STEPS[1]].structured_outputs]
         # The interpreter memory-maps the file, which stays readable after its removal.
-        return LiteModel(network, SessionModel(folder), outputs)
+        return LiteModel(network, SessionModel(folder), [*steps[STEPS[1]].structured_outputs])

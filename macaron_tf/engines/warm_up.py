@@ -2,17 +2,16 @@
 
 import itertools
 import logging
-import os
 import pathlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.io.serving import CONTROLS, EXAMPLE, EXAMPLE_TEXTS, failed_check
+from macaron_tf.io.serving import CONTROLS, EXAMPLE, EXAMPLE_TEXTS, EXTRA, failed_check
 
 # File in a version's folder from which TensorFlow Serving replays requests.
-WARMUP_REQUESTS = os.path.join("assets.extra", "tf_serving_warmup_requests")
+WARMUP_REQUESTS = f"{EXTRA}/tf_serving_warmup_requests"
 _LOG = logging.getLogger(__name__)
 
 
@@ -39,9 +38,8 @@ def write_warm_up(
             continue
         logs.append(_prediction_log(name, inputs))
     if logs:
-        path = folder / WARMUP_REQUESTS
-        path.parent.mkdir(exist_ok=True)
-        with tf.io.TFRecordWriter(str(path)) as writer:
+        (folder / EXTRA).mkdir(exist_ok=True)
+        with tf.io.TFRecordWriter(str(folder / WARMUP_REQUESTS)) as writer:
             for log in logs:
                 writer.write(log)
 

@@ -85,8 +85,8 @@ def f1(predictions: np.ndarray, labels: np.ndarray, positive: int = 1) -> float:
     On MultiRC, the result is the paper's F1a, because each example is a single answer.
     """
     is_predicted, is_true = predictions == positive, labels == positive
-    common = np.sum(is_predicted & is_true)
-    return float(overlap_f1(common, np.sum(is_predicted), np.sum(is_true)))
+    counts = map(np.sum, (is_predicted & is_true, is_predicted, is_true))
+    return float(overlap_f1(*counts))
 
 
 def macro_f1(predictions: np.ndarray, labels: np.ndarray) -> float:

@@ -4,7 +4,7 @@ import dataclasses
 import re
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import numpy as np
 import regex
@@ -144,41 +144,18 @@ def _tokenizer(name: str):
         raise UserError(f"{failure}: set another") from error
 
 
-@dataclasses.dataclass(frozen=True)
-class TranslationScores:
-    """Translation scores of one system. BLEU and chrF range from 0 to 100.
-
-    Attributes:
-        bleu, bleu_signature: sacreBLEU's corpus BLEU and its settings.
-        chrf, chrf_signature: sacreBLEU's chrF2 and its settings.
-        tokenized_bleu, tokenized_signature: unsmoothed BLEU on tokenized lines, by the formula of
-            multi-bleu.perl, and its settings.
-        length_ratio: token count of the hypotheses divided by the token count of the references,
-            in tokens of tokenized BLEU; 0 if the references have no tokens.
-    """
-
-    bleu: float
-    bleu_signature: str
-    chrf: float
-    chrf_signature: str
-    tokenized_bleu: float
-    tokenized_signature: str
-    length_ratio: float
-    sentences: int
-
-    def __str__(self) -> str:
-        return (
-            f"sacreBLEU {self.bleu:.2f} ({self.bleu_signature})\n"
-            f"chrF {self.chrf:.2f} ({self.chrf_signature})\n"
-            f"tokenized BLEU {self.tokenized_bleu:.2f} ({self.tokenized_signature})\n"
-            f"length ratio {self.length_ratio:.3f}, {self.sentences} sentences"
-        )
-
-
 def evaluate_translations(
     hypotheses: Sequence[str], references: Sequence[str], metric: TranslationMetric | None = None
-) -> TranslationScores:
-    """Computes the scores of detokenized lines, or of Moses tokens with `metric.tokenized`."""
+) -> dict[str, Any]:
+    """Computes the scores of detokenized lines, or of Moses tokens with `metric.tokenized`.
+
+    Returns:
+        A dict of "bleu" (sacreBLEU's corpus BLEU) and "chrf" (its chrF2), from 0 to 100, their
+            settings in "bleu_signature" and "chrf_signature", "tokenized_bleu" (unsmoothed BLEU on
+            tokenized lines, by the formula of multi-bleu.perl) and "tokenized_signature",
+            "length_ratio" (number of tokens of the hypotheses divided by that of the references, in
+            tokens of tokenized BLEU; 0 if the references have no tokens), and "sentences".
+    """
     check_parallel(hypotheses, references)
     metric = (metric or TranslationMetric()).for_references(references)
     # `force` suppresses sacreBLEU's warning about lines that look tokenized.
@@ -194,16 +171,16 @@ def evaluate_translations(
     tokenized = tokenized_bleu().corpus_score(
         tokenize_lines(hypotheses, metric), [tokenize_lines(references, metric)]
     )
-    return TranslationScores(
-        bleu=bleu.corpus_score(*plain).score,
-        bleu_signature=f"{bleu.get_signature()}{suffix}",
-        chrf=chrf.corpus_score(*plain).score,
-        chrf_signature=f"{chrf.get_signature()}{suffix}",
-        tokenized_bleu=tokenized.score,
-        tokenized_signature=metric.signature,
-        length_ratio=tokenized.sys_len / tokenized.ref_len if tokenized.ref_len else 0.0,
-        sentences=len(hypotheses),
-    )
+    return {
+        "bleu": bleu.corpus_score(*plain).score,
+        "bleu_signature": f"{bleu.get_signature()}{suffix}",
+        "chrf": chrf.corpus_score(*plain).score,
+        "chrf_signature": f"{chrf.get_signature()}{suffix}",
+        "tokenized_bleu": tokenized.score,
+        "tokenized_signature": metric.signature,
+        "length_ratio": tokenized.sys_len / tokenized.ref_len if tokenized.ref_len else 0.0,
+        "sentences": len(hypotheses),
+    }
 
 
 def tokenized_bleu(effective_order: bool = False) -> "sacrebleu.BLEU":
@@ -260,33 +237,6 @@ def check_parallel(hypotheses: Sequence[str], references: Sequence[str]) -> None
 _CHUNK = 100
 
 
-@dataclasses.dataclass(frozen=True)
-class PairedBootstrap:
-    """Result of a paired bootstrap test between systems A and B.
-
-    Intervals contain 95% of the resamples.
-
-    Attributes:
-        bleu_a, bleu_b: BLEU of each system on the whole test set, from 0 to 100.
-        interval_a, interval_b: 95% intervals of `bleu_a` and `bleu_b`.
-        difference: `bleu_b` - `bleu_a`.
-        interval: 95% interval of `difference`.
-        p_value: one-sided p-value (count + 1) / (resamples + 1). `count` is the number of resamples
-            in which the system with the higher BLEU on the whole test set is not better than the
-            other system. Identical systems have the p-value 1.
-    """
-
-    bleu_a: float
-    bleu_b: float
-    interval_a: tuple[float, float]
-    interval_b: tuple[float, float]
-    difference: float
-    interval: tuple[float, float]
-    p_value: float
-    resamples: int
-    signature: str
-
-
 def paired_bootstrap(
     system_a: Sequence[str],
     system_b: Sequence[str],
@@ -294,7 +244,7 @@ def paired_bootstrap(
     metric: TranslationMetric | None = None,
     resamples: int = 1000,
     seed: int = 1,
-) -> PairedBootstrap:
+) -> dict[str, Any]:
     """Compares the tokenized BLEU of two systems on a test set by paired bootstrap resampling.
 
     sacreBLEU's own paired test is not used. That test takes the absolute value of the difference
@@ -302,6 +252,14 @@ def paired_bootstrap(
 
     All lines are detokenized, or consist of Moses tokens if `metric.tokenized` is set. Each of the
     `resamples` is drawn with replacement and has the size of the test set.
+
+    Returns:
+        A dict of "bleu_a" and "bleu_b" (BLEU of each system on the whole test set, from 0 to 100),
+            "difference" (`bleu_b` - `bleu_a`), "interval_a", "interval_b" and "interval" (of the
+            difference; intervals contain 95% of the resamples), "resamples", "signature", and
+            "p_value", one-sided, (count + 1) / (resamples + 1). `count` is the number of resamples
+            in which the system with the higher BLEU on the whole test set is not better than the
+            other system. Identical systems have the p-value 1.
 
     References: Koehn 2004, "Statistical Significance Tests".
     """
@@ -326,17 +284,17 @@ def paired_bootstrap(
     scores = np.concatenate(chunk_scores, axis=1)  # (2, resamples)
     differences, difference = scores[1] - scores[0], bleu_b - bleu_a
     not_better = np.sum(differences * np.sign(difference) <= 0)
-    return PairedBootstrap(
-        bleu_a=bleu_a,
-        bleu_b=bleu_b,
-        interval_a=_interval(scores[0]),
-        interval_b=_interval(scores[1]),
-        difference=difference,
-        interval=_interval(differences),
-        p_value=float((not_better + 1) / (resamples + 1)),
-        resamples=resamples,
-        signature=metric.signature,
-    )
+    return {
+        "bleu_a": bleu_a,
+        "bleu_b": bleu_b,
+        "interval_a": _interval(scores[0]),
+        "interval_b": _interval(scores[1]),
+        "difference": difference,
+        "interval": _interval(differences),
+        "p_value": float((not_better + 1) / (resamples + 1)),
+        "resamples": resamples,
+        "signature": metric.signature,
+    }
 
 
 def _sentence_counts(lines: Sequence[str], references: Sequence[str]) -> np.ndarray:

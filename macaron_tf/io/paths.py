@@ -140,18 +140,15 @@ def read_bytes(path: str | os.PathLike) -> bytes:
 
 @contextlib.contextmanager
 def atomic_output_path(
-    path: str | os.PathLike,
-    mend: str = "choose another path",
-    errors: tuple[type[Exception], ...] = FILE_ERRORS,
+    path: str | os.PathLike, errors: tuple[type[Exception], ...] = FILE_ERRORS
 ) -> Iterator[str]:
     """Yields a temporary path, whose file replaces the file at `path` after the `with` block.
 
     If the block raises an exception, the file at `path` stays unchanged. The folder is created if
     needed. If `path` is a link, its target is replaced. If `path` is a device or a pipe, which
-    cannot be replaced, `path` itself is yielded. `errors` of the block become a UserError with
-    `mend`.
+    cannot be replaced, `path` itself is yielded. `errors` of the block become a UserError.
     """
-    clear = functools.partial(clear_errors, f"cannot write {path}", mend)
+    clear = functools.partial(clear_errors, f"cannot write {path}", "choose another path")
     remote, target = is_remote(path), os.fspath(path)
     if not remote:
         target = os.path.realpath(path)

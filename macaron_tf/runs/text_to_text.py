@@ -325,7 +325,7 @@ class TextPairs:
             # The tokenizer of BLEU depends on the language of the references.
             metric = TranslationMetric(self.language).for_references(targets)
             scores = evaluate_translations(answers, targets, metric)
-            return {"bleu": scores.bleu, "chrf": scores.chrf, "score": scores.bleu}
+            return {"bleu": scores["bleu"], "chrf": scores["chrf"], "score": scores["bleu"]}
         task, labels = get_task(self.task), self.labels[:count]
         if task.kind == "spans":
             truths = [[answer.text for answer in correct] for correct in labels]

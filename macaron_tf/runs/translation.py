@@ -301,7 +301,8 @@ class TranslationRecipe(Recipe):
         def score(hypotheses: Sequence[str]) -> dict[str, float]:
             """Computes tokenized BLEU, as in papers, and the BLEU and chrF of sacreBLEU."""
             scores = evaluate_translations(hypotheses, references, metric)
-            return dict(bleu=scores.tokenized_bleu, sacrebleu=scores.bleu, chrf=scores.chrf)
+            names = {"bleu": "tokenized_bleu", "sacrebleu": "bleu", "chrf": "chrf"}
+            return {name: scores[key] for name, key in names.items()}
 
         def ended(result: TrainingResult | None) -> tuple[str, list[str]]:
             commands = ["average {run}"] if len(run.regular_steps()) > 1 else []

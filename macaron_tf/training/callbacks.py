@@ -65,10 +65,8 @@ class Trace(keras.callbacks.Callback):
 
     def on_train_end(self, logs=None):
         if self._first_traced is None:
-            warn(
-                f"--profile {self.first}:{self.last} wrote no trace, because this session made "
-                f"none of these updates (the run is at step {self.model.step})"
-            )
+            reason = f"this session made none of these updates (the run is at {self.model.step})"
+            warn(f"--profile {self.first}:{self.last} wrote no trace, because {reason}")
         elif not self._ended:
             self._end()
 
@@ -78,7 +76,5 @@ class Trace(keras.callbacks.Callback):
         self.model.synchronize()
         int(keras.ops.convert_to_numpy(self.model.optimizer.iterations))
         self._stop()
-        print(
-            f"trace of updates {self._first_traced} to {self.model.step} written: view it with "
-            f"tensorboard --logdir {self.folder}"
-        )
+        updates = f"updates {self._first_traced} to {self.model.step}"
+        print(f"trace of {updates} written: view it with tensorboard --logdir {self.folder}")

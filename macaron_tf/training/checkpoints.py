@@ -363,10 +363,8 @@ def find_checkpoint(
     if name is None and "average" in checkpoints and regular:
         last_averaged = read_manifest(average)["step"]
         if last_averaged < regular[-1]:
-            warn(
-                f"{average} is not used, because it ends at step {last_averaged}, before the "
-                "newest checkpoint: average again to use it"
-            )
+            age = f"it ends at step {last_averaged}, before the newest checkpoint"
+            warn(f"{average} is not used, because {age}: average again to use it")
             names.remove("average")
     chosen_name = next((candidate for candidate in names if candidate in checkpoints), None)
     if chosen_name is None:

@@ -121,8 +121,7 @@ class JaxModel(TrainedModel):
             return None
         if self._apply is None:
             # The outputs have the same shardings as the inputs.
-            array_shardings = {**self._shardings, "others": []}
-            output_shardings = (array_shardings, replicated_sharding())
+            output_shardings = ({**self._shardings, "others": []}, replicated_sharding())
             self._apply = jax.jit(self._apply_of, donate_argnums=0, out_shardings=output_shardings)
         others = arrays["others"]
         self._arrays, values = self._apply({**arrays, "others": []}, *accumulated)

@@ -120,10 +120,12 @@ class Adafactor(keras.optimizers.Adafactor):
             if parts > 1:
                 shape[-1] //= parts
             factor_shapes = [shape] if len(shape) < 2 else [shape[:-1], [*shape[:-2], shape[-1]]]
-            of_parts: list[list[keras.Variable]] = [[] for _ in range(parts)]
-            for moments in of_parts:
-                moments += [self.add_variable(s, dtype=v.dtype, name=v.name) for s in factor_shapes]
-            self._moments.append(of_parts)
+            self._moments.append(
+                [
+                    [self.add_variable(s, dtype=v.dtype, name=v.name) for s in factor_shapes]
+                    for _ in range(parts)
+                ]
+            )
 
     def update_step(self, gradient, variable, learning_rate):
         moments = self._moments[self._get_variable_index(variable)]

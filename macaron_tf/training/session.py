@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Self
 
 import keras
 import tensorflow as tf
@@ -52,7 +53,7 @@ class Interrupted(SystemExit):
         super().__init__(128 + signal_number)
 
 
-class Interruptions:
+class Interruptions(contextlib.ExitStack):
     """Context manager in which SIGINT and SIGTERM set `received`, so that the run can save.
 
     A line on stderr announces the stop at once. A signal that arrives again after a second or more
@@ -66,20 +67,13 @@ class Interruptions:
     received: int | None = None
     _raises = False
 
-    def __init__(self):
-        self._restored = contextlib.ExitStack()  # closed, it restores the earlier handlers
-
-    def __enter__(self) -> "Interruptions":
+    def __enter__(self) -> Self:
         self._is_repeated = RepeatedSignals()
         if threading.current_thread() is threading.main_thread():
-            self._restored.enter_context(announced("stopping after this step", SIGNALS))
+            self.enter_context(announced("stopping after this step", SIGNALS))
             for number in SIGNALS:
-                earlier = signal.signal(number, self._handle)
-                self._restored.callback(signal.signal, number, earlier)
+                self.callback(signal.signal, number, signal.signal(number, self._handle))
         return self
-
-    def __exit__(self, *error) -> None:
-        self._restored.close()
 
     @contextlib.contextmanager
     def breaking(self) -> Iterator[None]:
@@ -102,7 +96,7 @@ class Interruptions:
 
     def _handle(self, signal_number, frame) -> None:
         if self._is_repeated(signal_number):
-            self.__exit__()
+            self.close()  # restores the earlier handlers
             signal.raise_signal(signal_number)
         elif self.received is None:
             self.received = signal_number
@@ -184,19 +178,16 @@ class TrainingSession(keras.callbacks.Callback):
         with self.model.gathered():
             if self.log:
                 self.log.sync()
-                seconds = self.elapsed_seconds()
-                state = dataclasses.replace(self.state, elapsed_seconds=seconds)
+                state = dataclasses.replace(self.state, elapsed_seconds=self.elapsed_seconds())
                 manifest = {
                     "vocabulary": self.vocabulary_hash,
                     "metrics": self._metrics if state.validated_at == step else {},
                     "weights": weight_table(self.model.network),
                 }
                 parts = {"model": self.model, "state": state, "memory": memory}
-                write = functools.partial(write_checkpoint, **parts)
-                self.checkpoints.save(step, write, manifest)
+                self.checkpoints.save(step, functools.partial(write_checkpoint, **parts), manifest)
                 if state.best_step == step:
-                    best = self.config.best_metric, state.best_score
-                    self.checkpoints.mark_best(step, *best)
+                    self.checkpoints.mark_best(step, self.config.best_metric, state.best_score)
                 self.checkpoints.rotate(self.config.keep_last)
         self.saved_at, self._saved_time = step, time.monotonic()
         self._reported_time += self._saved_time - began
@@ -404,8 +395,7 @@ def train(
         if session.interrupted or interruptions.received is not None:
             saved = f"step {model.step} is saved in {run_dir}" if model.step else "nothing is saved"
             end = "continue" if model.step else "start the run"
-            message = f"interrupted: {saved}; run the same command again to {end}"
-            print(message, file=sys.stderr)
+            print(f"interrupted: {saved}; run the same command again to {end}", file=sys.stderr)
             raise Interrupted(interruptions.received or signal.SIGTERM)
         return TrainingResult(
             step=model.step,

@@ -212,8 +212,7 @@ def measure(options: argparse.Namespace) -> Tables:
     """Runs the benchmark: checks and times the implementations at each row length."""
     _stay_on_one_core()
     texts = read_texts(options.megabytes)
-    sample = "\n".join(texts)[: 1 << 20].split("\n")
-    vocabulary = WordPieceVocabulary.train(sample, size=8000)
+    vocabulary = WordPieceVocabulary.train("\n".join(texts)[: 1 << 20].split("\n"), size=8000)
     about = f"{vocabulary.pieces:,} pieces, generated text"
     for length in options.lengths:
         with tempfile.TemporaryDirectory() as folder:

@@ -184,8 +184,7 @@ def model_garden_model(setting: StepSetting):
     import tf_keras
     from official.nlp.modeling import layers
 
-    initializers = tf_keras.initializers
-    initializer = functools.partial(initializers.TruncatedNormal, stddev=INITIALIZER_RANGE)
+    initializer = functools.partial(tf_keras.initializers.TruncatedNormal, stddev=INITIALIZER_RANGE)
     ids = tf_keras.Input((setting.length,), dtype="int32")
     positions = tf_keras.Input((setting.num_masked,), dtype="int32")
     tokens = layers.OnDeviceEmbedding(setting.vocab_size, setting.hidden_dim, initializer())

@@ -159,8 +159,7 @@ def exported(model: Model, folder: pathlib.Path, bfloat16: bool = False) -> Answ
 
     def answer(lines: Sequence[str]) -> np.ndarray:
         # Keeps a reference to the model, because a signature alone does not keep the model alive.
-        outputs = saved.signatures["serving_default"](text=tf.constant(lines))
-        return outputs["probabilities"].numpy()
+        return saved.signatures["serving_default"](text=tf.constant(lines))["probabilities"].numpy()
 
     return answer
 

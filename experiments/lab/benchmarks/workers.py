@@ -87,11 +87,8 @@ def main() -> None:
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     contenders = pkgutil.resolve_name(sys.argv[1])(**json.loads(sys.argv[2]))
-    print(
-        json.dumps({name: contender.parameters for name, contender in contenders.items()}),
-        file=replies,
-        flush=True,
-    )
+    parameters = {name: contender.parameters for name, contender in contenders.items()}
+    print(json.dumps(parameters), file=replies, flush=True)
     for line in sys.stdin:
         name, steps = json.loads(line)
         result = contenders[name].run_steps(steps)
