@@ -197,51 +197,35 @@ def draw_local_errors() -> None:
             title = f"{OPERATORS[row['operators']]}, {SOLVERS[solver]} sub-steps"
             panels.setdefault(title, {})[scheme.removesuffix(", order 4")] = dict(points)
     path = RESULTS / "ode" / "results.png"
-    studies.mean_curves(panels, path, "step size", "local error", log_x=True, log_y=True)
+    studies.mean_curves(panels, path, "step size", "local error", log_x=True, log_y=10)
 
 
 def draw_scaling() -> None:
     """Draws time and memory of a training step, of SwishRNN's parts and of each block."""
     sizes = {"L": "row length", "B": "rows", "D": "width", "layers": "layers"}
-    panels: dict[tuple, dict] = {}
+    panels: dict[str, dict] = {}
     for axis, points in results("scaling")["sizes"]["points"].items():
         for point in points:
             for row in point["rows"]:
-                for quantity, values in measured(row).items():
-                    panel = panels.setdefault((quantity, sizes[axis]), {})
-                    panel.setdefault(row["name"], {})[point["at"]] = values
-    draw_costs(panels, "results", (9, 12.5))
-    blocks: dict[tuple, dict] = {}
+                add_costs(panels, sizes[axis], row["name"], point["at"], row)
+    draw_costs(panels, "results")
+    blocks: dict[str, dict] = {}
     (rows,) = results("scaling")["blocks"]["settings"].values()
     for row in rows:
-        for quantity, values in measured(row).items():
-            panel = blocks.setdefault((quantity, "row length, for 4,096 tokens a step"), {})
-            panel.setdefault(ARMS[row["mixer"]], {})[row["at"]] = values
-    draw_costs(blocks, "blocks", (10, 4))
+        add_costs(blocks, "row length, 4,096 tokens a step", ARMS[row["mixer"]], row["at"], row)
+    draw_costs(blocks, "blocks")
 
 
-def measured(row: dict) -> dict[str, list[float]]:
-    return {"time, ms": row["milliseconds"], "memory, MiB": [row["mebibytes"]]}
+def add_costs(panels: dict[str, dict], size: str, name: str, at: int, row: dict) -> None:
+    """Adds the median time and the memory at a size to the lines of the panels of this size."""
+    time, memory = statistics.median(row["milliseconds"]), row["mebibytes"]
+    for quantity, value in (("time, ms", time), ("memory, MiB", memory)):
+        panels.setdefault(f"{quantity}, by {size}", {}).setdefault(name, {})[at] = [value]
 
 
-def draw_costs(panels: dict, name: str, shape: tuple[float, float]) -> None:
-    """Draws costs on logarithmic axes whose ticks are plain numbers."""
-    figure = Figure(figsize=shape, layout="constrained")
-    axes = figure.subplots(len(panels) // 2, 2).flat
-    styles = ("o-", "s--", "^-.", "v:", "D-")
-    for axis, ((title, size), lines) in zip(axes, panels.items(), strict=True):
-        for style, (label, points) in zip(styles, lines.items(), strict=False):
-            medians = [statistics.median(values) for values in points.values()]
-            axis.plot(list(points), medians, style, markersize=4, label=label)
-        axis.set(title=title, xlabel=size, xscale="log", yscale="log")
-        axis.set_xticks(list(points), [f"{x:,}" for x in points])
-        low, high = axis.get_ylim()
-        ticks = [2.0**n for n in range(13) if low <= 2.0**n <= high]
-        axis.set_yticks(ticks, [f"{y:,g}" for y in ticks])
-        axis.minorticks_off()
-        axis.grid(alpha=0.3)
-    figure.legend(*axis.get_legend_handles_labels(), loc="outside right upper")
-    studies.write_figure(figure, RESULTS / "scaling" / f"{name}.png")
+def draw_costs(panels: dict[str, dict], name: str) -> None:
+    path = RESULTS / "scaling" / f"{name}.png"
+    studies.mean_curves(panels, path, "", "", log_x=True, log_y=2)
 
 
 def main() -> None:

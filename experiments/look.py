@@ -170,7 +170,7 @@ def _write(out: pathlib.Path, records: list[tuple[Any, Any]], tokens: dict[str, 
             }
             files.append(out / f"{picture}.png")
             axes = "distance t - s", "|dc[t] / dx[s]|"
-            studies.mean_curves({picture: curves}, files[-1], *axes, log_y=True)
+            studies.mean_curves({picture: curves}, files[-1], *axes, log_y=10)
         else:
             arrays[picture] = _stacked([np.asarray(weights[0], "float32") for _, weights in group])
             draw(picture, heads_figure(arrays[picture]))

@@ -251,7 +251,7 @@ def mean_curves(
     x_label: str,
     y_label: str,
     log_x: bool = False,
-    log_y: bool = False,
+    log_y: int | None = None,
     bar: Callable[[Sequence[float]], float] | None = None,
     levels: Mapping[str, tuple[float, str]] | None = None,
 ) -> None:
@@ -259,7 +259,8 @@ def mean_curves(
 
     `panels` maps titles to results of `curves`. `bar` gives half an error bar of the values over
     seeds, by default the standard deviation. `levels` maps titles to the height and name of a
-    dotted line. Logarithmic curves have no error bars, which could end at zero or below.
+    dotted line. `log_y` is the base of a logarithmic y axis, whose curves have no error bars, which
+    could end at zero or below.
     """
 
     def deviation(values: Sequence[float]) -> float:
@@ -288,7 +289,10 @@ def mean_curves(
         if log_x and len(ticks) <= _TICKS:
             axis.set_xticks(ticks, [f"{x:g}" for x in ticks])
             axis.minorticks_off()
-        axis.set_yscale("log" if log_y else "linear")
+        if log_y:
+            axis.set_yscale("log", base=log_y)
+        if log_y == 2:
+            axis.yaxis.set_major_formatter("{x:g}")  # not as powers
         axis.grid(alpha=0.3)
     for axis in axes[::columns]:
         axis.set_ylabel(y_label)

@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> None:
             rows.append({**row, "errors": dict(zip(map(str, STEPS), errors, strict=True))})
     title, figure = "Local errors of splitting schemes", out / f"{options.name}.png"
     studies.write(out, options.name, options, title, _report(rows), rows=rows)
-    studies.mean_curves(_panels(rows), figure, "step size", "local error", True, True)
+    studies.mean_curves(_panels(rows), figure, "step size", "local error", True, 10)
 
 
 def _operators(options: argparse.Namespace) -> Iterator[tuple[str, str, Block, np.ndarray]]:

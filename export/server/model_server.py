@@ -7,11 +7,23 @@ import threading
 import time
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from export.server.api import Api
 from export.server.config import ServerConfig
 from export.server.versions import Versions, check_base_path
 from macaron_tf.io.paths import clear_errors
+
+
+class _Protocol(H11Protocol):
+    """HTTP connection that also answers if the client closes its side after a request."""
+
+    def eof_received(self) -> bool:
+        """Returns whether the connection stays open for writing."""
+        is_asked = self.cycle and not (self.cycle.more_body or self.cycle.response_complete)
+        if is_asked:
+            self.cycle.keep_alive = False
+        return bool(is_asked)
 
 
 class ModelServer:
@@ -48,7 +60,7 @@ class ModelServer:
         self._uvicorn = uvicorn.Server(
             uvicorn.Config(
                 Api(config, self.versions).app,
-                http="h11",  # h11 limits the size of headers; httptools does not
+                http=_Protocol,  # h11 limits the size of headers; httptools does not
                 loop="uvloop",  # a request of one line takes 0.95 of the time
                 lifespan="off",
                 ws="none",

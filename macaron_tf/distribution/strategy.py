@@ -84,11 +84,8 @@ def read_cluster() -> tuple[list[str], int]:
         index = int(task["index"])
         if task["type"] == "worker" and 0 <= index < len(addresses):
             return addresses, index
-    raise UserError(
-        f"TF_CONFIG={text!r} lacks the workers' addresses: set it to a value such as "
-        '{"cluster": {"worker": ["host0:12345", "host1:12345"]}, "task": {"type": "worker", '
-        '"index": 0}}'
-    )
+    example = '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}'
+    raise UserError(f"TF_CONFIG={text!r} lacks the workers' addresses: set it as {example}")
 
 
 def _tpu(name: str) -> tf.distribute.Strategy:

@@ -86,11 +86,14 @@ class LiteNetwork(LiteFile):
             that is sufficient.
         inputs: dict mapping input name to the input's shape for a batch of one row, with -1 for the
             length, such as `[1, -1]`.
+        output: shape of the network's output for a batch, with `None` for an unknown dimension.
     """
 
     def __init__(self, folder: str | os.PathLike):
         super().__init__(folder, NETWORK, RECORD, lengths=list, inputs=dict, output=list)
-        self.lengths, self._output = self._record["lengths"], self._record["output"]
+        self.lengths: list[int] = self._record["lengths"]
+        sizes = self._record["output"][1:]
+        self.output = [None, *(size if size >= 0 else None for size in sizes)]
         self._pad_id: int = self._record.get("pad_id", 0)
         self.inputs: Mapping[str, list[int]] = self._record["inputs"]
         with refuse_damage(self._path, "export the model again"):
@@ -98,11 +101,6 @@ class LiteNetwork(LiteFile):
                 length: self._interpreter.get_signature_runner(SIGNATURE.format(length))
                 for length in self.lengths
             }
-
-    @property
-    def output(self) -> list[int | None]:
-        """Shape of the network's output for a batch, with `None` for an unknown dimension."""
-        return [None, *(size if size >= 0 else None for size in self._output[1:])]
 
     def fits(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns booleans `(B,)`: whether each row is at most as long as the last of `lengths`."""
@@ -115,7 +113,7 @@ class LiteNetwork(LiteFile):
         """
         ids, shape = rows["token_ids"], self.inputs["token_ids"]
         length = ids.shape[shape.index(-1)]
-        sizes = [length if size == -1 else size for size in self._output[1:]]
+        sizes = [length if size is None else size for size in self.output[1:]]
         computed = np.empty((len(ids), *sizes), np.float32)
         for row, row_length in enumerate(self._row_lengths(rows)):
             padded_length = next(length for length in self.lengths if length >= row_length)

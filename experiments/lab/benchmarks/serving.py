@@ -242,13 +242,6 @@ def with_latencies(
     return rows
 
 
-def requests_of(batch: int, options: argparse.Namespace) -> list[list[str]]:
-    """Generates requests of `batch` lines each, with at least `--rows` lines in total."""
-    count = -(-options.rows // batch)
-    lines = made_up_lines(count * batch, MAX_WORDS, options.seed + 1)
-    return [lines[i * batch : (i + 1) * batch] for i in range(count)]
-
-
 def measure(options: argparse.Namespace) -> Tables:
     """Runs the benchmark: times all implementations at each batch size and with several clients."""
     # By default, idle threads of PyTorch spin, which made PyTorch ten times slower under other
@@ -262,7 +255,9 @@ def measure(options: argparse.Namespace) -> Tables:
         if options.clients:
             settings.append((f"batch 1, {options.clients} clients", 1, options.clients))
         for name, batch, clients in settings:
-            requests = requests_of(batch, options)
+            starts = range(0, options.rows, batch)
+            lines = made_up_lines(len(starts) * batch, MAX_WORDS, options.seed + 1)
+            requests = [lines[start : start + batch] for start in starts]
             check_agreement(answers, requests)
             rows = with_latencies(answers, requests, options, clients)
             yield f"classifier {options.size}{layers}, {name}", rows
