@@ -62,8 +62,7 @@ def run(options: argparse.Namespace) -> None:
     generates = isinstance(network, LanguageModel) or is_pair
     limit = 1 if generates and not isinstance(pretrained.task, Translation) else 2
     if len(options.texts) > limit:
-        texts = f"{limit} {plural('text', limit)}"
-        raise UserError(f"{location} reads at most {texts}: put each in quotes")
+        raise UserError(f"{location} reads at most {limit} {plural('text', limit)}: quote each")
     encode = _encoder_decoder_inputs if is_pair else _encoder_inputs
     inputs, tokens = encode(pretrained, options.texts)
     with watching() as records:

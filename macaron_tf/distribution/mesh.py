@@ -112,8 +112,4 @@ def replicated_sharding() -> "jax.sharding.Sharding | None":
     distribution = keras.distribution.distribution()
     if distribution is None:
         return None
-    import jax
-
-    return jax.sharding.NamedSharding(
-        distribution.device_mesh.backend_mesh, jax.sharding.PartitionSpec()
-    )
+    return keras.distribution.TensorLayout([], distribution.device_mesh).backend_layout

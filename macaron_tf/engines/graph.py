@@ -121,8 +121,7 @@ class TaskGraph:
         if unknown := [name for name in controls if name not in inputs]:
             name, value = unknown[0], controls[unknown[0]]
             self.task.with_options(**{name: value})
-            mend = f"pass {name} to with_options"
-            raise UserError(f"{name}={value!r} cannot be set for a single call: {mend}")
+            raise UserError(f"{name}={value!r} cannot be set for a single call: use with_options")
         settings = {**self.task.controls, **controls}
         sizes = [sum(map(len, row)) for row in zip(*columns, strict=True)]
         order = sorted(range(len(sizes)), key=sizes.__getitem__)

@@ -25,6 +25,7 @@ from experiments.lab.benchmarks import peers
 from experiments.lab.benchmarks.harness import Benchmark, Tables, several, timed
 from macaron_tf.cli.arguments import argument, count, switch
 from macaron_tf.decoding import (
+    BeamSearchConfig,
     GenerationConfig,
     TextGenerator,
     translate_ids,
@@ -102,7 +103,14 @@ def translations(options: argparse.Namespace) -> Decoders:
 
 def _search(options: argparse.Namespace, model, jit_compile: bool) -> Callable:
     """Returns this library's beam search `(B, S) -> (B, N)`: S source tokens, N new tokens."""
-    config = peers.exact_search(options.new_tokens, options.beam_size)
+    config = BeamSearchConfig(  # every output has exactly `new_tokens` tokens
+        beam_size=options.beam_size,
+        length_penalty=0.0,
+        max_length_ratio=0.0,
+        max_length_offset=options.new_tokens,
+        max_length=options.new_tokens,
+        min_length=options.new_tokens - 1,
+    )
     # XLA needs static shapes. Without XLA, one graph serves all shapes, as in a served model.
     search = tf.function(
         lambda source: translate_ids(model, source, config)["ids"][:, 0],

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from experiments.lab.benchmarks.harness import set_threads
-from macaron_tf.decoding import BeamSearchConfig
 from macaron_tf.errors import needed
 from macaron_tf.hub import ModelParts, read_hugging_face
 from macaron_tf.hub.families import FAMILIES
@@ -38,18 +37,6 @@ def set_up(threads: int, inter_op_threads: int | None = None) -> None:
 
     torch.set_num_threads(threads)
     set_threads(threads, inter_op_threads)
-
-
-def exact_search(new_tokens: int, beam_size: int) -> BeamSearchConfig:
-    """Returns beam search settings with which every output has exactly `new_tokens` tokens."""
-    return BeamSearchConfig(
-        beam_size=beam_size,
-        length_penalty=0.0,
-        max_length_ratio=0.0,
-        max_length_offset=new_tokens,
-        max_length=new_tokens,
-        min_length=new_tokens - 1,
-    )
 
 
 class HuggingFacePeer:
