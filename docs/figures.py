@@ -59,6 +59,7 @@ GPT = ("splitting", "equal updates")
 MODERN_GPT = ("compare", "today's parts")
 BERT = ("encoders", "four encoders")
 MODERN_BERT = ("encoders", "today's parts")
+MODERN_TRANSLATOR = ("multi30k", "today's parts")
 FINDINGS = {
     "GPT against the Transformer's block, loss in nats": [
         ("parallel branches", *GPT, "parallel", "transformer", True),
@@ -81,15 +82,8 @@ FINDINGS = {
     ],
     "Translation, BLEU": [
         ("Macaron, against the Transformer", "multi30k", "blocks", "macaron", "transformer", False),
-        ("Llama's parts", "multi30k", "today's parts", "modern", "transformer", True),
-        (
-            "Macaron in Llama's parts",
-            "multi30k",
-            "today's parts",
-            "macaron-modern",
-            "modern",
-            False,
-        ),
+        ("Llama's parts", *MODERN_TRANSLATOR, "modern", "transformer", True),
+        ("Macaron in Llama's parts", *MODERN_TRANSLATOR, "macaron-modern", "modern", False),
     ],
 }
 
@@ -174,9 +168,8 @@ def draw_rab_and_swish() -> None:
 def draw_decoders() -> None:
     """Draws the slides' decoders; a title says how many seeds its panel has."""
     panels = {}
-    for system, rows in studies.grouped(
-        results("slides_decoders")["decoders"]["rows"], "system"
-    ).items():
+    all_rows = results("slides_decoders")["decoders"]["rows"]
+    for system, rows in studies.grouped(all_rows, "system").items():
         count = len({row["seed"] for row in rows})
         title = f"{system}, {count} seed{'s' * (count > 1)}"
         panels[title] = curves(rows, "block")

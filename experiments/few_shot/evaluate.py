@@ -130,10 +130,8 @@ def evaluate(
     model = {"model": pretrained.card.name, "parameters": pretrained.network.count_params()}
     plan = [(task, k, seed) for task in tasks for k in shots for seed in (seeds if k else [None])]
     records = []
-    chunks = ((1, item) for item in plan)
-    for task, k, seed in track(
-        chunks, len(plan), f"evaluating {pretrained.card.name}", "evaluations"
-    ):
+    chunks, title = ((1, item) for item in plan), f"evaluating {pretrained.card.name}"
+    for task, k, seed in track(chunks, len(plan), title, "evaluations"):
         try:
             metrics = ask(scorer, task, draw_shots(task, k, seed) if k else [])
         except UserError as error:

@@ -209,9 +209,8 @@ def _panels(rows: list[dict]) -> dict:
     """Returns the panels of the figure for `studies.mean_curves`, with a curve for each scheme."""
     shown = [row for row in rows if row["sub_step"] in (EXACT, "euler", "heun")]
     panels: dict[str, dict] = {}
-    for (name, sub_step, splitting), members in studies.grouped(
-        shown, "operators", "sub_step", "splitting"
-    ).items():
+    groups = studies.grouped(shown, "operators", "sub_step", "splitting")
+    for (name, sub_step, splitting), members in groups.items():
         curve = {step: [row["errors"][str(step)] for row in members] for step in STEPS}
         panels.setdefault(f"{name}, sub-steps: {sub_step}", {})[splitting] = curve
     return panels

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from macaron_tf.engines.lite import LiteModel
 
 _BATCH_SIZE = 32  # maximum number of texts in a batch
+Functions = dict[str, tf.types.experimental.ConcreteFunction]
 
 
 class TaskGraph:
@@ -47,9 +48,7 @@ class TaskGraph:
         """
         with under_policy(self.task.network, "mixed_bfloat16", f"--bfloat16: {network_name}"):
             if emulates_bfloat16(tf.distribute.get_strategy()):
-                warn(
-                    "this CPU has no bfloat16 instructions, so the model runs several times slower"
-                )
+                warn("this CPU has no bfloat16 instructions: the model runs several times slower")
             for layer in self.task.network._flatten_layers():
                 if isinstance(layer, keras.layers.Dense):
                     matrix = tf.Variable(tf.cast(layer.kernel.value, tf.bfloat16), trainable=False)
@@ -57,7 +56,7 @@ class TaskGraph:
             yield
 
     @functools.cached_property
-    def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
+    def signatures(self) -> Functions:
         """Dict mapping signature name to concrete function."""
         # The scope selects TensorFlow's own ops, because a server lacks this library's kernels.
         with self._scope, implementation_scope("loop"), packing_scope():
@@ -66,9 +65,7 @@ class TaskGraph:
                 for name, (serve, inputs) in self.task.functions().items()
             }
 
-    def steps(
-        self, output: Sequence[int | None]
-    ) -> dict[str, tf.types.experimental.ConcreteFunction]:
+    def steps(self, output: Sequence[int | None]) -> Functions:
         """Traces `OnePass.prepare` and `OnePass.conclude` as graphs without the network.
 
         Another engine computes the network in between. `prepare` returns the network's inputs, and

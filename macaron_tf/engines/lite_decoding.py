@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.engines.graph import traced, under_policy
+from macaron_tf.engines.graph import Functions, traced, under_policy
 from macaron_tf.engines.lite import DECODER, LiteFile
 from macaron_tf.engines.lite_writer import ROWS, lite_file
 from macaron_tf.errors import UserError
@@ -98,7 +98,7 @@ def _decoder(network: LanguageModel | EncoderDecoder) -> Stack:
 
 def _functions(
     network: LanguageModel | EncoderDecoder,
-) -> tuple[dict[str, tf.types.experimental.ConcreteFunction], list[list[int]], list[int]]:
+) -> tuple[Functions, list[list[int]], list[int]]:
     """Traces the functions that decode with a network, for any cache length.
 
     Returns the functions; the shape of each state tensor for one text, with -1 for the cache
@@ -404,9 +404,8 @@ class LiteDecoder(LiteFile):
             return search
         caches = self._copy_caches(search) if is_loaded else search.caches
         width = search.source_mask.shape[1] if search.memory else 0
-        self._resize(
-            len(texts), -(-capacity // _CAPACITY_MULTIPLE) * _CAPACITY_MULTIPLE, num_sources, width
-        )
+        capacity = -(-capacity // _CAPACITY_MULTIPLE) * _CAPACITY_MULTIPLE
+        self._resize(len(texts), capacity, num_sources, width)
         for index, cache in enumerate(self._caches):
             self._interpreter.tensor(cache)()[...] = 0
             if caches:

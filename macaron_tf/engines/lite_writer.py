@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import keras
 import tensorflow as tf
 
-from macaron_tf.engines.graph import TaskGraph, traced, under_policy
+from macaron_tf.engines.graph import Functions, TaskGraph, traced, under_policy
 from macaron_tf.engines.lite import NETWORK, RECORD, SIGNATURE, LiteModel, LiteNetwork
 from macaron_tf.engines.networks import TaskNetwork, require_one_pass
 from macaron_tf.engines.session import STEPS, SessionModel
@@ -54,11 +54,7 @@ def write_lite(network: TaskNetwork, folder: pathlib.Path, precision: str) -> Li
     return LiteNetwork(folder)
 
 
-def lite_file(
-    functions: Mapping[str, tf.types.experimental.ConcreteFunction],
-    network: keras.Model,
-    precision: str,
-) -> bytes:
+def lite_file(functions: Functions, network: keras.Model, precision: str) -> bytes:
     """Returns a LiteRT file with one signature per function. The signatures share the weights."""
     with tempfile.TemporaryDirectory() as folder:
         module = tf.Module()

@@ -43,10 +43,8 @@ class TaskNetwork(keras.Model):
     @functools.cached_property
     def rows(self) -> dict[str, tf.Tensor]:
         """Symbolic tensors of unknown batch size and row length, by input of `task.compute`."""
-        prepare = traced(
-            lambda *texts: self.task.prepare(*texts)[0], *column_specs(self.task.inputs)
-        )
-        return prepare.structured_outputs
+        specs = column_specs(self.task.inputs)
+        return traced(lambda *texts: self.task.prepare(*texts)[0], *specs).structured_outputs
 
 
 def require_one_pass(task: TaskKind, where: str, mend: str) -> None:

@@ -188,9 +188,8 @@ class JaxModel(TrainedModel):
         healthy = jnp.isfinite(norm) & jnp.all(jnp.isfinite(sums)) & (weight > 0)
 
         variables = self.variables()
-        with keras.StatelessScope(
-            state_mapping=zip(variables["optimizer"], arrays["optimizer"], strict=True)
-        ):
+        state_mapping = zip(variables["optimizer"], arrays["optimizer"], strict=True)
+        with keras.StatelessScope(state_mapping=state_mapping):
             learning_rate = ops.cast(self.optimizer.learning_rate, "float32")
 
         def apply_update(arrays):

@@ -204,9 +204,8 @@ class TrainedModel:
             while index < (steps or math.inf) and not self.stop_training:
                 callback_list.on_train_batch_begin(index)
                 left = steps - index if steps else 1
-                values = self.update(
-                    batches, min([left, *(every - self.step % every for every in stops)])
-                )
+                limit = min([left, *(every - self.step % every for every in stops)])
+                values = self.update(batches, limit)
                 if values is None and (steps or not index):
                     ended = f"the training data ended after step {self.step}"
                     raise UserError(f"{ended}: use a dataset that repeats endlessly")

@@ -69,9 +69,8 @@ def mask_rows(
     masked = np.where(selected & (draws < MASK), vocabulary.special.mask, token_ids)
     randomized = selected & (draws >= MASK) & (draws < MASK + RANDOM)
     ordinary_ids = np.flatnonzero(ordinary)
-    masked[randomized] = ordinary_ids[
-        rng.integers(0, len(ordinary_ids), np.count_nonzero(randomized))
-    ]
+    drawn = rng.integers(0, len(ordinary_ids), np.count_nonzero(randomized))
+    masked[randomized] = ordinary_ids[drawn]
     return {"token_ids": masked, "labels": np.where(selected, token_ids, IGNORED_LABEL)}
 
 
