@@ -1,5 +1,7 @@
 """Tests of networks exported to ONNX, and run in ONNX Runtime and in OpenVINO."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import macaron_tf
 from export.saved_model import main
 from macaron_tf import models
 from macaron_tf.engines.networks import OnnxNetwork, OpenVinoNetwork, TaskNetwork, write_network
+from macaron_tf.tasks import LabelledSettings
 from macaron_tf.tasks.base import OnePass
 from tests.harness import float32_sum_error, numpy_of, refuses
 from tests.toys.pretrained import BYTES, PAIR, WORDS, loaded
@@ -16,20 +19,16 @@ from tests.toys.pretrained import BYTES, PAIR, WORDS, loaded
 LINES = ("a b c d e f", "", "f a", "c c \u6f22 e a b d")
 
 
-def labelled(task: dict, kind, model: str, *arguments, vocabulary=WORDS):
-    described = {"task": task, "limits": {"max_length": 16}}
-    return loaded(kind, model, vocabulary, *arguments, labelled=described)
-
-
-def classifier(model: str):
-    return labelled(PAIR, models.EncoderClassifier, model, 2)
+def classifier(model: str, kind=models.EncoderClassifier, vocabulary=WORDS):
+    settings = LabelledSettings(task=PAIR, limits={"max_length": 16})
+    return dataclasses.replace(loaded(kind, model, vocabulary, 2), settings=settings)
 
 
 SYSTEMS = {
     "swish_rnn": lambda: classifier("swish_rnn_tiny"),
     "macaron": lambda: classifier("macaron_bert_tiny"),
     "bert_rab": lambda: classifier("bert_rab_tiny"),  # with a position bias
-    "gpt": lambda: labelled(PAIR, models.CausalClassifier, "gpt2_tiny", 2, vocabulary=BYTES),
+    "gpt": lambda: classifier("gpt2_tiny", models.CausalClassifier, BYTES),
 }
 
 
