@@ -50,7 +50,11 @@ def test_a_sentence_encoder_is_read_back(tmp_path, capsys):
 
 
 def test_a_card_names_license_data_metrics_and_settings_that_matter(tmp_path):
-    recipe = {"task": "sst2", "masking": {"rate": 0.15}, "training": {"seed": 3, "log_every": 5}}
+    recipe = {
+        "task": {"name": "sst2"},
+        "masking": {"rate": 0.15},
+        "training": {"seed": 3, "log_every": 5},
+    }
     made = model(
         models.EncoderClassifier(config(), 2),
         recipe=recipe,
