@@ -1,7 +1,5 @@
 """Scores of a network and its exported files on labelled examples."""
 
-from typing import Any
-
 from macaron_tf.data.batches import ExampleBatches
 from macaron_tf.data.sources.names import Source
 from macaron_tf.data.sources.tfds import Tfds
@@ -22,21 +20,21 @@ class Accuracy:
         source: source of the examples, in the form of `evaluate --source`. If the source
             has splits, such as a dataset of TensorFlow Datasets, the examples are the task's first
             validation split. Otherwise the examples are the whole file.
+
+    Attributes:
+        facts: fields `source` and `examples` (the count) for the record of an export.
     """
 
     def __init__(self, task: TaskKind, source: str):
         if not isinstance(task, LabelledTask):
             raise UserError(f"--check {source} needs labelled examples, which no {task.name} has")
         splits = task.task.validation_splits if Source.of(source).has_splits else ("train",)
-        self._task, self._source = task, source
+        self._task = task
         find_sources(source)  # the user wrote the name
         self._examples = task.read(splits[0], Tfds(), source)
         self._encoded = task.encoded(task.vocabulary, self._examples, task.limits)
         self._data = ExampleBatches(self._encoded, _BATCH_SIZE)
-
-    def facts(self) -> dict[str, Any]:
-        """Returns the fields `source` and `examples` (the count) for the record of an export."""
-        return {"source": self._source, "examples": len(self._examples)}
+        self.facts = {"source": source, "examples": len(self._examples)}
 
     def metrics(self, engine: OpenedNetwork | None = None) -> dict[str, float]:
         """Computes the metrics of an exported network, or of the network itself, which comes first.

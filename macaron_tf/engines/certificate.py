@@ -139,7 +139,7 @@ class Certificate:
                 open_here = functools.partial(open_network, folder)
                 rows.append(self._network_row(target, precision, open_here, files))
         if self._accuracy:
-            facts["check"] = {**self._accuracy.facts(), "metrics": self._expected}
+            facts["check"] = {**self._accuracy.facts, "metrics": self._expected}
         return {"certificate": rows, **facts}
 
     def _accepted(self, graph: TaskGraph) -> Iterator[tuple[tuple[str, ...], dict]]:
