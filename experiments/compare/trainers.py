@@ -97,7 +97,8 @@ class Trainer(abc.ABC):
         """Makes the recipe of an arm. A fine-tuned model is a default until `init` is read."""
         starts = [setting for setting in arm.settings if setting.startswith("init")]
         if self.from_random_weights and starts:
-            raise UserError(f"{arm.name} sets {starts[0]}, but starts from random weights")
+            conflict = f"{arm.name} sets {starts[0]}, but {arm.recipe}"
+            raise UserError(f"{conflict} is trained from random weights")
         if not self.from_random_weights and not arm.sets("init"):
             mend = f"write {arm.name}={arm.recipe}:init=RUN"
             raise UserError(f"{arm.name} does not set init, the weights to fine-tune: {mend}")
