@@ -587,8 +587,8 @@ LOWER = {**FIELDS, "normalizer": {"lowercase": True}}
 @pytest.mark.parametrize(
     ("file", "contents", "reason"),
     [
-        ("merges.txt", "", r"cannot read .*vocab\.json"),
-        ("vocab.json", {}, "no pad_token, but needs <pad> or"),
+        ("vocab.json", {}, r"cannot read .*merges\.txt"),
+        ("merges.txt", "", "no pad_token, but needs <pad> or"),
         ("spiece.model", "no model", "is not a SentencePiece model"),
         ("tokenizer.json", {**LOWER, "model": 3}, "is .*damaged"),
         ("tokenizer.json", {**FIELDS, "model": {"type": "BPE", "vocab": {"a": 0}}}, "is .*damaged"),
@@ -597,8 +597,8 @@ LOWER = {**FIELDS, "normalizer": {"lowercase": True}}
     ],
 )
 def test_files_that_are_no_tokenizer_are_one_sentence(file, contents, reason, tmp_path):
-    if file == "vocab.json":
-        (tmp_path / "merges.txt").touch()
+    if file == "merges.txt":
+        (tmp_path / "vocab.json").write_text("{}")
     text = contents if isinstance(contents, str) else json.dumps(contents)
     (tmp_path / file).write_text(text)
     refuses(reason, read_t5_vocabulary if "enough" in reason else read_vocabulary, tmp_path)
