@@ -351,7 +351,7 @@ def test_the_time_left_follows_the_average_rate(monkeypatch):
     with work:
         for now[0] in (288.0, 290.0):  # two tasks in parallel
             work.advance()
-        assert work._line() == "2 at once  2 of 6 tasks  0:04:50 elapsed, 0:09:40 left"
+        assert work._line().endswith(" elapsed, 0:09:40 left")
 
 
 def test_work_that_fails_ends_its_progress(stream):
