@@ -8,7 +8,7 @@ import json
 import pathlib
 import re
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from macaron_tf.errors import UserError, nearest
 from macaron_tf.io.plug_ins import call_user_code, find, find_sources, is_import_path, origin_of
@@ -21,6 +21,7 @@ FAMILY_OF = {
     for path in sorted(pathlib.Path(__file__).with_name("recipes").glob("[a-z]*.py"))
     for name in re.findall(r"^def ([a-z]\w*)\(", path.read_text(encoding="utf-8"), re.MULTILINE)
 }
+_RECIPES = "experiments.recipes"
 # Modules whose recipes need a task, as in `finetune:sst2`.
 _OF_TASKS = ("finetuning",)
 
@@ -32,14 +33,6 @@ def _split(name: str) -> tuple[str, str | None]:
         return builtin, task or None
     match = re.fullmatch(r"(.+:[A-Za-z_]\w*):([\w+]+)", name, re.S)
     return match.groups() if match else (name, None)
-
-
-def _recipe_function(name: str) -> Callable[..., Recipe] | None:
-    """Returns the function that makes the recipe `name`, or `None` if there is no such recipe."""
-    if name not in FAMILY_OF:
-        return None
-    # Imported late, because the modules of recipes import modules that import this module.
-    return getattr(importlib.import_module(f"experiments.recipes.{FAMILY_OF[name]}"), name)
 
 
 def names() -> list[str]:
@@ -55,37 +48,37 @@ def load(name: str, recipe_class: type[Recipe] = Recipe, settings: Iterable[str]
     `override`.
     """
     location, task = _split(name)
-    arguments, function = [task] if task else [], _recipe_function(location)
-    builtin = name.partition(":")[0]
-    similar = nearest(builtin, FAMILY_OF)
-    # RECIPE:TASK with a typing error is no module:NAME.
-    is_own = is_import_path(location) and not (similar and origin_of(name) is None)
-    if function:
+    arguments, builtin = [task] if task else [], name.partition(":")[0]
+    if is_builtin := location in FAMILY_OF:
         if bool(task) != (needs_task := FAMILY_OF[location] in _OF_TASKS):
             problem = "needs a task: write {}:TASK" if needs_task else "has no tasks: write {}"
             raise UserError(f"{location} {problem.format(location)}")
-        recipe = function(*arguments)
-    elif is_own:
-        recipe = call_user_code(location, find(location, trust_code=True), *arguments)
+        # Imported late, because the modules of recipes import modules that import this module.
+        module = importlib.import_module(f"{_RECIPES}.{FAMILY_OF[location]}")
+        recipe = vars(module)[location](*arguments)
     else:
-        raise UserError(
-            f"no recipe is called {name!r}: `macaron recipes` lists the recipes{similar}; for your "
-            f"own file write ./{builtin}.py"
-        )
+        similar = nearest(builtin, FAMILY_OF)
+        # RECIPE:TASK with a typing error is no module:NAME.
+        if not is_import_path(location) or (similar and origin_of(name) is None):
+            listed = f"`macaron recipes` lists the recipes{similar}"
+            mend = f"for your own file write ./{builtin}.py"
+            raise UserError(f"no recipe is called {name!r}: {listed}; {mend}")
+        recipe = call_user_code(location, find(location, trust_code=True), *arguments)
     if not isinstance(recipe, recipe_class):
         raise UserError(
             f"{name} is a {type(recipe).__name__}, not a {recipe_class.__name__}: give another "
             "recipe"
         )
-    if not function:
+    if not is_builtin:
         find_sources(dataclasses.asdict(recipe))
     return override(recipe, settings)
 
 
 def documentation(name: str) -> tuple[str, str]:
     """Returns the docstring of a built-in recipe and the docstring of its module."""
-    function = _recipe_function(_split(name)[0])
-    return inspect.getdoc(function), inspect.getdoc(inspect.getmodule(function))
+    location = _split(name)[0]
+    module = importlib.import_module(f"{_RECIPES}.{FAMILY_OF[location]}")
+    return inspect.getdoc(vars(module)[location]), inspect.getdoc(module)
 
 
 def source_code(name: str, recipe: Recipe) -> str:

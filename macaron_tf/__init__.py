@@ -46,13 +46,12 @@ def __dir__() -> list[str]:
     return [*__all__, "__version__"]
 
 
-def _is_command() -> bool:
-    """Returns whether this process runs, or is about to run, a command of this project."""
-    # While Python looks up the module of `python -m MODULE`, sys.argv[0] is "-m".
-    launched = sys.argv[0] == "-m" and "macaron_tf" in sys.orig_argv
-    script = os.path.basename(sys.argv[0]) == "macaron"
-    return launched or script or not {"experiments", "export"}.isdisjoint(sys.modules)
-
-
-if "keras" in sys.modules or not _is_command():
+# Whether this process runs, or is about to run, a command of this project. While Python looks up
+# the module of `python -m MODULE`, sys.argv[0] is "-m".
+_is_command = (
+    (sys.argv[0] == "-m" and "macaron_tf" in sys.orig_argv)
+    or os.path.basename(sys.argv[0]) == "macaron"
+    or not {"experiments", "export"}.isdisjoint(sys.modules)
+)
+if "keras" in sys.modules or not _is_command:
     importlib.import_module("macaron_tf.models")

@@ -118,6 +118,9 @@ class Trainer(abc.ABC):
         if file.is_file():
             earlier = recipe_from_json(file.read_text("utf-8"), str(file), kind=self.kind)
             recipe.check_continues(earlier, run, self.may_change)
+            if changed := Run(as_path(run), recipe).changed_code():
+                found = f"{', '.join(changed)} has changed since {run} was trained"
+                raise UserError(f"{found}: choose another folder, or restore the file")
 
     def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
         """Trains and scores a run, unless RUN/comparison.json has its scores; returns the results.

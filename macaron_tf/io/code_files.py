@@ -9,6 +9,7 @@ The code runs only if the person who loads the model gives `--trust-code` or `tr
 """
 
 import ast
+import hashlib
 import pathlib
 import sys
 import sysconfig
@@ -50,6 +51,13 @@ def take_code(folder: epath.Path, record: dict[str, Any]) -> tuple[dict[str, Any
         return f"{names[name]}{bracket}{rest}" if name in names else value
 
     return tf.nest.map_structure(renamed, record), [f"{CODE}/{name}" for name in files]
+
+
+def code_digests(values: Any) -> dict[str, str]:
+    """Returns the SHA-256 (hex) of each file of the user's whose code nested values name."""
+    names = (*plug_ins.imported_names(values), *plug_ins.source_names(values))
+    files = {path: file for name in names for path, file in _files_of(name).items()}
+    return {path: hashlib.sha256(file.read_bytes()).hexdigest() for path, file in files.items()}
 
 
 def offer_code(folder: epath.Path) -> None:

@@ -163,7 +163,7 @@ READ_BY_SOME = (
     *("toeplitz", "tiny_attention_dim", "clamp_length", "shared_position_biases"),
     *("position_layout", "rotary_base", "rotary_dim", "rotary_scaling", "local_rotary_base"),
     *("positions", "output_bias", "adaptive_divisor", "tied", "initializer"),
-    "embedding_dropout",
+    *("embedding_dropout", "kernel_size"),
 )
 
 DROPOUTS = tuple(name for name in hints_of(StackConfig) if name.endswith("dropout"))

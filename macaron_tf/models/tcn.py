@@ -183,6 +183,7 @@ class TemporalModel(Network):
             self.embedding_drop = Dropout(config.embedding_dropout)
         self.drops = []
         if config.mixer == "tcn":
+            self.reads += ("kernel_size",)
             options = config.options("kernel_size", "dropout", "last_only")
             self.mixers = [TemporalConvolution(config.widths, **options, name="tcn")]
         else:

@@ -33,7 +33,7 @@ from macaron_tf.data.sources.names import Source
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError, warn
 from macaron_tf.io import paths as storage
-from macaron_tf.io.code_files import offer_code
+from macaron_tf.io.code_files import code_digests, offer_code
 from macaron_tf.models.model_parts import VOCABULARY, Card, ModelParts
 from macaron_tf.objectives import Objective
 from macaron_tf.runs.recipe import Recipe, recipe_from_json
@@ -171,8 +171,8 @@ class Run:
         """Writes the vocabulary, data.json, model.json and recipe.json.
 
         `macaron_tf.load` builds the network from model.json, without the recipe. Its fields are
-        those of `ModelParts.record`, `save_every_steps` (see `find_checkpoint`) and the `versions`
-        that started the run.
+        those of `ModelParts.record`, `save_every_steps` (see `find_checkpoint`), the `versions`
+        that started the run, and hashes of the user's `code` (see `changed_code`).
 
         Args:
             fingerprint: SHA-256 of the training data. An empty string turns off the check that a
@@ -193,10 +193,22 @@ class Run:
             **ModelParts(network, self.vocabulary, settings, card).record(),
             "save_every_steps": self.recipe.training.save_every_steps,
             "versions": (self.earlier and saved_versions(self.path)) or versions(),
+            "code": self._saved_code() if self.earlier else self._code(),
         }
         write_json(self.path / "model.json", record)
         # Written last, so that a folder with recipe.json has all other files.
         storage.write_atomic(self.path / "recipe.json", self.recipe.to_json().encode())
+
+    def _code(self) -> dict[str, str]:
+        return code_digests(dataclasses.asdict(self.recipe))
+
+    def _saved_code(self) -> dict[str, str]:
+        return storage.read_optional(self.path / "model.json").get("code", {})
+
+    def changed_code(self) -> list[str]:
+        """Returns the user's files that have changed since the run began."""
+        code = self._code()
+        return [path for path, digest in self._saved_code().items() if code.get(path) != digest]
 
     def check_data(
         self, fingerprint: str, mend: str = "restore the data, or start another run"

@@ -115,6 +115,8 @@ class Trainer:
         plan, run, strategy = self.plan, self.plan.run, self.inputs.devices
         is_new, recipe, earlier = not run.path.exists(), run.recipe, run.earlier
         run.check_continues()
+        if changed := run.changed_code() if earlier else []:
+            warn(f"{', '.join(changed)} changed after {run.path} began, and is used as it is now")
         vocabulary_hash = run.vocabulary.hash if run.vocabulary else ""
         if earlier and vocabulary_hash:
             check_vocabulary(earlier.vocabulary.hash, vocabulary_hash, run.path)

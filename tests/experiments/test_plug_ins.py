@@ -1,14 +1,17 @@
 """Tests of user-defined recipes, blocks, objectives and sources outside the project."""
 
 import contextlib
+import pathlib
 import re
 import sys
+import types
 
 import pytest
 
 import macaron_tf
 from experiments import registry
 from experiments.commands import main
+from experiments.compare import trainers
 from experiments.compare.commands import main as compare
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.sources.tfds import Tfds
@@ -18,6 +21,7 @@ from macaron_tf.models.catalog import build
 from macaron_tf.models.stack import check_causal
 from macaron_tf.runs.run import Run
 from macaron_tf.runs.translation import TranslationRecipe
+from tests.harness import refuses
 from tests.toys.pretraining import flags, toy_settings
 from tests.toys.tasks import validations
 
@@ -189,6 +193,20 @@ def test_a_strangers_block_goes_from_pre_training_to_a_task(outside, toy, ran):
     ran(main, "train", "finetune:sst2", "tuned", "--init", "run", *flags(tune))
     more = ["--resume", "tuned", "--set", "training.save_every_steps=2"]
     assert "stopped after step 4: " in ran(main, "train", *more).out
+
+
+@pytest.mark.thorough
+def test_code_that_changed_after_a_run_began_is_named(outside, ran):
+    ran(main, "train", "./mine.py", "run", *flags(settings(10)))
+    run, file = Run.open("run", trust_code=True), outside / "stranger" / "parts.py"
+    assert run.changed_code() == []
+    file.write_text(file.read_text() + "\n# another version\n")
+    assert run.changed_code() == ["stranger/parts.py"]
+    again = ran(main, "train", "--resume", "run", "--trust-code").err
+    assert "warning: stranger/parts.py changed after run began" in again
+    arms = types.SimpleNamespace(kind="pretraining", may_change=(), recipe=lambda *_: run.recipe)
+    said = "parts.py has changed since run was trained: choose another folder, or restore"
+    refuses(said, trainers.Trainer.check, arms, None, 1, pathlib.Path("run"))
 
 
 def is_one_sentence(message: str, error: str) -> bool:

@@ -59,6 +59,7 @@ OTHERS = {
     "adaptive_divisor": 2,
     "initializer": "lecun_normal",
     "embedding_dropout": 0.4,
+    "kernel_size": 2,
 }
 
 

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -62,7 +62,11 @@ class PretrainingCorpus:
         vocabulary = load_encoder_vocabulary(folder)
         remedy = f"restore the vocabulary files in {folder}, or prepare the corpus again"
         check_vocabulary(settings["vocabulary"], vocabulary.hash, folder / INDEX, remedy)
-        shards = {"train": _numbered(state.train), "validation": _numbered(state.validation)}
+        shards = {}
+        for split, parts in (("train", state.train), ("validation", state.validation)):
+            firsts = itertools.accumulate((shard.rows for shard in parts), initial=0)
+            pairs = zip(parts, firsts, strict=False)  # the last sum is the number of rows
+            shards[split] = tuple(dataclasses.replace(part, first=first) for part, first in pairs)
         corpus = cls(folder, config, vocabulary, shards)
         corpus._check(verify)
         return corpus
@@ -235,13 +239,7 @@ class PretrainingCorpus:
             self._table(shard, slice(None) if verify else slice(0))
 
     def _table(self, shard: Shard, rows: slice = slice(None)) -> np.ndarray:
-        return self.record_format.read(self.folder, shard, store.mend_of(self.folder), rows)
-
-
-def _numbered(shards: Sequence[Shard]) -> tuple[Shard, ...]:
-    """Returns the shards of a split with their first rows."""
-    firsts = itertools.accumulate((shard.rows for shard in shards), initial=0)
-    return tuple(map(lambda shard, first: dataclasses.replace(shard, first=first), shards, firsts))
+        return self.record_format.read(self.folder, shard, rows)
 
 
 def stream_dataset(

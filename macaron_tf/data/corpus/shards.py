@@ -19,6 +19,7 @@ from macaron_tf.special import Special
 FORMAT = 3  # increase this number if the layout or the meaning of the files changes
 INDEX = "corpus.json"  # settings and state of the corpus, written after each block
 SPLITS = ("train", "validation")
+_MEND = "remove {} and prepare the corpus again, or restore the file"
 
 
 class Row(NamedTuple):
@@ -101,10 +102,6 @@ class RecordFormat:
         return self.sequence_length + len(self.columns)
 
     @property
-    def row_bytes(self) -> int:
-        return self.integer_count * self.dtype.itemsize
-
-    @property
     def dtype(self) -> np.dtype:
         return np.dtype("<i4" if self.wide else "<u2")
 
@@ -124,15 +121,14 @@ class RecordFormat:
         token_ids = token_ids_of(rows, self.sequence_length, special)
         return np.concatenate([token_ids, *columns], axis=1).astype(self.dtype)
 
-    def read(
-        self, folder: epath.Path, shard: Shard, mend: str, rows: slice = slice(None)
-    ) -> np.ndarray:
+    def read(self, folder: epath.Path, shard: Shard, rows: slice = slice(None)) -> np.ndarray:
         """Reads the table of a shard, `(N, integer_count)`, and checks its SHA-256.
 
         Args:
             rows: consecutive rows to read without this check; `slice(0)` only checks the size.
         """
-        path, content, size = folder / shard.name, b"", self.row_bytes
+        path, content = folder / shard.name, b""
+        size = self.integer_count * self.dtype.itemsize  # bytes of a row
         first, end, _ = rows.indices(shard.rows)
         with (
             storage.clear_errors(f"cannot read {path}", "check the access to the folder"),
@@ -147,7 +143,7 @@ class RecordFormat:
                 rows != slice(None) or hashlib.sha256(content).hexdigest() == shard.sha256
             ):
                 return np.frombuffer(content, self.dtype).reshape(-1, self.integer_count)
-        raise UserError(f"{path} is missing or damaged: {mend}")
+        raise UserError(f"{path} is missing or damaged: {_MEND.format(folder / INDEX)}")
 
     def features(self, table: tf.Tensor) -> dict[str, tf.Tensor]:
         """Builds the model inputs of a batch from rows of a table.
@@ -203,14 +199,10 @@ class CorpusState:
         return sum(shard.rows for shard in self.train + self.validation)
 
 
-def mend_of(folder: epath.Path) -> str:
-    """Returns what to do about a damaged file."""
-    return f"remove {folder / INDEX} and prepare the corpus again, or restore the file"
-
-
 def read_index(folder: epath.Path) -> tuple[CorpusConfig, dict[str, Any], CorpusState]:
     """Reads the configuration, the settings and the state of a corpus."""
-    path, mend = folder / INDEX, mend_of(folder)
+    path = folder / INDEX
+    mend = _MEND.format(path)
     if not path.exists():
         raise UserError(f"{folder} contains no corpus ({INDEX}): give a prepared corpus")
     with storage.refuse_damage(path, mend):

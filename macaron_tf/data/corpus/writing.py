@@ -77,7 +77,7 @@ def prepare(
             if not (state := _earlier(out, settings)).finished:
                 packer = Packer(config, vocabulary)
                 for shard in state.train + state.validation:
-                    packer.record_format.read(out, shard, store.mend_of(out))
+                    packer.record_format.read(out, shard)
                 if not state.documents:
                     vocabulary.save(out)
                 draw = tokenized and functools.partial(tokenized, config, out, tfds)
@@ -165,7 +165,7 @@ def _write(
 def _validation(packer: Packer, out: epath.Path, state: CorpusState) -> Iterator[np.ndarray]:
     """Yields the validation records of all blocks so far."""
     for shard in state.validation:
-        yield from packer.record_format.read(out, shard, store.mend_of(out))
+        yield from packer.record_format.read(out, shard)
 
 
 def _write_block(
