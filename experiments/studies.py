@@ -121,7 +121,7 @@ def run_tasks(jobs: int, tasks: Mapping[str, Callable[[], Any]], shares: int | N
     numbers = itertools.count(1)
 
     def begin(text: str, task: Callable[[], Any]) -> Any:
-        print(f"[{next(numbers)}/{len(tasks)}] {text}", flush=True)
+        print(f"[{next(numbers)}/{len(tasks)}] {text}\n", end="", flush=True)
         return task()
 
     progress = Progress(f"{jobs} at once", "tasks", len(tasks))
