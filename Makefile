@@ -28,7 +28,7 @@ $(STAMP): requirements.txt pyproject.toml
 	$(BIN)/python $(PIP) install --quiet --no-deps --no-build-isolation --config-settings editable_mode=compat -e .
 	@touch $@
 
-demo: $(STAMP)  ## train, score and export a small translation model (3 to 6 minutes)
+demo: $(STAMP)  ## train, score and export a small translation model (3 to 6 minutes after the installation)
 	$(RUN) $(BIN)/macaron train demo runs/demo
 	-$(RUN) $(BIN)/macaron average runs/demo
 	$(RUN) $(BIN)/macaron evaluate runs/demo --split test

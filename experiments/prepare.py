@@ -18,4 +18,7 @@ def run(options: argparse.Namespace) -> None:
         writing["tokenized"] = functools.partial(beam.tokenized_mixture, options=options.beam)
     corpus = prepare_corpus(recipe, options.corpus, options.vocabulary, options.tfds, **writing)
     print(f"{options.corpus}: {corpus.summary()}")
-    print(f"next: macaron train {options.recipe} RUN --corpus {options.corpus}")
+    # The recipe of the run must say so, too.
+    shape = ("data.sequence_length=", "data.pairs=")
+    given = "".join(f" --set {text}" for text in options.set if text.startswith(shape))
+    print(f"next: macaron train {options.recipe} RUN --corpus {options.corpus}{given}")

@@ -116,6 +116,8 @@ def check_path(text: str, local: bool = False, name: str = "a path") -> str:
 # Names in Keras, KerasHub, transformers and OpenNMT-tf, behind the name here.
 _ALIASES = """
 activation: hidden_act activation_function
+folder: output_dir
+validation: validation_data validation_split eval_dataset
 accumulation_steps: gradient_accumulation_steps
 attention_dropout: attention_probs_dropout_prob attn_pdrop
 batch_size: per_device_train_batch_size train_batch_size

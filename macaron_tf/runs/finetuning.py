@@ -19,7 +19,7 @@ from macaron_tf.data.tasks.definitions import Task, get_task
 from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.distribution import Workers, is_tpu
 from macaron_tf.engines.graph import columns_of
-from macaron_tf.errors import UserError, warn
+from macaron_tf.errors import UserError, nearest, warn
 from macaron_tf.hub.tokenizers.reading import refuse_lower_case
 from macaron_tf.io import paths
 from macaron_tf.models import (
@@ -518,6 +518,10 @@ def fit_examples(
         task: task on the user's own table; `None` means the task of the labels' type.
         settings: further settings of `FinetuningTask`, `LabelledData` or `EpochTraining`.
     """
+    known = [*hints_of(FinetuningTask), *hints_of(LabelledData), *hints_of(EpochTraining)]
+    for name in sorted(settings.keys() - {*known}):
+        near = nearest(name, (*known, "validation", "folder"))
+        raise UserError(f"fit has no argument {name!r}{near}: see help(model.fit)")
     texts, labels = [*training[0]], [*training[1]]
     task = task or _task_of(texts, labels)
     sets = {"train": _records(task, texts, labels)}
@@ -546,11 +550,14 @@ def fit_examples(
         if (folder / RECIPE).exists() and not (file.exists() and paths.read_bytes(file) == content):
             raise UserError(f"{folder} is a run on other examples: choose another folder")
         paths.write_atomic(file, content)
-    Trainer(recipe, folder, start=start).run()
+    trainer = Trainer(recipe, folder, start=start)
+    result = trainer.run()
+    if result.best_step is not None:  # it may be at chance level
+        print(trainer.best.format(metric="score", score=result.best_score, step=result.best_step))
 
 
 def _task_of(texts: list[Any], labels: list[Any]) -> str:
-    if labels and all(isinstance(label, float | np.floating) for label in labels):
+    if any(isinstance(label, float | np.floating) for label in labels):
         return "regress"
     if not any(isinstance(label, list | tuple | set | np.ndarray) for label in labels):
         return "classify"
@@ -571,6 +578,9 @@ def _records(task: str, texts: list[Any], labels: list[Any]) -> list[dict[str, A
         names = ("text", "text_b") if isinstance(texts[0], tuple | list) else ("text",)
         rows = zip(*columns_of(names, [texts])[0], strict=True)
         columns = [dict(zip(names, row, strict=True)) for row in rows]
+        for number, label in enumerate(labels) if task == "regress" else ():
+            if not isinstance(label, int | float | np.number):
+                raise UserError(f"label {number} is {label!r}: give a number to each text")
         convert = {"regress": float, "multilabel": lambda names: sorted(map(str, names))}
         values = [*map(convert.get(task, str), labels)]
     return [{**row, "label": value} for row, value in zip(columns, values, strict=True)]

@@ -494,4 +494,4 @@ def check_corpus(
         is_fit = name == "pairs" and any_pairs and wanted.paired == prepared.paired
         if value != prepared_value and not is_fit:
             found = f"{corpus.folder} was prepared with {name}={prepared_value!r}, not {value!r}"
-            raise UserError(f"{found}: prepare another corpus, or set data.{name}")
+            raise UserError(f"{found}: prepare another corpus, or set data.{name}={prepared_value}")

@@ -245,8 +245,10 @@ def too_small(size: int, units: str, minimum: int | str, remedy: str = "") -> Us
 
 def too_large(size: int, maximum: int | str) -> UserError:
     """Returns the error for a vocabulary size that is too large for the training text."""
-    limit = f"is too large for this text, which gives at most {maximum}"
-    return UserError(f"a vocabulary of {size} pieces {limit}: lower its size, or give more text")
+    found = (
+        f"a vocabulary of {size} pieces is too large for this text, which gives at most {maximum}"
+    )
+    return UserError(f"{found}: lower data.vocabulary.size (in translation data.vocabulary_size)")
 
 
 def check_vocabulary(

@@ -73,6 +73,9 @@ def test_an_encoder_is_fine_tuned_and_answers(network_class, name, texts, labels
     refuses("is a run on other examples", model.fit, texts * 7, labels * 7, **options)
     refuses("2 texts have 1 labels: give each text a label", model.fit, texts, labels[:1])
     refuses("all labels are 'a'", model.fit, texts, ["a"] * 2)
+    refuses("label 1 is 'high': give a number to each", model.fit, texts, [1.5, "high"])
+    named = "no argument 'validation_data'; perhaps you meant 'validation'"
+    refuses(named, model.fit, texts, labels, validation_data=(texts, labels))
     refuses("example 2 has 1 text", model.fit, [("a", "b"), "c"], labels)
 
 

@@ -115,7 +115,7 @@ def test_a_set_of_tensorflow_datasets_is_a_table(tmp_path):
     tags = read("tag", TableSettings())
     assert tags.task.labels == ("O", "B-PER", "I-PER")
     assert tags.splits["train"].words[0][0] == "Ann"
-    mend = "no columns named 'label' .*: give --set data.table.text and data.table.label"
+    mend = "no columns named 'label' .*: name them so, or train with data.table.text and data"
     refuses(mend, read, "classify", TableSettings(text=("story",)))
 
 

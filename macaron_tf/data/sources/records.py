@@ -104,7 +104,9 @@ class Records:
             if (count := self.fields.count(field)) != 1:
                 found = f"{self.place} has {count or 'no'} columns named {field!r}"
                 found += f" (the columns are {quoted(self.fields) or 'none'})"
-                raise UserError(f"{found}: give --set data.table.text and data.table.label")
+                raise UserError(
+                    f"{found}: name them so, or train with data.table.text and data.table.label"
+                )
         for where, texts in self.strings(fields, may_be_empty, several):
             is_checked = not (self.may_be_empty or all(map(str.strip, texts)))
             for field, text in zip(fields, texts, strict=True) if is_checked else ():
