@@ -79,7 +79,7 @@ def read_json(
 def read_optional(path: str | os.PathLike) -> dict[str, Any]:
     """Returns the object in a JSON file, or an empty dict if the file cannot be read."""
     try:
-        return read_json(path)
+        return read_json(path) if as_path(path).exists() else {}
     except UserError:
         return {}
 

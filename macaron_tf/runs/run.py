@@ -193,22 +193,19 @@ class Run:
             **ModelParts(network, self.vocabulary, settings, card).record(),
             "save_every_steps": self.recipe.training.save_every_steps,
             "versions": (self.earlier and saved_versions(self.path)) or versions(),
-            "code": self._saved_code() if self.earlier else self._code(),
+            "code": saved_code(self.path)
+            if self.earlier
+            else code_digests(dataclasses.asdict(self.recipe)),
         }
         write_json(self.path / "model.json", record)
         # Written last, so that a folder with recipe.json has all other files.
         storage.write_atomic(self.path / "recipe.json", self.recipe.to_json().encode())
 
-    def _code(self) -> dict[str, str]:
-        return code_digests(dataclasses.asdict(self.recipe))
-
-    def _saved_code(self) -> dict[str, str]:
-        return storage.read_optional(self.path / "model.json").get("code", {})
-
     def changed_code(self) -> list[str]:
         """Returns the user's files that have changed since the run began."""
-        code = self._code()
-        return [path for path, digest in self._saved_code().items() if code.get(path) != digest]
+        saved = saved_code(self.path)
+        code = code_digests(dataclasses.asdict(self.recipe))
+        return [path for path, digest in saved.items() if code.get(path) != digest]
 
     def check_data(
         self, fingerprint: str, mend: str = "restore the data, or start another run"
@@ -340,6 +337,11 @@ def saved_data_dir(path: str | os.PathLike) -> str | None:
 def saved_versions(path: str | os.PathLike) -> dict[str, str]:
     """Returns the versions recorded in a run's model.json, or an empty dict if it has none."""
     return storage.read_optional(storage.as_path(path) / "model.json").get("versions", {})
+
+
+def saved_code(path: epath.Path) -> dict[str, str]:
+    """Returns the hashes of the user's code that a run's model.json records."""
+    return storage.read_optional(path / "model.json").get("code", {})
 
 
 def metrics_line(metrics: Mapping[str, float]) -> str:
