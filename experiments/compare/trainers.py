@@ -39,7 +39,7 @@ from macaron_tf.runs.pretraining import (
     prepare_corpus,
 )
 from macaron_tf.runs.recipe import Recipe, recipe_class, recipe_from_json
-from macaron_tf.runs.run import DIVERGED, Run, saved_versions
+from macaron_tf.runs.run import DIVERGED, Run, saved_field
 from macaron_tf.runs.sequences import TASKS, SequenceRecipe
 from macaron_tf.runs.starts import read_start
 from macaron_tf.runs.translation import TranslationRecipe
@@ -127,7 +127,7 @@ class Trainer(abc.ABC):
 
         The result has the scores, "run" (folder), "updates", "seconds" (training time),
         "memory_mib" (peak memory; `None` if unknown), "curve" (records of the validations) and
-        "versions" (see `saved_versions`). Commands write to the file `log`, if any. A run that
+        "versions" (see `saved_field`). Commands write to the file `log`, if any. A run that
         diverged, now or before, raises `Diverged`.
         """
         settings = self.settings(arm, seed)
@@ -152,7 +152,7 @@ class Trainer(abc.ABC):
             "seconds": round(timing[-1]["seconds"], 1),
             "memory_mib": round(max(memory_mib)) if memory_mib else None,
             "curve": studies.validations(run),
-            "versions": saved_versions(run),
+            "versions": saved_field(run, "versions"),
         }
 
     def fit(

@@ -66,7 +66,7 @@ class EmbeddingTask(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class SentenceData(ExampleData):
-    """Settings of sentences, each of which is a row of at most `max_length` tokens."""
+    """Settings of sentences. A sentence is a row, and is truncated to `max_length` tokens."""
 
     max_length: Annotated[int, Ge(3), INT32] = 128  # [CLS], a token, [SEP]
 

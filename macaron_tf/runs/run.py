@@ -192,8 +192,8 @@ class Run:
         record = {
             **ModelParts(network, self.vocabulary, settings, card).record(),
             "save_every_steps": self.recipe.training.save_every_steps,
-            "versions": (self.earlier and saved_versions(self.path)) or versions(),
-            "code": saved_code(self.path)
+            "versions": (self.earlier and saved_field(self.path, "versions")) or versions(),
+            "code": saved_field(self.path, "code")
             if self.earlier
             else code_digests(dataclasses.asdict(self.recipe)),
         }
@@ -203,7 +203,7 @@ class Run:
 
     def changed_code(self) -> list[str]:
         """Returns the user's files that have changed since the run began."""
-        saved = saved_code(self.path)
+        saved = saved_field(self.path, "code")
         code = code_digests(dataclasses.asdict(self.recipe))
         return [path for path, digest in saved.items() if code.get(path) != digest]
 
@@ -334,14 +334,9 @@ def saved_data_dir(path: str | os.PathLike) -> str | None:
     return folder if isinstance(folder, str) and folder else None
 
 
-def saved_versions(path: str | os.PathLike) -> dict[str, str]:
-    """Returns the versions recorded in a run's model.json, or an empty dict if it has none."""
-    return storage.read_optional(storage.as_path(path) / "model.json").get("versions", {})
-
-
-def saved_code(path: epath.Path) -> dict[str, str]:
-    """Returns the hashes of the user's code that a run's model.json records."""
-    return storage.read_optional(path / "model.json").get("code", {})
+def saved_field(path: str | os.PathLike, name: str) -> dict[str, str]:
+    """Returns the field "versions" or "code" of a run's model.json, or {} if it has none."""
+    return storage.read_optional(storage.as_path(path) / "model.json").get(name, {})
 
 
 def metrics_line(metrics: Mapping[str, float]) -> str:

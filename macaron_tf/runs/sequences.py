@@ -517,9 +517,9 @@ class SequenceTask(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class SequenceData(WordData):
-    """Settings of sequences, of which `wikitext` and `lambada` read documents.
+    """Settings of the sequences of a task.
 
-    `lambada` holds out none of its documents.
+    Only `wikitext` and `lambada` read documents, and `lambada` holds none out.
 
     Attributes:
         path: a .mat file with music for `jsb` and `nottingham`; a folder with train.txt, valid.txt

@@ -151,8 +151,8 @@ class EpochTraining(TrainingConfig):
             updates.
         validate_epochs: number of epochs between validations; `None` means `validate_every`
             updates.
-        lora_rank: rank of trained updates of the projections to attention heads, while the
-            pre-trained weights stay as they are (LoRA); 0 means that all weights are trained. See
+        lora_rank: rank of low-rank updates (LoRA) of the projections to attention heads, with
+            frozen pre-trained weights; 0 means that all weights are trained. See
             `macaron_tf.training.lora`.
     """
 

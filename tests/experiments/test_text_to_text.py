@@ -110,7 +110,7 @@ def test_a_summary_is_scored_beside_the_first_sentences(t5_run, tmp_path, ran):
     words = ["train", "text_to_text:summarization", str(run), "--init", t5_run, *settings]
     assert main(words) == 0
     output = ran(main, "evaluate", str(run)).out
-    # Three sentences have six words, of which two are the summary's.
+    # The summary has two of the six words in the first three sentences.
     assert re.search(r"rouge1 +\d\.\d{4}   lead-1 1\.0000   lead-3 0\.5000\n", output)
     assert scores_in(run / "scores")["baselines"]["lead-3"]["rouge1"] == 0.5
 

@@ -173,7 +173,7 @@ class PretrainingCorpus:
         def blocks() -> Iterator[dict[str, np.ndarray]]:
             for members, places, epoch in row_groups(*order, start_step * batch_size, repeat):
                 group = [shards[member] for member in members]
-                table = np.concatenate([self._table(shard) for shard in group])
+                table = np.concatenate([self.record_format.read(self.folder, s) for s in group])
                 numbers = np.concatenate([s.first + np.arange(s.rows) for s in group])
                 for part in in_parts(len(places), BLOCK_ROWS):
                     rows = places[part]
@@ -197,7 +197,8 @@ class PretrainingCorpus:
             mine, shard = indices == index, shards[index]
             places = rows[mine] - (ends[index] - shard.rows)
             first = int(places.min())
-            result[mine] = self._table(shard, slice(first, int(places.max()) + 1))[places - first]
+            part = slice(first, int(places.max()) + 1)
+            result[mine] = record_format.read(self.folder, shard, part)[places - first]
         return result
 
     def batches(
@@ -236,10 +237,7 @@ class PretrainingCorpus:
 
     def _check(self, verify: bool) -> None:
         for shard in itertools.chain(*self.shards.values()):
-            self._table(shard, slice(None) if verify else slice(0))
-
-    def _table(self, shard: Shard, rows: slice = slice(None)) -> np.ndarray:
-        return self.record_format.read(self.folder, shard, rows)
+            self.record_format.read(self.folder, shard, slice(None) if verify else slice(0))
 
 
 def stream_dataset(
