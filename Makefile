@@ -58,7 +58,7 @@ test-slow: $(STAMP)  ## run only the slow tests
 # Other cases than those of `make test`; stops at a finding, whose case becomes one of `@example`.
 SEED ?= 1
 MINUTES ?= 60
-fuzz: $(STAMP)  ## test with random invalid settings, flags, folders and requests (1 hour, or MINUTES=N)
+fuzz: $(STAMP)  ## test with random invalid settings, flags and folders (1 hour, or MINUTES=N)
 	@timeout $(MINUTES)m sh -c 'for seed in $$(seq $(SEED) $$(($(SEED) + 9999))); do echo seed $$seed; $(RUN) MACARON_TF_FUZZ=long \
 	  $(BIN)/python -m pytest -x tests/fuzz --hypothesis-seed=$$seed || exit 1; done'; test $$? = 124
 

@@ -4,7 +4,6 @@ import argparse
 import functools
 import os
 import sys
-import textwrap
 
 from macaron_tf.cli import arguments
 from macaron_tf.cli.arguments import (
@@ -23,7 +22,7 @@ from macaron_tf.errors import UserError, check_packages, needed
 from macaron_tf.io.plug_ins import find_sources
 
 # A copy of macaron_tf.distribution.STRATEGIES, because importing that module loads TensorFlow.
-STRATEGIES = ("cpu", "one_gpu", "mirrored", "multi_worker", "tpu")
+STRATEGIES = ("cpu", "mirrored", "multi_worker", "tpu")
 ENGINES = ("tensorflow", "jax")
 
 
@@ -49,8 +48,6 @@ def _prepare(options: argparse.Namespace) -> None:
         raise UserError(
             "RECIPE and RUN are required: give both or, to continue a run, --resume RUN"
         )
-    if "checkpoint" in values and "run" in values:
-        _split_checkpoint(options)
     if "download" in values:
         from macaron_tf.data.sources.tfds import Tfds
         from macaron_tf.runs.run import saved_data_dir
@@ -102,34 +99,6 @@ def _choose_engine(options: argparse.Namespace) -> None:
             f"backend: set KERAS_BACKEND={options.engine} before the process starts"
         )
     os.environ["KERAS_BACKEND"] = options.engine
-
-
-def _split_checkpoint(options: argparse.Namespace) -> None:
-    """Splits RUN@CHECKPOINT, `options.location`, into `options.run` and `options.checkpoint`."""
-    name = options.checkpoint
-    options.location = f"{options.run}@{name}" if name else options.run
-    if not options.checkpoint and "@" not in (options.run or ""):
-        return
-    from macaron_tf.training.locations import locate
-
-    location = locate(options.run)
-    if options.checkpoint and (location.checkpoint or location.without_recipe):
-        raise UserError(
-            f"{options.run} names one set of weights: leave --checkpoint {options.checkpoint} out"
-        )
-    if location.checkpoint:
-        options.run, options.checkpoint = str(location.folder), location.checkpoint
-
-
-def source_forms(forms: dict[str, str]) -> str:
-    """Formats a table for `--help` of `forms`, such as "tsv:FILE", and their descriptions."""
-    width = max(map(len, forms))
-    fill = functools.partial(textwrap.fill, width=100, break_on_hyphens=False)
-    lines = (
-        fill(text, initial_indent=f"  {form:{width}}  ", subsequent_indent=" " * (width + 4))
-        for form, text in forms.items()
-    )
-    return "".join(f"{line}\n" for line in lines)
 
 
 def extra(name: str) -> Part:
@@ -211,8 +180,8 @@ DEVICES = group(
     argument(
         "--strategy",
         "devices to compute on. 'mirrored': all GPUs of this machine; 'multi_worker': the devices "
-        "of all processes that the environment variable TF_CONFIG lists (default: 'one_gpu', or "
-        "'cpu' if there is no GPU)",
+        "of all processes that the environment variable TF_CONFIG lists (default: the first GPU, "
+        "or the CPU if there is none)",
         choices=STRATEGIES,
     ),
     count(
@@ -221,8 +190,6 @@ DEVICES = group(
         "(default: all GPUs, or 2 virtual CPUs)",
     ),
     argument("--tpu NAME", "TPU for --strategy tpu (default: 'local', the TPU of this TPU VM)"),
-    text="The batches do not depend on the number of devices. Without dropout, the results with "
-    "any number of devices are the same up to rounding.",
 )
 ENGINE = group(
     "engine",
@@ -240,17 +207,10 @@ ENGINE = group(
         "for all N devices)",
     ),
 )
-CALLBACKS = group(
-    "callbacks and profiling",
-    argument(
-        "--callback MODULE:CLASS",
-        "Keras callback to add, such as your own class or a class of W&B or MLflow; "
-        "'MODULE:CLASS(key=value)' passes arguments to the class (repeatable)",
-        action="append",
-    ),
-    argument(
-        "--profile START:STOP",
-        "numbers of the first and the last update to profile, such as 10:14. The trace is written "
-        "to RUN/tensorboard (default: no profile)",
-    ),
+CALLBACKS = argument(
+    "--callback MODULE:CLASS",
+    "Keras callback to add, such as your own class or a class of W&B or MLflow; "
+    "'MODULE:CLASS(key=value)' passes arguments to the class (repeatable)",
+    action="append",
+    default=[],
 )

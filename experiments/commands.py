@@ -12,9 +12,10 @@ The same commands pre-train (bert_tiny), fine-tune (finetune:sst2), train senten
 import argparse
 
 from experiments import command_line as cli
-from macaron_tf.cli.arguments import CHECKPOINT, MODEL
+from macaron_tf.cli.arguments import MODEL
 from macaron_tf.data.sources.names import DOCUMENT_FORMS, PAIR_FORMS
 
+_INDENT = "\n  "
 _TRAIN = f"""train a model by a recipe, or resume an interrupted run
 
     macaron train bert_tiny runs/bert --data-dir DIR
@@ -32,19 +33,19 @@ MODEL of --init is a run or one of its checkpoints (RUN@CHECKPOINT), a folder wr
 tokenizer), keras-hub:DIR (a preset), model-garden:DIR (a BERT) or a repository hub:OWNER/NAME.
 
 sources of text for pre-training, --set data.sources=SOURCE:
-{cli.source_forms(DOCUMENT_FORMS)}
+  {_INDENT.join(DOCUMENT_FORMS)}
 A GLOB is the name of a file or a pattern such as books/*.txt. An element of data.sources can also
 be a tuple (SOURCE, SPLIT, WEIGHT, LANGUAGE). If LANGUAGE is a pair such as ("en", "de"), the source
-has translation pairs, in a form of the next list or as homeassistant:LANG.
+has translation pairs, in a form of the next list. docs/settings.md describes the forms.
 
 sources of text pairs for translation, --set data.source=SOURCE:
-{cli.source_forms(PAIR_FORMS)}
+  {_INDENT.join(PAIR_FORMS)}
 The fields have the names data.source_language and data.target_language, in the records or in their
 field `translation`.
 
 sources of examples for fine-tuning, --set data.source=SOURCE: tfds:NAME, tsv:FILE (or .csv),
 jsonl:FILE, parquet:FILE, datasets:DIR or python:MODULE:FUNCTION with the columns of the task and
-`label`; squad:FILE (SQuAD's JSON); conll:FILE (a word and its tag per line). The tasks classify,
+`label`, or with the fields of SQuAD; conll:FILE (a word and its tag per line). The tasks classify,
 regress, tag and choose read your own table, as with --set data.table.text=review.
 
 In the name of a file, as in tsv:reviews.{{split}}.tsv, {{split}} stands for train, validation or
@@ -64,10 +65,10 @@ tagger splits a line at spaces. A language model continues the text token by tok
 num_samples=N writes N continuations. The same model, text, settings and seed give the same answer,
 also from `macaron export`.
 
-settings of --set: beam_size, n_best (translators); temperature, top_k, top_p, seed (translators and
-language models); max_tokens, min_tokens, num_samples (language models); top (words for each
-[MASK]); language (multilingual classifiers); task (T5 and BART); pooling, max_length (encoders);
-tokenized (ELMo: split only at white space).
+settings of --set: beam_size, n_best (translators); temperature, top_k, top_p, seed, max_tokens,
+min_tokens, num_samples (language models); top (words for each [MASK]); language (multilingual
+classifiers); task (T5 and BART); pooling, max_length (encoders); tokenized (ELMo: split only at
+white space).
 """
 _EVALUATE = """score a run on the validation data of its task, or an encoder on a task
 
@@ -76,16 +77,14 @@ _EVALUATE = """score a run on the validation data of its task, or an encoder on 
     macaron evaluate runs/sst2 --source tsv:test.tsv
     macaron evaluate hugging-face:DIR --task stsb --data-dir DIR
 
---set changes settings of the run: task.decoding.NAME, task.metric.NAME, data.source_language and
-data.target_language (the columns) of a translation run, task.decoding.NAME of a text-to-text run,
+--set changes settings of the run: task.decoding.NAME and task.metric.NAME of a translation run,
+task.decoding.NAME of a text-to-text run, data.language of a classifier of several languages,
 objective.memory_length and model.clamp_length of a Transformer-XL or XLNet, pooling and
 max_length of a sentence encoder.
 """
 
 _RECIPE = cli.together(cli.RECIPE, cli.TFDS, cli.SETTINGS)
-_POOLED = cli.together(
-    cli.settings("pooling=max or max_length=64"), cli.LOWER_CASE, CHECKPOINT, cli.DEVICES
-)
+_POOLED = cli.together(cli.settings("pooling=max or max_length=64"), cli.LOWER_CASE, cli.DEVICES)
 _SOURCE = cli.path_argument(
     "--source",
     "source of the examples, such as tsv:FILE (default: for a run, the source that it was trained "
@@ -136,9 +135,6 @@ COMMANDS = {
             "another file without {split} in its name)",
         ),
         cli.argument("--task", "task on which to score a sentence encoder, such as 'stsb'"),
-        cli.argument(
-            "--languages CODE", "languages to score separately (default: the run's)", nargs="+"
-        ),
         cli.CORPUS,
         cli.BACKWARD,
         _OUTPUT,
@@ -154,14 +150,12 @@ COMMANDS = {
         cli.path_argument(
             "--output FILE",
             "output file (default: stdout). A .npy file has the vectors of an encoder, `(N, D)` "
-            "float32; a .npz file has the word vectors of an ELMo",
+            "float32",
         ),
         cli.switch("--json", "write the fields of `Model.predict` as a line of JSON per text"),
         cli.BACKWARD,
         cli.settings("beam_size=8 or temperature=0.7"),
         cli.LOWER_CASE,
-        CHECKPOINT,
-        cli.DEVICES,
     ),
     "score": (
         "print the perplexity of text files by a language model, per token and per word",
@@ -170,8 +164,6 @@ COMMANDS = {
         cli.path_argument(
             "files FILE", "text files to score, plain or compressed (.gz, .bz2, .xz)", nargs="+"
         ),
-        cli.path_argument("--output FILE", "also write the scores to this JSON file"),
-        CHECKPOINT,
     ),
     "average": (
         "average the weights of the newest checkpoints, and write the result to RUN/average",
@@ -192,12 +184,6 @@ COMMANDS = {
             nargs="+",
             default=(),
         ),
-    ),
-    "vocabulary": (
-        "train only the vocabulary of a recipe for pre-training or translation",
-        "experiments.registry:run_vocabulary",
-        _RECIPE,
-        cli.path_argument("out", "output folder for the vocabulary"),
     ),
     "recipes": (
         "list the recipes, or print a recipe as a Python file to edit",
@@ -220,7 +206,6 @@ COMMANDS = {
         "experiments.evaluation.finetuning:submit",
         cli.path_argument("runs run", "folders of the fine-tuning runs, one per task", nargs="+"),
         cli.path_argument("out", "output folder for the files to submit, such as CoLA.tsv"),
-        CHECKPOINT,
         cli.TFDS,
     ),
 }
@@ -229,4 +214,6 @@ COMMANDS = {
 def main(arguments: list[str]) -> int:
     """Runs the command that the first argument names, and makes only its parser."""
     name, *argv = arguments
-    return cli.single_program(f"macaron {name}", *COMMANDS[name], intermixed=False)(argv)
+    # `train --help` shows the settings of a recipe that stands before it.
+    intermixed = name != "train"
+    return cli.single_program(f"macaron {name}", *COMMANDS[name], intermixed=intermixed)(argv)

@@ -1,8 +1,7 @@
 """Input and output of commands that print one answer for each line of input, in order."""
 
-import collections
 import contextlib
-import io
+import itertools
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,30 +12,14 @@ from macaron_tf.errors import LineError, TextError, UserError
 from macaron_tf.io import paths as storage
 
 CHUNK = 256  # maximum number of lines that are answered together
-_READ = 1 << 20  # maximum number of bytes that are read together
-_LONGEST = 1 << 27  # length of a line that `decoded` refuses, as of /dev/zero
 
 
 def arriving(file: BinaryIO) -> Iterator[list[str]]:
-    """Yields the lines of a file in chunks, as soon as they arrive, for a person who types."""
-    read = file.read1 if isinstance(file, io.BufferedIOBase) else file.read
-    waiting: collections.deque[bytes] = collections.deque()  # lines that have arrived
-
-    def lines() -> Iterator[bytes]:
-        rest = b""
-        while (data := read(_READ)) and len(rest) < _LONGEST:
-            *whole, rest = (rest + data).split(b"\n")
-            waiting.extend(whole)
-            while waiting:
-                yield waiting.popleft()
-        yield from [rest] if rest else []
-
-    chunk = []
-    for line in decoded(lines()):
-        chunk.append(line)
-        if len(chunk) == CHUNK or not waiting:
-            yield chunk
-            chunk = []
+    """Yields the lines of a file in chunks, of one line each for a person who types."""
+    is_typed = file is sys.stdin.buffer and file.isatty()
+    lines, size = decoded(file), 1 if is_typed else CHUNK
+    while chunk := list(itertools.islice(lines, size)):
+        yield chunk
 
 
 @contextlib.contextmanager

@@ -26,10 +26,10 @@ from matplotlib.figure import Figure
 
 from experiments import command_line as cli
 from experiments import studies
-from macaron_tf.cli.arguments import CHECKPOINT, MODEL
+from macaron_tf.cli.arguments import MODEL
 from macaron_tf.data.tasks.encoding import encode_pairs
-from macaron_tf.decoding import GenerationConfig
-from macaron_tf.errors import UserError, check_encodable, plural
+from macaron_tf.decoding import GenerationConfig, translate_ids
+from macaron_tf.errors import UserError, plural
 from macaron_tf.io.paths import as_path, write_atomic
 from macaron_tf.kernels import swish_recurrence
 from macaron_tf.kernels.recurrence import derivatives
@@ -48,8 +48,7 @@ _READABLE = 60  # maximum number of tokens that a picture labels
 
 def run(options: argparse.Namespace) -> None:
     """Runs the command `look`: runs a model on the texts, and writes pictures and arrays."""
-    check_encodable(options.texts)
-    location = options.location
+    location = options.run
     pretrained = load(location, trust_code=options.trust_code)
     network = stack = pretrained.network
     if not isinstance(network, EncoderDecoder | Encoder):
@@ -91,10 +90,7 @@ def _encoder_inputs(pretrained: Model, texts: Sequence[str]) -> Inputs:
 
 
 def _encoder_decoder_inputs(pretrained: Model, texts: Sequence[str]) -> Inputs:
-    """Returns the network's inputs for one row of an encoder-decoder, and a dict of tokens.
-
-    The target is the second text, or else the model's output for the first text.
-    """
+    """Returns the network's inputs for one row of an encoder-decoder, and a dict of tokens."""
     vocabulary, task = pretrained.vocabulary, pretrained.task
     if isinstance(task, Translation):
         begin, end = [vocabulary.special.begin], [vocabulary.special.end]
@@ -104,7 +100,8 @@ def _encoder_decoder_inputs(pretrained: Model, texts: Sequence[str]) -> Inputs:
         if len(texts) > 1:
             target_ids = vocabulary.encode_lines(texts[1:], vocabulary.languages[1])[0] + end
         else:
-            result = task.search(tf.constant([source_ids], tf.int32))
+            rows = tf.constant([source_ids], tf.int32)
+            result = translate_ids(task.decoder, rows, task.decoding, vocabulary.pieces)
             target_ids = result["ids"][0, 0, : int(result["lengths"][0, 0])].numpy().tolist()
         decoder_ids = begin + target_ids
     else:
@@ -285,5 +282,4 @@ main = cli.single_program(
     MODEL,
     cli.argument("texts TEXT", "one or two texts that the model reads, see above", nargs="+"),
     cli.path_argument("--out DIR", "output folder (default: %(default)s)", default="look"),
-    CHECKPOINT,
 )

@@ -7,7 +7,6 @@ language model the words for each [MASK], and an encoder vectors.
 import argparse
 import dataclasses
 import functools
-import io
 import time
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
@@ -25,10 +24,8 @@ from macaron_tf.decoding import (
     BeamSearchConfig,
     GenerationConfig,
     LineTranslator,
-    SamplingConfig,
     SequenceGenerator,
 )
-from macaron_tf.decoding.beam_search import LengthLimits
 from macaron_tf.decoding.text_generator import GAP
 from macaron_tf.engines.graph import TaskGraph
 from macaron_tf.errors import LineError, TextError, UserError, warn
@@ -39,14 +36,12 @@ from macaron_tf.runs.recipe import named_settings
 from macaron_tf.runs.text_to_text import answers_of
 from macaron_tf.settings import Count, Natural, NonNegative
 from macaron_tf.tasks import Decoding, LabelledTask, TaskKind
-from macaron_tf.tasks.embedding import SentenceEmbedding, WordVectors
 from macaron_tf.tasks.filling import Filling
-from macaron_tf.tasks.generation import TextToText, frame_lines
+from macaron_tf.tasks.generation import Continuation, TextToText, frame_lines
 from macaron_tf.tasks.translation import Translation
 
 _SAMPLING = ("temperature", "top_k", "top_p", "seed")
 _WRITING = (*_SAMPLING, "max_tokens", "min_tokens", "num_samples")  # of language models
-_ROWS = 16  # lines whose word vectors are computed together
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +52,7 @@ class AnswerSettings(EncoderSettings):
         beam_size: width of a translator's beam search.
         n_best: translations of each line; above 1, a line has N scores and texts, separated by
             tabs.
-        temperature: temperature of sampling; 0 takes the most probable token. A translator samples
-            instead of searching if it is set.
+        temperature: temperature of sampling; 0 takes the most probable token.
         top_k: number of most probable tokens from which to sample; 0 means all tokens.
         top_p: nucleus sampling: sample from the fewest most probable tokens whose probabilities sum
             to this value.
@@ -94,36 +88,35 @@ def run(options: argparse.Namespace) -> None:
     is_encoder = suffix == "npy" or given.keys() & {"pooling", "max_length"}
     if options.text and options.input:
         raise UserError("the command has both TEXT and --input: leave one of them out")
-    if options.backward and (is_encoder or suffix in ("npy", "npz")):
+    if options.backward and is_encoder:
         raise UserError("--backward applies only to a translator: leave it out")
-    if suffix in ("npy", "npz"):
-        _write_arrays(options, given, suffix)
+    if suffix == "npy":
+        _write_vectors(options)
     else:
-        answer = _vectors(options, given) if is_encoder else _answer(options, given)
+        answer = _vectors(options) if is_encoder else _answer(options, given)
         answer_lines(options.text, options.input, options.output, answer)
 
 
 def _answer(options: argparse.Namespace, given: dict[str, Any]) -> Answer:
-    with options.devices.scope():
-        model = load(options.location, options.lower_case, trust_code=options.trust_code)
-        task = model.task
-        if options.backward and (options.json or not isinstance(task, Translation)):
-            raise UserError("--backward applies only to a translator, without --json: leave it out")
-        if isinstance(task, Decoding):
-            _check_sampling(given, task.controls.get("temperature", 0.0))
-        if options.json or not isinstance(task, Decoding):
-            if own := {name: given[name] for name in given if name not in task.controls}:
-                task.with_options(**own)  # refuses other settings before the texts are read
-            if isinstance(task, Filling) and not options.json:
-                return _fillings(model, given)
-            is_labelled = isinstance(task, LabelledTask) and not options.json
-            line, columns = task.line if is_labelled else json_line, task.columns
-            return lambda lines, first: map(line, model.predict(*columns(lines, first), **given))
-        if isinstance(task, Translation):
-            return _translations(model, given, options.backward)
-        if "task" in given or (isinstance(task, TextToText) and not given.keys() & {*_WRITING}):
-            return _text_to_text(model, given, options.run)
-        return _continuations(model, given)
+    model = load(options.run, options.lower_case, trust_code=options.trust_code)
+    task = model.task
+    if options.backward and (options.json or not isinstance(task, Translation)):
+        raise UserError("--backward applies only to a translator, without --json: leave it out")
+    if isinstance(task, Continuation):
+        _check_sampling(given, task.controls["temperature"])
+    if options.json or not isinstance(task, Decoding):
+        if own := {name: given[name] for name in given if name not in task.controls}:
+            task.with_options(**own)  # refuses other settings before the texts are read
+        if isinstance(task, Filling) and not options.json:
+            return _fillings(model, given)
+        is_labelled = isinstance(task, LabelledTask) and not options.json
+        line, columns = task.line if is_labelled else json_line, task.columns
+        return lambda lines, first: map(line, model.predict(*columns(lines, first), **given))
+    if isinstance(task, Translation):
+        return _translations(model, given, options.backward)
+    if "task" in given or (isinstance(task, TextToText) and not given.keys() & {*_WRITING}):
+        return _text_to_text(model, given, options.run)
+    return _continuations(model, given)
 
 
 def _check_read(given: dict[str, Any], names: Sequence[str], task: TaskKind) -> None:
@@ -147,21 +140,9 @@ def _fillings(model: Model, given: dict) -> Answer:
 
 def _translations(model: Model, given: dict, backward: bool) -> Answer:
     task, n_best = model.task, given.get("n_best", 1)
-    _check_read(given, ("beam_size", "n_best", *_SAMPLING), task)
-    if "temperature" in given and "beam_size" in given:
-        raise UserError("beam_size has no effect with a temperature: leave one of them out")
-    if "temperature" in given:
-        limits = [field.name for field in dataclasses.fields(LengthLimits)]
-        sampling = {name: given[name] for name in _SAMPLING[:-1] if name in given}
-        sampling |= task.decoding.options(*limits)
-        decoding: Any = SamplingConfig(num_samples=n_best, **sampling)
-    else:
-        beam_size = given.get("beam_size", task.decoding.beam_size)
-        if n_best > beam_size:
-            raise UserError(f"n_best is {n_best}, but must be at most the beam size, {beam_size}")
-        decoding = dataclasses.replace(task.decoding, beam_size=beam_size, n_best=n_best)
-    translator = task.lines(decoding, given.get("seed", 1), backward)
-    return functools.partial(_translated, translator, n_best)
+    _check_read(given, ("beam_size", "n_best"), task)
+    decoding = dataclasses.replace(task.decoding, **{"n_best": n_best, **given})
+    return functools.partial(_translated, task.lines(decoding, backward), n_best)
 
 
 def _translated(
@@ -239,50 +220,20 @@ def _check_sampling(given: dict[str, Any], default: float) -> None:
         raise UserError(f"{changed[0]} applies only to sampling: set a temperature above 0")
 
 
-def _encoder(options: argparse.Namespace, given: dict[str, Any]) -> SentenceEmbedding:
-    if others := given.keys() - {"pooling", "max_length"}:
-        raise UserError(f"--set {min(others)} has no effect for an encoder: leave it out")
-    return open_encoder(options)[0]
-
-
-def _vectors(options: argparse.Namespace, given: dict[str, Any]) -> Answer:
-    graph = TaskGraph(_encoder(options, given))
+def _vectors(options: argparse.Namespace) -> Answer:
+    graph = TaskGraph(open_encoder(options))
     return lambda lines, first: map(json_line, graph.answer([lines]))
 
 
-def _write_arrays(options: argparse.Namespace, given: dict[str, Any], suffix: str) -> None:
-    """Writes the vectors of all texts to a NumPy file.
-
-    A .npy file has the sentence vectors of an encoder, `(N, D)` float32 of norm 1. A .npz file has
-    the word vectors of an ELMo. For line n, counted from 0, `words_n` contains the N words of the
-    line, and `line_n` contains the vectors of these words in all layers, `(N, 1 + num_layers, D)`.
-    """
+def _write_vectors(options: argparse.Namespace) -> None:
+    """Writes the sentence vectors of all texts to a .npy file, `(N, D)` float32 of norm 1."""
     texts = options.text
     if not texts:
         with opened_input(options.input) as lines:
             texts = list(decoded(lines))
     if not texts:
         raise UserError(f"{options.input or 'stdin'} is empty: give one text per line")
-    if suffix == "npz":
-        model = load(options.location, trust_code=options.trust_code)
-        if not isinstance(model.task, WordVectors):
-            raise UserError(f"{options.output} needs an ELMo")
-        serve = TaskGraph(model.task.with_options(**given)).signatures["serving_default"]
-        arrays = {}
-        for start in range(0, len(texts), _ROWS):
-            found = serve(text=tf.constant(texts[start : start + _ROWS]))
-            columns = (found[name].numpy() for name in ("words", "vectors", "lengths"))
-            for index, (words, vectors, length) in enumerate(zip(*columns, strict=True), start):
-                names = [word.decode("utf-8", "replace") for word in words[:length]]
-                arrays[f"words_{index}"] = np.array(names, dtype=np.str_)
-                arrays[f"line_{index}"] = vectors[:length]
-        content = io.BytesIO()
-        np.savez(content, **arrays)
-        with opened_output(options.output) as file:
-            file.write(content.getvalue())
-        print(f"{options.output}: the arrays line_0, words_0, ... of {len(texts)} line(s)")
-        return
-    encoder = _encoder(options, given)
+    encoder = open_encoder(options)
     with opened_output(options.output) as file:
         began = time.monotonic()
         vectors = unit_vectors(encoder.encode(texts))

@@ -4,14 +4,12 @@ import argparse
 import dataclasses
 import importlib
 import inspect
-import json
 import pathlib
 import re
-import textwrap
 from collections.abc import Iterable
 
 from macaron_tf.errors import UserError, nearest
-from macaron_tf.io.plug_ins import call_user_code, find, find_sources, is_import_path, origin_of
+from macaron_tf.io.plug_ins import clear_errors, find, find_sources, is_import_path, origin_of
 from macaron_tf.runs.recipe import Recipe, override, settings_of
 
 # Dict mapping a recipe to its module in `experiments.recipes`. The files are only read, because
@@ -51,8 +49,8 @@ def load(name: str, recipe_class: type[Recipe] = Recipe, settings: Iterable[str]
     arguments, builtin = [task] if task else [], name.partition(":")[0]
     if is_builtin := location in FAMILY_OF:
         if bool(task) != (needs_task := FAMILY_OF[location] in _OF_TASKS):
-            problem = "needs a task: write {}:TASK" if needs_task else "has no tasks: write {}"
-            raise UserError(f"{location} {problem.format(location)}")
+            problem = f"needs a task: write {location}:TASK" if needs_task else "has no tasks"
+            raise UserError(f"{location} {problem}")
         # Imported late, because the modules of recipes import modules that import this module.
         module = importlib.import_module(f"{_RECIPES}.{FAMILY_OF[location]}")
         recipe = vars(module)[location](*arguments)
@@ -63,7 +61,9 @@ def load(name: str, recipe_class: type[Recipe] = Recipe, settings: Iterable[str]
             listed = f"`macaron recipes` lists the recipes{similar}"
             mend = f"for your own file write ./{builtin}.py"
             raise UserError(f"no recipe is called {name!r}: {listed}; {mend}")
-        recipe = call_user_code(location, find(location, trust_code=True), *arguments)
+        function = find(location, trust_code=True)
+        with clear_errors(location):
+            recipe = function(*arguments)
     if not isinstance(recipe, recipe_class):
         raise UserError(
             f"{name} is a {type(recipe).__name__}, not a {recipe_class.__name__}: give another "
@@ -81,43 +81,23 @@ def documentation(name: str) -> tuple[str, str]:
     return inspect.getdoc(vars(module)[location]), inspect.getdoc(module)
 
 
-def source_code(name: str, recipe: Recipe) -> str:
-    """Returns the text of a Python file that defines a copy of a recipe, for a user to edit."""
-    classes: set[type] = set()
-    code, function = _code(recipe, classes, "    "), name.partition(":")[0]
-    imports = sorted(f"from {cls.__module__} import {cls.__name__}" for cls in classes)
-    lines = [
-        f'"""A copy of the recipe {name} to change.\n',
-        f"    macaron train ./{function}.py runs/{function}",
-        '"""\n',
-        *imports,
-        f"\n\ndef {function}() -> {type(recipe).__name__}:",
-        textwrap.indent(f'"""{documentation(name)[0]}\n"""', "    "),
-        f"    return {code}",
-    ]
-    return "\n".join(lines) + "\n"
+def source_code(name: str) -> str:
+    """Returns the text of a Python file that defines a copy of a recipe, for a user to change."""
+    function, _, task = name.partition(":")
+    call = f'base("{task}")' if task else "base()"
+    return f'''"""A copy of the recipe {name} to change.
+
+    macaron train ./{function}.py runs/{function}
+
+`macaron settings {name}` lists the settings.
+"""
+
+from {_RECIPES}.{FAMILY_OF[function]} import {function} as base
 
 
-def _code(value, classes: set[type], indent: str) -> str:
-    """Returns a Python expression that evaluates to `value`, without settings at default values."""
-    inner_indent = f"{indent}    "
-    if dataclasses.is_dataclass(value):
-        classes.add(type(value))
-        parts = [
-            f"{field.name}={_code(getattr(value, field.name), classes, inner_indent)}"
-            for field in dataclasses.fields(value)
-            if getattr(value, field.name) != field.default
-        ]
-        name, closing = f"{type(value).__name__}(", ")"
-    elif isinstance(value, tuple):
-        parts, name, closing = [_code(item, classes, inner_indent) for item in value], "(", ")"
-        closing = ",)" if len(parts) == 1 else ")"
-    else:
-        return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
-    line = name + ", ".join(parts) + closing
-    if len(indent) + len(line) < 88 and "\n" not in line:
-        return line
-    return f"{name}\n" + "".join(f"{inner_indent}{part},\n" for part in parts) + f"{indent})"
+def {function}():
+    return {call}.changed(training=dict(seed=1))
+'''
 
 
 def run(options: argparse.Namespace) -> None:
@@ -130,7 +110,8 @@ def run(options: argparse.Namespace) -> None:
         return
     if _split(name)[0] not in FAMILY_OF and is_import_path(name):
         raise UserError(f"{name} is your own recipe: edit its file, or name a built-in recipe")
-    print(source_code(name, load(name)), end="")
+    load(name)  # raises for a wrong name
+    print(source_code(name), end="")
 
 
 def run_settings(options: argparse.Namespace) -> None:
@@ -142,11 +123,3 @@ def run_settings(options: argparse.Namespace) -> None:
         if not words or any(word in f"{path} {text}" for word in words)
     ]
     print("\n".join(shown))
-
-
-def run_vocabulary(options: argparse.Namespace) -> None:
-    """Runs the command `vocabulary`: trains and saves the vocabulary of a recipe."""
-    recipe = load(options.recipe, settings=options.set)
-    vocabulary = recipe.train_vocabulary(options.tfds)
-    vocabulary.save(options.out)
-    print(f"{vocabulary.pieces} pieces, hash {vocabulary.hash[:12]}, in {options.out}")

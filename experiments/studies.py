@@ -45,10 +45,7 @@ def validations(run: pathlib.Path | str) -> list[dict]:
 
 
 def command(name: str, *arguments: str, log: pathlib.Path | None = None) -> None:
-    """Runs `macaron NAME` in a new process, whose random state is its own.
-
-    The output goes to stdout and stderr, or is appended to the file `log`.
-    """
+    """Runs `macaron NAME` in a new process, whose output goes to stdout or to the end of `log`."""
     argv = [sys.executable, "-m", "macaron_tf", name, *arguments]
     if log:
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -207,21 +204,20 @@ def write(
 ) -> None:
     """Writes a report to `out`/`name`.md and `out`/`name`.json, and prints the Markdown text.
 
-    The report shows the figure `out`/`name`.png. `fields` are added to the JSON file.
+    The report shows the figure `out`/`name`.png, if there is one. `fields` are added to the JSON
+    file.
     """
     record = {"command": options.line, **versions(), **fields}
     write_record(out / f"{name}.json", record)
     text = [f"# {title}", "", f"`{options.line}` by {describe_versions(record)}.", "", *lines]
-    text += ["", f"![{title}]({name}.png)", ""]
+    figure = out / f"{name}.png"
+    text += ["", f"![{title}]({figure.name})", ""] if figure.exists() else [""]
     write_atomic(out / f"{name}.md", "\n".join(text).encode())
     print("\n".join(text))
 
 
 def write_record(path: pathlib.Path, record: Mapping[str, Any]) -> None:
-    """Writes a JSON file with a line for each field, or for each item of a field that is a list.
-
-    Floats are rounded to seven significant digits, and empty lists are left out, to keep it small.
-    """
+    """Writes a JSON file, a line per field or list item, with floats of 7 significant digits."""
     text = json.dumps(finite(record))
     rounded = json.loads(text, parse_float=lambda digits: float(f"{float(digits):.7g}"))
     fields = []
@@ -252,15 +248,13 @@ def mean_curves(
     y_label: str,
     log_x: bool = False,
     log_y: int | None = None,
-    bar: Callable[[Sequence[float]], float] | None = None,
     levels: Mapping[str, tuple[float, str]] | None = None,
 ) -> None:
     """Draws curves of means over seeds with error bars, in one or more panels.
 
-    `panels` maps titles to results of `curves`. `bar` gives half an error bar of the values over
-    seeds, by default the standard deviation. `levels` maps titles to the height and name of a
-    dotted line. `log_y` is the base of a logarithmic y axis, whose curves have no error bars, which
-    could end at zero or below.
+    `panels` maps titles to results of `curves`. Half an error bar is the standard deviation of the
+    values over seeds. `levels` maps titles to the height and name of a dotted line. `log_y` is the
+    base of a logarithmic y axis, whose curves have no error bars, which could end at zero or below.
     """
 
     def deviation(values: Sequence[float]) -> float:
@@ -276,7 +270,7 @@ def mean_curves(
         for name, points in lines.items():
             xs = sorted(points)
             means = [statistics.mean(points[x]) for x in xs]
-            bars = None if log_y else [(bar or deviation)(points[x]) for x in xs]
+            bars = None if log_y else [deviation(points[x]) for x in xs]
             index = names.index(name)
             style = dict(capsize=2, label=name, color=f"C{index}", ls="-" if index < 10 else "--")
             # Without a marker, a single point would be invisible.

@@ -3,7 +3,6 @@
 import argparse
 
 from experiments import registry
-from macaron_tf.errors import UserError
 from macaron_tf.runs.run import FLAGS, Inputs
 from macaron_tf.runs.trainer import Trainer
 from macaron_tf.training.callbacks import make_callbacks
@@ -11,11 +10,9 @@ from macaron_tf.training.callbacks import make_callbacks
 
 def run(options: argparse.Namespace) -> None:
     settings = [f"init={options.init}"] if options.init else []
-    if options.init and any(text.startswith("init=") for text in options.set):
-        raise UserError("the command has both --init and --set init=: leave one of them out")
     named = {name: vars(options)[name] for name in (*FLAGS, "devices", "tfds", "trust_code")}
     inputs = Inputs(**named, resumes=options.resume is not None)
-    callbacks = make_callbacks(options.callback or (), options.profile, options.run)
+    callbacks = make_callbacks(options.callback)
     recipe = None if inputs.resumes else registry.load(options.recipe)
     trainer = Trainer(recipe, options.run, [*settings, *options.set], inputs)
     result = trainer.run(callbacks)

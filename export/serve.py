@@ -8,6 +8,7 @@ restart. After Ctrl-C or SIGTERM, the server finishes the requests in flight, fo
 --grace-seconds, and exits.
 """
 
+import argparse
 import gc
 import logging
 import os
@@ -16,14 +17,14 @@ import sys
 import threading
 
 from export.server.config import ServerConfig
-from macaron_tf.cli.arguments import Layout, Parser, path_argument
+from macaron_tf.cli.arguments import Layout, path_argument
 from macaron_tf.cli.program import exit_on_user_error
 from macaron_tf.settings import describe, hints_of, parse
 
 
 def parse_arguments(arguments: list[str] | None = None) -> ServerConfig:
     """Parses the command line."""
-    parser = Parser("macaron serve", description=__doc__, formatter_class=Layout)
+    parser = argparse.ArgumentParser("macaron serve", description=__doc__, formatter_class=Layout)
     path_argument(
         "base_path OUT", "folder of an exported model, with a subfolder for each version"
     )(parser)
@@ -53,10 +54,9 @@ def run(config: ServerConfig, stop: threading.Event) -> bool:
     gc.freeze()
     server = ModelServer(config)
     server.start()
-    example, version = server.example(), server.versions.current.version
+    version = server.versions.current.version
     print(f"ready: {config.name} version {version} on {server.url}", flush=True)
-    if example:
-        print(f"try:   {example}", flush=True)
+    print(f"try:   {server.example()}", flush=True)
     stop.wait()
     logging.info("stopping: finishing the requests in flight")
     return server.stop()

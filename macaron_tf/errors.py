@@ -8,16 +8,12 @@ import os
 import pathlib
 import re
 import sys
-import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 
 class UserError(Exception):
-    """Error for a mistake that the user can correct.
-
-    The message is one sentence that names the mistake and the correction.
-    """
+    """Error that names a mistake of the user, and the correction, in one sentence."""
 
 
 class LineError(UserError):
@@ -34,20 +30,6 @@ class TextError(UserError):
     def __init__(self, number: int, reason: str):
         super().__init__(f"text {number}: {reason}")
         self.number, self.reason = number, reason
-
-
-_UNPAIRED_SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-def check_encodable(texts: Iterable[str], first: int = 1) -> None:
-    """Raises a UserError if a text has an unpaired surrogate, which UTF-8 cannot encode.
-
-    `first` is the number of the first text in the error message.
-    """
-    for number, text in enumerate(texts, first):
-        if surrogate := _UNPAIRED_SURROGATE.search(text):
-            mend = "decode it by its encoding"
-            raise UserError(f"text {number} has {surrogate[0]!a}, half a character: {mend}")
 
 
 def parse_json(text: str | bytes, value_type: type = dict, /, **fields: type) -> Any:
@@ -177,39 +159,10 @@ def plural(noun: str, count: int) -> str:
     return noun if count == 1 else f"{noun}s"
 
 
-# Files of user code that this process has imported; see `macaron_tf.io.plug_ins`.
-USER_FILES: set[str] = set()
-
-
 def first_line(error: BaseException, message: str | None = None) -> str:
-    """Returns the first line of an error's message, or the class name if the message is empty.
-
-    `message` replaces `str(error)`.
-    """
+    """Returns the first line of `message`, or of the error's, or the class name if it is empty."""
     message = str(error) if message is None else message
     return (message.strip().splitlines() or [type(error).__name__])[0]
-
-
-def sentence_of(error: BaseException, import_path: str = "") -> str | None:
-    """Describes an exception in one sentence if user code, at `import_path`, may have caused it.
-
-    The result is `None` if `import_path` is "" and this process has imported no user code.
-    """
-    frames = traceback.extract_tb(error.__traceback__)
-    user_frames = [frame for frame in frames if frame.filename in USER_FILES]
-    if not (user_frames or import_path or USER_FILES):
-        return None
-    frames = user_frames or frames
-    description = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-    where = f"{frames[-1].filename}, line {frames[-1].lineno}"
-    if not import_path:
-        # User code may be the cause even if it did not raise. It may return a wrong type.
-        files = ", ".join(sorted(USER_FILES))
-        suspects = "" if user_frames else f"; this process runs your code: {files}"
-        return f"{where} raised {description}{suspects}"
-    # The message of a SyntaxError already ends with the file and line.
-    position = "" if isinstance(error, SyntaxError) else f" ({where})"
-    return f"{import_path} raised {description}{position}"
 
 
 # Maps each optional module to the extra in pyproject.toml that installs the module.
@@ -279,24 +232,12 @@ def diverged(model: str | os.PathLike) -> UserError:
     )
 
 
-def needs_vocabulary(path: str | os.PathLike) -> UserError:
-    """Returns the error for a `.keras` file where a network with a vocabulary is needed."""
-    return UserError(
-        f"{path} is a network without a vocabulary: save it with a vocabulary by macaron_tf.load("
-        f"'{path}', vocabulary='DIR').save_pretrained('FOLDER') and give FOLDER, or export it by "
-        f"`macaron export {path} OUT --vocabulary DIR`"
-    )
-
-
 def out_of_memory(error: Exception) -> str | None:
     """Returns the error message for a failed memory allocation, or `None` for other errors."""
     tensorflow, jax, message = sys.modules.get("tensorflow"), sys.modules.get("jax"), str(error)
     exhausted = (tensorflow.errors.ResourceExhaustedError,) if tensorflow else ()
     on_jax = jax and isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXH" in message
-    # A negative shape means that TensorFlow's 32-bit count of tensor elements overflowed.
-    overflow = isinstance(error, ValueError) and "used for shape: -" in message
-    overflow |= "Operation received an exception:Status: 1," in message  # oneDNN's out_of_memory
-    if not (isinstance(error, (MemoryError, *exhausted)) or overflow or on_jax):
+    if not (isinstance(error, (MemoryError, *exhausted)) or on_jax):
         return None
     request = re.search(r"shape\s?[\[(][\d, ]*[\])]|allocate [\d.]+ \w+", message)
     return (
@@ -305,36 +246,12 @@ def out_of_memory(error: Exception) -> str | None:
     )
 
 
-_REQUEST_ERROR = re.compile(
-    r"Error executing an HTTP request: "
-    r"(?:HTTP response code (\d+)|libcurl code \d+ meaning '([^']*)')"
-)
-_BUCKET_URL = re.compile(r"gs://[^\s,;]+")
-
-
-def store_problem(error: Exception) -> tuple[str, str] | None:
-    """Explains why a request to a Google Cloud Storage bucket (`gs://`) failed, and how to mend it.
-
-    TensorFlow has already repeated the request up to ten times. `None` means another cause.
-    """
-    if not (match := _REQUEST_ERROR.search(str(error))):
-        return None
-    code, unreachable = match.groups()
-    retry = "run the same command again"
-    if unreachable:
-        reason = f"{unreachable[:1].lower()}{unreachable[1:]}"
-        return f"requests do not reach the bucket ({reason})", f"check the network and {retry}"
-    rights = "check that your credentials may read and write the bucket"
-    mend = {"401": rights, "403": rights, "404": "check that the bucket and the path exist"}
-    return f"the bucket returned HTTP {code}", mend.get(code, f"{retry} later")
-
-
-def store_sentence(error: Exception) -> str | None:
+def failed_request(error: Exception) -> str | None:
     """Returns the error message for a failed request to a bucket, or `None` for other errors."""
-    if (problem := store_problem(error)) is None:
+    if "Error executing an HTTP request" not in str(error):
         return None
-    url = _BUCKET_URL.search(str(error))
-    return f"cannot access {url[0] if url else 'a bucket'}, because {problem[0]}: {problem[1]}"
+    mend = "check the path, the network and your rights, and run the same command again"
+    return f"a request to a bucket failed ({first_line(error)}): {mend}"
 
 
 @contextlib.contextmanager

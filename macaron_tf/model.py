@@ -22,10 +22,9 @@ from macaron_tf.hub import saving
 from macaron_tf.io.paths import as_path
 from macaron_tf.models import catalog
 from macaron_tf.models.base import Network
-from macaron_tf.models.config import EncoderConfig, StackConfig
+from macaron_tf.models.config import StackConfig
 from macaron_tf.models.model_card import USE_OF_EXPORT
 from macaron_tf.models.model_parts import ModelParts
-from macaron_tf.models.tasks import CausalClassifier, EncoderClassifier
 from macaron_tf.runs.loading import read_model
 from macaron_tf.tasks import Decoding, TaskKind, task_of
 from macaron_tf.text.base import Vocabulary
@@ -101,9 +100,9 @@ class Model(ModelParts):
 
         Args:
             texts: one argument for each text input in `model.task.texts`. An argument is a string
-                or an iterable of strings, such as a list, an array, a pandas column or a
-                `tf.data.Dataset`. Alternatively, a single argument holds all examples: an iterable
-                of tuples or dictionaries of texts.
+                or an iterable of strings, such as a list, an array or a pandas column.
+                Alternatively, a single argument holds all examples: an iterable of tuples or
+                dictionaries of texts.
             options: options of the task, such as `temperature` or `n_best`.
 
         Returns:
@@ -153,7 +152,6 @@ class Model(ModelParts):
     def export(
         self,
         path: str | os.PathLike,
-        version: int | None = None,
         bfloat16: bool = False,
         lite: str | None = None,
         formats: Sequence[str] = (),
@@ -167,10 +165,8 @@ class Model(ModelParts):
         `macaron_tf.engines.certificate`.
 
         Args:
-            path: folder of the model, which gets a subfolder for each version. TensorFlow Serving
-                can watch this folder.
-            version: version number. `None` means the greatest version in the folder plus 1, or 1
-                in a new folder.
+            path: folder of the model, which gets a subfolder for each version, numbered from 1.
+                TensorFlow Serving can watch this folder.
             bfloat16: whether the dense layers of the SavedModel compute in bfloat16; see
                 `TaskGraph.in_bfloat16`.
             lite: weight type of an additional LiteRT file, `"fp32"` or `"int8"`; see `with_lite`.
@@ -192,41 +188,7 @@ class Model(ModelParts):
         in_bfloat16 = graph.in_bfloat16(self.card.title)
         card = saving.card(self, self._task, USE_OF_EXPORT)
         with in_bfloat16 if bfloat16 else contextlib.nullcontext():
-            return write_version(graph, record, path, version, lite, formats, certificate, card)
-
-    def classifier(
-        self, num_classes: int, head_dropout: float = 0.1, **changes
-    ) -> EncoderClassifier | CausalClassifier:
-        """Builds a classifier from this encoder and its pooler, with a new output layer.
-
-        If the checkpoint has no pooler, or a pooler with other layers, the classifier's pooler has
-        its initial weights. The classifier of a language model, such as GPT-2 or Llama, has no
-        pooler. It reads the last token of a text.
-
-        Args:
-            num_classes: number of classes, or 1 for regression.
-            head_dropout: dropout rate of the pooled vector, from 0 to 1.
-            changes: new values for fields of `EncoderConfig` that do not affect the shapes of
-                weights, such as `dropout`.
-        """
-        if not (isinstance(self.network, Network) and isinstance(self.config, EncoderConfig)):
-            raise UserError(f"{self.card.title} is no encoder, as needed: load one")
-        config = dataclasses.replace(self.config, **changes)
-        if config.splittings != self.config.splittings:
-            raise UserError(f"scheme={config.scheme!r} does not fit the weights: leave scheme out")
-        self.require_floats()
-        from macaron_tf.runs.starts import Start  # prediction does not need the recipes
-
-        arguments, pooler = (config, num_classes, head_dropout), self.network.pooler
-        if config.causal and config.summary == "first":
-            classifier = CausalClassifier(*arguments)
-        else:
-            classifier = EncoderClassifier(*arguments, pooler and pooler.activation_argument)
-            if pooler and not classifier.pooler.is_like(pooler):
-                classifier = EncoderClassifier(*arguments)
-        classifier.build()
-        Start(self.card.title, self.vocabulary, self).copy_to(classifier)
-        return classifier
+            return write_version(graph, record, path, lite, formats, certificate, card)
 
     def fit(
         self,
@@ -337,10 +299,8 @@ class Model(ModelParts):
 def load(
     location: str | os.PathLike,
     lower_case: bool | None = None,
-    pooling: bool = True,
     vocabulary: Vocabulary | str | os.PathLike | None = None,
     trust_code: bool = False,
-    tokenizer: str = "graph",
 ) -> Model:
     """Loads a trained network with its weights, its vocabulary and its task.
 
@@ -356,28 +316,20 @@ def load(
             - `model-garden:DIR`, a BERT checkpoint of TensorFlow's Model Garden;
             - `hub:OWNER/NAME[@REVISION]`, a Hugging Face hub repository with the files of one of
               the folders above except `RUN`. The package huggingface_hub downloads and caches the
-              files;
-            - `FILE.keras`, a network that Keras saved. The file has no vocabulary, so a network
-              that reads text also needs the argument `vocabulary`.
+              files.
         lower_case: whether to lower-case text. Pass `lower_case` only for WordPiece files that do
             not say whether text is lower-cased.
-        pooling: whether to read the pooling of a sentence-transformers model. With `False`, only
-            the encoder is read. With `True`, unsupported pooling raises an error.
         vocabulary: vocabulary, or its folder, for a network that was saved without a vocabulary.
         trust_code: whether to import Python modules that the folder names or contains, such as a
-            custom block, and to open `.keras` files without Keras's safe mode. The code in these
-            modules and files then runs in this process.
-        tokenizer: "graph", or "python" for a Hugging Face folder whose `tokenizer.json` has a step
-            that our TensorFlow graphs lack. Hugging Face's package tokenizers then encodes text in
-            Python. Such a model cannot be exported with its tokenizer.
+            custom block. The code in these modules then runs in this process.
 
     Example:
 
         bert = macaron_tf.load("hugging-face:bert-base-uncased")
-        classifier = bert.classifier(num_classes=2)
+        classifier = bert.fit(texts, labels)
         bert.save_pretrained("my-bert")
     """
-    model = read_model(location, lower_case, pooling, trust_code, tokenizer)
+    model = read_model(location, lower_case, trust_code)
     if vocabulary is not None:
         if model.vocabulary is not None:
             raise UserError(f"{location} has its own vocabulary: leave `vocabulary` out")

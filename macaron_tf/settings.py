@@ -15,7 +15,7 @@ import operator
 import re
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import docstring_parser
@@ -84,6 +84,17 @@ class Variants(OneOf):
             if cls and fields.keys() <= hints_of(cls).keys():
                 return cls(**fields, trust_code=trust_code)
         raise _Mismatch
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadIf:
+    """Annotation for a field, or a section of fields, that only some recipes read.
+
+    Attributes:
+        condition: function of the whole recipe that returns whether the field is read.
+    """
+
+    condition: Callable[[Any], bool]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,9 +235,6 @@ def _convert(value, hint, trust_code: bool):
     elif hint is str:
         if type(value) is str and not _CONTROL.search(value):
             return value
-    elif hint is None or hint is type(None):
-        if value is None:
-            return value
     elif type(value) is hint or (hint not in (int, bool) and isinstance(value, hint)):
         return value
     raise _Mismatch
@@ -235,13 +243,16 @@ def _convert(value, hint, trust_code: bool):
 def parse(name: str, text: str, hint) -> Any:
     """Parses the value of a field on a command line, and converts it to the annotated type.
 
-    `text` is a Python literal, such as `3` or `(1, 2)`, or plain text. A value for a nested
-    settings class is returned unconverted, and the constructor of the enclosing class converts it.
+    `text` is a Python literal, such as `3` or `(1, 2)`, a list of words, or plain text. A value for
+    a nested settings class is returned unconverted, and the constructor of the enclosing class
+    converts it.
     """
     try:
         literal = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
-        literal = text
+        # A list may have words without quotation marks, as in `[macaron, transformer]`.
+        is_list = text[:1] + text[-1:] in ("[]", "()")
+        literal = [part.strip() for part in text[1:-1].split(",")] if is_list else text
     for value in (text,) if isinstance(literal, str) else (literal, text):
         try:
             return _convert(value, hint, trust_code=True)
@@ -256,22 +267,7 @@ def parse(name: str, text: str, hint) -> Any:
 
 def _refusal(name: str, value, hint) -> str:
     suggestion = nearest(value, _choices(hint)) if isinstance(value, str) else ""
-    items, parts, bound = value if type(value) in (tuple, list) else [value], [*_parts(hint)], ""
-    greatest = max((abs(item) for item in items if type(item) in (int, float)), default=0)
-    if INT32 in parts and greatest >= INT32.lt:
-        bound = f" and below {INT32.lt}"
-    elif float in parts and greatest >= _GREATEST_FLOAT:
-        bound = f", between {-_GREATEST_FLOAT} and {_GREATEST_FLOAT}"
-    if type(value) is str and str in (hint, *typing.get_args(hint)) and not _choices(hint):
-        bound = " without control characters"  # the only rule for text
-    return f"{name}={value!r} must be {describe_hint(hint)}{bound}{suggestion}"
-
-
-def _parts(hint) -> Iterator[Any]:
-    """Yields an annotation, its arguments, the arguments of its arguments, and so on."""
-    yield hint
-    for part in typing.get_args(hint):
-        yield from _parts(part)
+    return f"{name}={value!r} must be {describe_hint(hint)}{suggestion}"
 
 
 def _choices(hint) -> list[str]:
@@ -293,6 +289,8 @@ _CONSTRAINTS = {
 
 
 def _satisfies(value, constraint, trust_code: bool) -> bool:
+    if isinstance(constraint, ReadIf):
+        return True
     if isinstance(constraint, OneOf):
         if constraint.takes_arguments:
             value, _ = parse_call(value)
@@ -303,7 +301,7 @@ def _satisfies(value, constraint, trust_code: bool) -> bool:
     return compare(value, getattr(constraint, field))
 
 
-_NOUNS = {int: "a whole number", float: "a number", bool: "True or False", str: "text"}
+_NOUNS = {int: "a whole number", float: "a number", bool: "True or False", str: "a line of text"}
 
 
 def describe_hint(hint) -> str:
@@ -312,22 +310,16 @@ def describe_hint(hint) -> str:
     if origin is Annotated:
         return _describe_range(arguments[0], arguments[1:])
     if origin in (types.UnionType, typing.Union):
-        members = [
-            "several of these"
-            if typing.get_args(member) == (arguments[0], ...)
-            else describe_hint(member)
-            for member in arguments
-        ]
-        return f"{', '.join(members[:-1])} or {members[-1]}" if len(members) > 1 else members[0]
+        *members, last = map(describe_hint, arguments)
+        return f"{', '.join(members)} or {last}"
     if origin is Literal:
         return f"one of {', '.join(map(repr, arguments))}"
     if origin is tuple:
         if arguments[-1] is Ellipsis:
             return f"one or several of: {describe_hint(arguments[0])}"
         return f"({', '.join(map(describe_hint, arguments))})"
-    if hint is None or hint is type(None):
-        return "None"
-    return _NOUNS.get(hint, getattr(hint, "__name__", str(hint)))
+    name = getattr(hint, "__name__", str(hint))
+    return "None" if hint is type(None) else _NOUNS.get(hint, name)
 
 
 def _describe_range(value_type, constraints) -> str:
@@ -337,11 +329,11 @@ def _describe_range(value_type, constraints) -> str:
             extra = ", or your own class as package.module:Name" if constraint.base else ""
             extra += " (with arguments: NAME(key=value))" if constraint.takes_arguments else ""
             return f"one of {', '.join(map(repr, constraint.choices))}{extra}"
-        if constraint == INT32:
-            continue  # only the error for a greater number mentions this limit
+        if constraint == INT32 or isinstance(constraint, ReadIf):
+            continue  # only the error for a greater number mentions the limit
         field, _, phrase = _CONSTRAINTS[type(constraint)]
         ranges.append(f"{phrase} {getattr(constraint, field)}")
-    return f"{describe_hint(value_type)} {' and '.join(ranges)}"
+    return f"{describe_hint(value_type)} {' and '.join(ranges)}".rstrip()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -34,7 +34,6 @@ os.environ["MACARON_TF_CACHE"] = os.environ["XDG_CACHE_HOME"] = _CACHE.name
 import filelock
 import pytest
 
-from macaron_tf.errors import USER_FILES
 from macaron_tf.io import plug_ins
 
 SHARED_DATA = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -107,12 +106,8 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(autouse=True)
 def no_plug_ins():
-    """Clears the registered plug-in files after each test.
-
-    While a plug-in file is registered, commands report unexpected exceptions as one-line errors.
-    """
+    """Clears the registered plug-in files after each test."""
     yield
-    USER_FILES.clear()
     plug_ins._files.clear()
     plug_ins._functions.clear()
 

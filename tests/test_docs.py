@@ -3,6 +3,7 @@
 The committed results stay small, and no file names a path of the machine that made it.
 """
 
+import argparse
 import contextlib
 import functools
 import importlib
@@ -96,14 +97,14 @@ def test_the_parsers_accept_every_command(monkeypatch):
     """Scripts, names of commands in sentences, and lines with "..." are left out."""
     # `parse_intermixed_args` calls `parse_known_intermixed_args`.
     for method in ("parse_args", "parse_known_intermixed_args"):
-        parse = getattr(arguments.Parser, method)
+        parse = getattr(argparse.ArgumentParser, method)
 
         def stop(self, *parse_arguments, parse=parse):
             parsed = parse(self, *parse_arguments)
             assert not (isinstance(parsed, tuple) and parsed[1]), f"unknown words: {parsed[1]}"
             raise _Parsed
 
-        monkeypatch.setattr(arguments.Parser, method, stop)
+        monkeypatch.setattr(argparse.ArgumentParser, method, stop)
     texts = [*PAGES.values(), *(registry.documentation(name)[0] for name in registry.names())]
     for line in {line for text in texts for line in commands_in(text)}:
         argv = shlex.split(line.partition(" > ")[0].partition(" < ")[0])

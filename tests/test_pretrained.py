@@ -5,13 +5,11 @@ import pathlib
 import shutil
 import sys
 
-import keras
 import numpy as np
 import pytest
 
 import macaron_tf
 from macaron_tf.model import Model
-from macaron_tf.models.model_parts import Card
 from macaron_tf.tasks import SentenceSettings
 from tests import ram_paths
 from tests.harness import numpy_of, refuses
@@ -55,56 +53,14 @@ def test_another_librarys_directory_is_loaded(tmp_path):
         loaded.card.model, **{**dict(loaded.model_options), "vocab_size": loaded.vocabulary.size}
     )
     assert again == loaded.config
-    assert loaded.classifier(3)({"token_ids": np.array([[2, 5, 3]])}).shape == (1, 3)
-    assert loaded.classifier(3, scheme="tokens step 1, channels/1").config.splittings
-    other = "tokens, channels/2 width 1"
-    refuses(f"scheme='{other}' ", loaded.classifier, 3, scheme=other)
 
 
-def test_a_saved_model_is_loaded(tmp_path):
+def test_a_network_of_ones_own_is_saved_and_loaded(tmp_path):
     model = macaron_tf.build("bert_tiny", vocab_size=16, num_layers=1)
     model.build()
-    model.save(tmp_path / "bert.keras")
-    loaded = macaron_tf.load(tmp_path / "bert.keras")
-    assert loaded.card.name == "bert" and loaded.vocabulary is None
-    np.testing.assert_equal(loaded.network.get_weights(), model.get_weights())
-    loaded.save_pretrained(tmp_path / "saved")
+    Model(model).save_pretrained(tmp_path / "saved")
     again = macaron_tf.load(tmp_path / "saved")
     np.testing.assert_array_equal(numpy_of(again.network(ROWS)), numpy_of(model(ROWS)))
-
-
-def test_a_bare_encoder_becomes_a_classifier_and_other_networks_do_not(tmp_path):
-    encoder = macaron_tf.models.Encoder(macaron_tf.models.EncoderConfig(16, 8, 16, 2, 1))
-    hidden = numpy_of(encoder(ROWS))
-    encoder.save(tmp_path / "encoder.keras")
-    loaded = macaron_tf.load(tmp_path / "encoder.keras").classifier(2)
-    np.testing.assert_array_equal(numpy_of(loaded.encoder(ROWS)), hidden)
-    keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]).save(tmp_path / "plain.keras")
-    plain = macaron_tf.load(tmp_path / "plain.keras")
-    refuses("plain is no encoder, .*: load one", plain.classifier, 2)
-    translator = Model(macaron_tf.build("macaron_tiny", vocab_size=16), card=Card(name="pairs"))
-    refuses("pairs is no encoder, .*: load one", translator.classifier, 2)
-
-
-def test_a_new_classifier_keeps_the_activation_of_the_pooler(tmp_path):
-    config = macaron_tf.models.EncoderConfig(16, 8, 16, 2, 1)
-    model = macaron_tf.models.EncoderClassifier(config, 2, 0.0, "relu")
-    model.build()
-    model.save(tmp_path / "relu.keras")
-    classifier = macaron_tf.load(tmp_path / "relu.keras").classifier(3)
-    hidden = numpy_of(model.encoder(ROWS))
-    np.testing.assert_array_equal(classifier.pooler(hidden), model.pooler(hidden))
-
-
-def test_a_pooler_with_other_layers_is_not_copied():
-    """ModernBERT's classifier has a norm, and a sentence-pair head's pooler has a bias."""
-    config = macaron_tf.models.EncoderConfig(16, 8, 16, 2, 1, norm_type="unbiased", num_segments=2)
-    model = macaron_tf.models.PretrainingEncoder(config, sentence_pair=True)
-    model.build()
-    model.pooler.dense.bias.assign(np.full(8, 5.0))
-    classifier = Model(model).classifier(3)
-    assert classifier.pooler_activation == "gelu"
-    np.testing.assert_array_equal(classifier.pooler.layer_norm.gamma, np.ones(8))
 
 
 def test_a_network_is_saved_with_its_heads_and_its_vocabulary(bert, saved):
@@ -127,8 +83,7 @@ def test_a_network_is_saved_with_its_heads_and_its_vocabulary(bert, saved):
 def test_the_working_folder_is_loaded_by_its_name(saved, monkeypatch):
     monkeypatch.chdir(saved)
     assert macaron_tf.load(".").card.name == "saved"
-    for location in (".", "bert.keras"):
-        refuses(r"say whether .*: leave lower_case", macaron_tf.load, location, lower_case=True)
+    refuses(r"say whether .*: leave lower_case", macaron_tf.load, ".", lower_case=True)
 
 
 def test_safetensors_are_written_and_read(bert, saved, tmp_path, monkeypatch):
@@ -213,7 +168,6 @@ def test_half_a_folder_is_one_sentence(damage, reason, saved):
     ("location", "reason"),
     [
         ("{}", "has no readable model.json"),
-        ("{}/none.keras", "none.keras has no network that this version can read .File not found"),
         ("hugging-face:{}/none", "there is no folder"),
         ("keras-hub:gs://bucket/bert", "copy the folder to a local disk"),
         ("model-garden:{}", "nor the name of .* says whether text is lower-cased"),

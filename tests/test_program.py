@@ -10,8 +10,7 @@ import pytest
 import tensorflow as tf
 
 from experiments.lines import arriving
-from macaron_tf.cli import program
-from macaron_tf.cli.program import decoded, exit_on_user_error
+from macaron_tf.cli.program import exit_on_user_error
 from macaron_tf.errors import UserError
 from tests.harness import rejects
 from tests.toys.marks import slow
@@ -42,17 +41,11 @@ def run_module(code, folder):
     return run("-m command", env={**os.environ, "PYTHONPATH": path})
 
 
-@pytest.mark.parametrize(
-    "arguments, error",
-    [
-        (f"{PRINT} > /dev/full", "stdin or stdout failed (No space left on device)"),
-        (r"-m macaron_tf predict $'\xff'", r"argument 2 is not UTF-8: encode '\udcff'"),
-    ],
-)
-def test_a_stream_that_fails_is_one_sentence(arguments, error):
-    status, output, errors = run(arguments)
+def test_a_stream_that_fails_is_one_sentence():
+    status, output, errors = run(f"{PRINT} > /dev/full")
     assert (status, output) == (2, "")
-    assert errors.startswith(f"error: {error}") and errors.count("\n") == 1
+    error = "error: stdin or stdout failed (No space left on device)"
+    assert errors.startswith(error) and errors.count("\n") == 1
 
 
 @pytest.mark.slow
@@ -153,8 +146,7 @@ def main():
 
 sys.exit(program.exit_on_user_error(main)())
 """
-    errors = "interrupted\n" if output else ""
-    assert run_module(code, tmp_path) == (130, output, errors)
+    assert run_module(code, tmp_path) == (130, output, "interrupted\n")
 
 
 def test_ctrl_c_within_an_exec_of_text_has_its_status(tmp_path):
@@ -166,35 +158,15 @@ def test_ctrl_c_within_an_exec_of_text_has_its_status(tmp_path):
     assert run_module(code, tmp_path) == (130, "", "interrupted\n")
 
 
-@pytest.mark.parametrize(
-    "data, error",
-    [
-        (b"\x1f\x8b\x08\0", "the input is compressed: decompress it with `gunzip -c`"),
-        ("text\n".encode("utf-16"), "line 1 of the input contains a zero byte"),
-    ],
-)
-def test_input_that_is_no_text_is_refused(data, error):
-    with pytest.raises(UserError, match=error):
-        for _ in arriving(io.BytesIO(data)):
-            pass
-
-
-def test_a_line_of_the_greatest_length_is_read(monkeypatch):
-    monkeypatch.setattr(program, "_MAX_LINE", 6)
-    assert [*decoded(io.BytesIO(b"fives\n\nfives\n"))] == ["fives", "", "fives"]
-    source = io.BytesIO(b"fives\n" + b"six" * 1000)
-    with pytest.raises(UserError, match="line 2 of the input has more"):
-        [*decoded(source)]
-    assert source.tell() < 20  # a line that never ends, such as /dev/zero, is not read
+def test_input_that_is_no_text_is_refused():
+    with pytest.raises(UserError, match="line 1 of the input contains a zero byte"):
+        [*arriving(io.BytesIO("text\n".encode("utf-16")))]
 
 
 EXHAUSTED = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating shape[9,8] on CPU")
-ABORTED = tf.errors.AbortedError(None, None, "Operation received an exception:Status: 1, m")
 OUT_OF_MEMORY = {
     MemoryError("Unable to allocate 7.45 GiB for an array"): "ran out (allocate 7.45 GiB): ",
     EXHAUSTED: "ran out (shape[9,8]): ",
-    ValueError("Invalid value in tensor used for shape: -647711020"): "ran out: ",
-    ABORTED: "ran out: ",
 }
 
 

@@ -15,9 +15,6 @@ def recipes_of_tasks(tasks: Sequence[str]) -> list[str]:
     recipes = [task if ":" in task else f"finetune:{task}" for task in tasks]
     for recipe in recipes:
         registry.load(recipe, FinetuningRecipe)
-    names = [*map(task_of, recipes)]
-    if repeated := [name for name in names if names.count(name) > 1]:
-        raise UserError(f"--tasks names {repeated[0]} twice: give each task once")
     return recipes
 
 
@@ -36,7 +33,6 @@ class Arm:
 
     Attributes:
         name: name in tables and folders, by default the name of the recipe.
-        width: hidden width from `--widths` at which this arm is trained; `None` without that flag.
         task: task from `--tasks` on which this arm, a pre-trained model, is fine-tuned; `None` for
             an arm that is a recipe.
         rate: learning rate from `--rates` at which this arm is trained; `None` without that flag.
@@ -45,7 +41,6 @@ class Arm:
     name: str
     recipe: str
     settings: tuple[str, ...]
-    width: int | None = None
     rate: float | None = None
     task: str | None = None
 
@@ -73,16 +68,10 @@ class Arm:
         return arm.changed(f"init={location}", task=task_of(recipe))
 
     @property
-    def group(self) -> int | str | None:
-        """Width or task of the arm. The arms of a group are compared with each other."""
-        return self.task or self.width
-
-    @property
     def label(self) -> str:
-        """Name, width or task, and learning rate of the arm, for the names of its folders."""
-        width = "" if self.width is None else f"-w{self.width}"
+        """Name, task and learning rate of the arm, for the names of its folders."""
         task = "" if self.task is None else f"-{self.task}"
-        return f"{self.name}{width}{task}" + ("" if self.rate is None else f"-lr{self.rate:g}")
+        return f"{self.name}{task}" + ("" if self.rate is None else f"-lr{self.rate:g}")
 
     def changed(self, *settings: str, **values: Any) -> "Arm":
         """Returns a copy with other fields and with settings in place of those of the same path."""

@@ -1,4 +1,4 @@
-"""Choice of each arm's settings: width, parameter count, update count and learning rate."""
+"""Choice of each arm's settings: parameter count, update count and learning rate."""
 
 import collections
 import functools
@@ -22,14 +22,6 @@ _INTERVAL_UPDATES = 5  # updates per interval of a timing
 
 # Trains arms with the tuning seeds and returns their rows. A row is None if the run diverged.
 Train = Callable[[Sequence[Arm]], dict[tuple[Arm, int], dict | None]]
-
-
-def scale_to_width(trainer: Trainer, arm: Arm, width: int) -> Arm:
-    """Returns `arm` with `hidden_dim=width` and with `feed_forward_dim` scaled in proportion."""
-    config = trainer.recipe(arm).model_config()
-    feed_forward_dim = max(round(config.feed_forward_dim * width / config.hidden_dim), 1)
-    settings = f"model.hidden_dim={width}", f"model.feed_forward_dim={feed_forward_dim}"
-    return arm.changed(*settings, width=width)
 
 
 def equalize_parameters(trainer: Trainer, arm: Arm, first: Arm) -> Arm:
@@ -57,57 +49,51 @@ def equalize_parameters(trainer: Trainer, arm: Arm, first: Arm) -> Arm:
 
 
 def equalize_time(
-    trainer: Trainer, groups: list[list[Arm]], out: pathlib.Path, jobs: int
-) -> tuple[list[list[Arm]], list[dict]]:
-    """Chooses the number of updates of each arm, so that all arms of a group train equally long.
+    trainer: Trainer, arms: list[Arm], out: pathlib.Path, jobs: int
+) -> tuple[list[Arm], list[dict]]:
+    """Chooses the number of updates of each arm, so that all arms train equally long.
 
     Each arm trains twice for 60 updates, while nothing else runs, on the CPUs of one of `jobs`
     runs. The shorter time of every interval of five updates except the first counts. Intervals have
     the same batches in all arms, so two arms are compared by the median ratio over them. The
-    warm-up is scaled with the updates. The first arm of a group keeps its number of updates.
+    warm-up is scaled with the updates. The first arm keeps its number of updates.
 
-    Also returns a dict for each arm: "arm" (name), "width", "ratio" (of its time per update to that
+    Also returns a dict for each arm: "arm" (name), "ratio" (of its time per update to that
     of the first arm), "seconds" (per update) and "updates".
     """
-    arms, folder = list(itertools.chain.from_iterable(groups)), out / "timing"
-    runs = {f"{arm.label}-{attempt}": arm for attempt in (1, 2) for arm in arms}
+    folder, first = out / "timing", arms[0]
     tasks = {
         f"timing of {name}": functools.partial(_interval_seconds, trainer, arm, folder / name)
-        for name, arm in runs.items()
+        for attempt in (1, 2)
+        for arm in arms
+        for name in [f"{arm.label}-{attempt}"]
     }
-    measured = dict(zip(runs, studies.run_tasks(1, tasks, shares=jobs), strict=True))
-    seconds, timings = {}, []
-    for arm in arms:
-        both = {name: intervals for name, intervals in measured.items() if runs[name] is arm}
-        low, high = sorted(map(statistics.median, both.values()))
+    measured = studies.run_tasks(1, tasks, shares=jobs)
+    reference, equalized, timings = [], [], []
+    for arm, *both in zip(arms, measured[: len(arms)], measured[len(arms) :], strict=True):
+        low, high = sorted(map(statistics.median, both))
         if high > _MAX_TIMING_RATIO * low:
-            for name in both:
-                (folder / f"{name}.json").unlink()
+            for attempt in (1, 2):
+                (folder / f"{arm.label}-{attempt}.json").unlink()
             raise UserError(
                 f"--equal time cannot measure {arm.label}, because its two timings differ by "
                 f"{100 * (high / low - 1):.0f}%: run the command again while nothing else runs"
             )
-        seconds[arm] = list(map(min, *both.values()))
-
-    def equalized(arm: Arm, first: Arm) -> Arm:
-        pairs = zip(seconds[arm], seconds[first], strict=True)
-        ratio = statistics.median(own / reference for own, reference in pairs)
+        seconds = list(map(min, *both))
+        reference = reference or seconds  # of the first arm
+        ratio = statistics.median(a / b for a, b in zip(seconds, reference, strict=True))
         updates = max(round(trainer.recipe(first).training.max_steps / ratio), 1)
-        timing = {"arm": arm.name, "width": arm.width, "ratio": ratio, "updates": updates}
-        timing["seconds"] = statistics.median(seconds[arm]) / _INTERVAL_UPDATES
-        timings.append(timing)
+        per_update = statistics.median(seconds) / _INTERVAL_UPDATES
+        timings.append({"arm": arm.name, "ratio": ratio, "updates": updates, "seconds": per_update})
         training = trainer.recipe(arm).training
         warm_up = round(training.warmup_steps * updates / training.max_steps)
-        return arm.changed(f"training.max_steps={updates}", f"training.warmup_steps={warm_up}")
-
-    return [[equalized(arm, group[0]) for arm in group] for group in groups], timings
+        settings = f"training.max_steps={updates}", f"training.warmup_steps={warm_up}"
+        equalized.append(arm.changed(*settings))
+    return equalized, timings
 
 
 def _interval_seconds(trainer: Trainer, arm: Arm, run: pathlib.Path) -> list[float]:
-    """Runs a short training run, and returns the seconds that each interval of five updates took.
-
-    The first interval, in which the model is traced, is left out.
-    """
+    """Returns the seconds of each interval of five updates, but the first, which is traced."""
     settings = [
         *trainer.settings(arm, 0),
         f"training.max_steps={_TIMED_UPDATES}",
@@ -136,7 +122,7 @@ def tune_rates(
 
     `train` trains arms with the tuning seeds, and returns the results by (arm, seed), `None` for a
     run that diverged, whose rate is never chosen. Also returns a dict for each arm: "arm" (name),
-    "group" (see `Arm.group`), "scores" (by rate, that of each seed) and "picked" (rate).
+    "task", "scores" (by rate, that of each seed) and "picked" (rate).
     """
     candidates = {
         arm: [arm.changed(f"training.learning_rate={rate!r}", rate=rate) for rate in sorted(rates)]
@@ -154,6 +140,6 @@ def tune_rates(
         best = max(stable, key=lambda one: trainer.sign * statistics.mean(scores[one]))
         best_arms.append(best)
         by_rate = {candidate.rate: scores[candidate] for candidate in arm_candidates}
-        tuning = {"arm": arm.name, "group": arm.group, "scores": by_rate, "picked": best.rate}
+        tuning = {"arm": arm.name, "task": arm.task, "scores": by_rate, "picked": best.rate}
         tunings.append(tuning)
     return best_arms, tunings

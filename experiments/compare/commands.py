@@ -83,11 +83,6 @@ main = cli.single_program(
     cli.numbers(
         "--tuning-seeds N", "seeds to choose the best rate (default: the smallest other)", minimum=0
     ),
-    cli.numbers(
-        "--widths D",
-        "values of model.hidden_dim, with model.feed_forward_dim in proportion (default: as in the "
-        "recipe)",
-    ),
     cli.argument(
         "--differ PATH",
         "settings of the training data, such as data.sources, in which the arms may differ",

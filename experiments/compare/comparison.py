@@ -4,7 +4,6 @@ import argparse
 import dataclasses
 import functools
 import itertools
-import operator
 import pathlib
 from collections.abc import Sequence
 
@@ -17,7 +16,7 @@ from experiments.compare.report import Study, write
 from experiments.compare.trainers import Trainer, trainer_class
 from macaron_tf.errors import UserError, nearest
 from macaron_tf.runs.pretraining import CORPUS_SETTINGS
-from macaron_tf.runs.recipe import Recipe, is_among, refuse_argument_settings, settings_of
+from macaron_tf.runs.recipe import is_among, refuse_argument_settings, settings_of
 from macaron_tf.training import Diverged
 
 QUICK = (
@@ -31,29 +30,17 @@ QUICK = (
 def run(options: argparse.Namespace) -> None:
     """Runs the command `compare`: trains missing runs, then writes the report."""
     options.tuning_seeds, out = _tuning_seeds(options), pathlib.Path(options.out)
-    arms, *_ = groups = _parse_arms(options.arms or QUICK, options.tasks)
-    trainer = trainer_class(arms[0])(options)
+    first, *others = arms = _parse_arms(options.arms or QUICK, options.tasks)
+    trainer = trainer_class(first)(options)
     _check_flags(trainer, arms)
-    for group in groups:
-        _check_data(trainer, {arm.name: trainer.recipe(arm) for arm in group})
+    _check_data(trainer, arms)
     trainer.prepare({arm.name: trainer.recipe(arm) for arm in arms}, out)
-    if options.widths:
-        groups = [
-            [choices.scale_to_width(trainer, arm, width) for arm in arms]
-            for width in options.widths
-        ]
     if "parameters" in options.equal:
-        groups = [
-            [first, *(choices.equalize_parameters(trainer, arm, first) for arm in others)]
-            for first, *others in groups
-        ]
-    for group in groups:
-        _check_different(trainer, group)
+        arms = [first, *(choices.equalize_parameters(trainer, arm, first) for arm in others)]
     options.jobs = options.jobs or (1 if tf.config.list_physical_devices("GPU") else 2)
     timings, tunings = [], []
     if "time" in options.equal:
-        groups, timings = choices.equalize_time(trainer, groups, out, options.jobs)
-    arms = list(itertools.chain.from_iterable(groups))
+        arms, timings = choices.equalize_time(trainer, arms, out, options.jobs)
     if options.rates:
         train = functools.partial(_train_all, trainer, seeds=options.tuning_seeds, is_tuning=True)
         arms, tunings = choices.tune_rates(trainer, arms, options.rates, train)
@@ -109,24 +96,25 @@ def _train_all(
     return {(arm, seed): row for (seed, arm), row in zip(pairs, rows, strict=True)}
 
 
-def _parse_arms(texts: Sequence[str], tasks: Sequence[str] = ()) -> list[list[Arm]]:
-    """Parses and checks the arms: a list of recipes or, with `tasks`, a list of starts per task."""
-    groups = [[Arm.of_start(text, recipe) for text in texts] for recipe in recipes_of_tasks(tasks)]
-    arms, *_ = groups = groups or [[*map(Arm.parse, texts)]]
+def _parse_arms(texts: Sequence[str], tasks: Sequence[str]) -> list[Arm]:
+    """Parses and checks the arms, which are recipes or, with `tasks`, starts on each task."""
+    recipes = recipes_of_tasks(tasks)
+    arms = [Arm.of_start(text, recipe) for recipe in recipes for text in texts]
+    arms = arms or [*map(Arm.parse, texts)]
     if len(arms) < 2 and not tasks:
         raise UserError(f"{texts[0]!r} is the only arm: give a second arm")
     first_class = trainer_class(arms[0])
     for arm in arms:
-        if [other.name for other in arms].count(arm.name) > 1:
-            raise UserError(f"two arms are called {arm.name}: write NAME={arm.recipe}")
+        if [other.label for other in arms].count(arm.label) > 1:
+            raise UserError(f"two arms are called {arm.label}: give them names, as NAME=...")
         if (other_class := trainer_class(arm)) is not first_class:
             both = f"{arms[0].name} and {arm.name} have recipes of different kinds"
             raise UserError(f"{both}, {first_class.kind} and {other_class.kind}")
-    return groups
+    return arms
 
 
 def _check_flags(trainer: Trainer, arms: Sequence[Arm]) -> None:
-    """Raises a `UserError` if a flag such as `--widths` conflicts with a setting of an arm.
+    """Raises a `UserError` if a flag such as `--rates` conflicts with a setting of an arm.
 
     The first arm, the baseline, may set `training.max_steps` even with `--equal time`.
     """
@@ -134,7 +122,6 @@ def _check_flags(trainer: Trainer, arms: Sequence[Arm]) -> None:
     flags = {
         "training.seed": "--seeds",
         "training.learning_rate": options.rates and "--rates",
-        "model.hidden_dim": options.widths and "--widths",
         "model.feed_forward_dim": "parameters" in options.equal and "--equal parameters",
         "training.max_steps": "time" in options.equal and "--equal time",
     }
@@ -150,14 +137,13 @@ def _check_flags(trainer: Trainer, arms: Sequence[Arm]) -> None:
             raise UserError(f"{arm.name} sets {path}, but {flag} sets it too: leave one out")
 
 
-def _check_data(trainer: Trainer, recipes: dict[str, Recipe]) -> None:
-    """Raises a `UserError` if the data settings of an arm and of the first arm differ.
+def _check_data(trainer: Trainer, arms: Sequence[Arm]) -> None:
+    """Raises a `UserError` if the data settings of an arm and of its task's first arm differ.
 
     They may differ at the paths of `--differ` and below and, with `--corpus`, in corpus and
     vocabulary.
     """
-    differ = trainer.options.differ
-    first, *others = recipes
+    differ, recipes = trainer.options.differ, {arm: trainer.recipe(arm) for arm in arms}
     paths = [path for recipe in recipes.values() for path, *_ in settings_of(recipe)]
     for path in differ:
         if not any(is_among(known, [path]) and is_among(known, trainer.data) for known in paths):
@@ -166,17 +152,9 @@ def _check_data(trainer: Trainer, recipes: dict[str, Recipe]) -> None:
     # With --corpus, the corpus determines these settings.
     corpus_paths = CORPUS_SETTINGS if trainer.options.corpus else ()
     allowed = *differ, *(f"{path}." for path in differ), *corpus_paths
-    for name in others:
-        for path, (first_value, value) in recipes[first].differences(recipes[name]).items():
+    for arm, recipe in recipes.items():
+        first = next(other for other in arms if other.task == arm.task)
+        for path, (first_value, value) in recipes[first].differences(recipe).items():
             if is_among(path, trainer.data) and not is_among(path, allowed):
-                values = f"{name} has {path}={value!r}, {first} {first_value!r}"
+                values = f"{arm.name} has {path}={value!r}, {first.name} {first_value!r}"
                 raise UserError(f"{values}: give --differ {path}")
-
-
-def _check_different(trainer: Trainer, arms: Sequence[Arm]) -> None:
-    """Raises a `UserError` if two arms have the same model and the same settings."""
-    for first, second in itertools.combinations(arms, 2):
-        recipes = trainer.recipe(first), trainer.recipe(second)
-        same_settings = recipes[0].differences(recipes[1]).keys() <= {"model", "model_options"}
-        if same_settings and operator.eq(*map(trainer.identity, recipes)):
-            raise UserError(f"{second.name} has the same model and settings as {first.name}")

@@ -5,7 +5,6 @@ The kinds are pre-training, translation, fine-tuning and sequence tasks.
 
 import abc
 import argparse
-import dataclasses
 import functools
 import pathlib
 import shutil
@@ -30,7 +29,7 @@ from macaron_tf.io.paths import as_path, read_json
 from macaron_tf.models import EncoderDecoder
 from macaron_tf.models.config import StackConfig
 from macaron_tf.models.stack import check_causal
-from macaron_tf.runs.finetuning import CHANCE_MARGIN, RESULT, TaskData
+from macaron_tf.runs.finetuning import CHANCE_MARGIN, TaskData, best_metrics
 from macaron_tf.runs.loading import saved_network
 from macaron_tf.runs.pretraining import (
     CORPUS_SETTINGS,
@@ -64,7 +63,7 @@ class Trainer(abc.ABC):
         margin: maximum advantage over `chance_level` with which an arm still counts as being at
             chance level.
         from_random_weights: whether runs start from random weights, which depend on the seed.
-        sizes: whether `--widths` and `--equal` apply to the arms.
+        sizes: whether `--equal` applies to the arms.
         timing: settings that shorten the validations of a timing run, as `path=value`.
         columns: dict that maps the name of a metric to the heading, number of decimals and factor
             of its table column. The table leaves out a column if no arm has the metric, or if the
@@ -182,19 +181,14 @@ class Trainer(abc.ABC):
         trust = ["--trust-code"] if self.recipe(arm).names_code else []
         if checkpoint == "average":
             studies.command("average", str(run), *trust, log=log)
-        arguments = [*self.flags, "--checkpoint", checkpoint, "--output", str(output), *trust]
-        studies.command("evaluate", str(run), *arguments, log=log)
+        arguments = [*self.flags, "--output", str(output), *trust]
+        studies.command("evaluate", f"{run}@{checkpoint}", *arguments, log=log)
         [path] = output.glob("*.json")
         return studies.read_json(path)
 
     def parameters(self, run: str) -> int:
         """Returns the number of parameters of a trained run's network."""
         return Run.open(run).build_network().count_params()
-
-    def identity(self, recipe: Recipe) -> Any:
-        """Returns a value that is equal for two recipes of the same network."""
-        config = recipe.model_config()
-        return dataclasses.replace(config, scheme=None), config.splittings
 
     def chance_level(self, rows: list[dict]) -> Level | None:
         """Returns the score of a prediction that ignores the input, and that prediction."""
@@ -229,10 +223,7 @@ class Pretraining(Trainer):
     score_curve = "loss"
 
     def prepare(self, recipes: dict[str, Recipe], out: pathlib.Path) -> None:
-        """Opens the corpus of `--corpus`, or prepares the corpora that the recipes describe.
-
-        Arms with equal settings of corpus and vocabulary share a corpus.
-        """
+        """Opens the corpus of `--corpus`, or prepares those of the recipes, equal ones once."""
         self.corpora: dict[str, PretrainingCorpus] = {}
         by_key: dict[Any, PretrainingCorpus] = {}
         given, tfds = self.options.corpus, self.options.tfds
@@ -343,7 +334,7 @@ class Translation(Trainer):
             metric = TranslationMetric(**first_row["metric"])
             texts = first_row["hypotheses"], other_row["hypotheses"], first_row["references"]
             test = paired_bootstrap(*texts, metric)
-            results.append({key: other_row[key] for key in ("arm", "width", "seed")} | test)
+            results.append({key: other_row[key] for key in ("arm", "seed")} | test)
         return results
 
 
@@ -375,10 +366,9 @@ class Finetuning(Trainer):
 
     def scores(self, arm: Arm, run: pathlib.Path, log: pathlib.Path | None) -> dict[str, Any]:
         """Returns the scores of the best checkpoint, also if the run diverged after it."""
-        result = studies.read_json(run / RESULT, metrics=dict)
-        if result["best_score"] is None:
+        if not (metrics := best_metrics(as_path(run))):
             raise Diverged(f"{run} diverged: lower training.learning_rate")
-        return {**result["metrics"], "score": result["best_score"]}
+        return metrics
 
     def chance_level(self, rows: list[dict]) -> Level:
         data = _task_data(rows[0]["run"], self.options.tfds)
@@ -434,9 +424,6 @@ class Sequences(Trainer):
     def parameters(self, run: str) -> int:
         # model.json knows the size of the vocabulary, which depends on the data.
         return saved_network(as_path(run)).count_params()
-
-    def identity(self, recipe: Recipe) -> Any:
-        return recipe.model_config()
 
     def validation_size(self, rows: list[dict]) -> str:
         return "the whole split"

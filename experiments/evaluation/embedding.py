@@ -9,7 +9,6 @@ from annotated_types import Ge
 
 from macaron_tf.data.tasks.encoding import encode_sets
 from macaron_tf.errors import UserError, check_packages
-from macaron_tf.models.tasks import SiameseEncoder
 from macaron_tf.runs.embedding import (
     TRIPLETS,
     measure,
@@ -18,34 +17,23 @@ from macaron_tf.runs.embedding import (
     read_sets,
 )
 from macaron_tf.runs.recipe import named_settings
-from macaron_tf.runs.run import (
-    Run,
-    default_splits,
-    metrics_line,
-    save_scores,
-    scores_name,
-)
+from macaron_tf.runs.run import Run, default_splits, metrics_line, save_scores
 from macaron_tf.settings import INT32, Settings
 from macaron_tf.tasks.embedding import SentenceEmbedding, warn_cut
-from macaron_tf.training.locations import locate
 
 
-def open_encoder(options: argparse.Namespace) -> tuple[SentenceEmbedding, Run | None]:
-    """Opens the sentence encoder `options.run` on the chosen devices, and its run if it has one.
+def open_encoder(options: argparse.Namespace) -> SentenceEmbedding:
+    """Opens the sentence encoder `options.run`.
 
     `--set` takes precedence over its pooling, by default the mean, and its length.
     """
-    location, run = options.location, None
+    location = options.run
     chosen = EncoderSettings(**named_settings(EncoderSettings, options.set))
-    with options.devices.scope():
-        start = read_encoder(location, options.lower_case, options.trust_code)
-        source, config = start.source, start.config
-        located = locate(location)
-        if isinstance(source.network, SiameseEncoder) and not located.without_recipe:
-            run = Run.open(located.folder, options.trust_code, "embedding")
-        if chosen.max_length and config.longest is not None and config.longest < chosen.max_length:
-            raise UserError(f"max_length exceeds the {config.longest} positions of {location}")
-        return SentenceEmbedding.of(source, chosen.pooling, chosen.max_length), run
+    start = read_encoder(location, options.lower_case, options.trust_code)
+    longest = start.config.longest
+    if chosen.max_length and longest is not None and longest < chosen.max_length:
+        raise UserError(f"max_length exceeds the {longest} positions of {location}")
+    return SentenceEmbedding.of(start.source, chosen.pooling, chosen.max_length)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,11 +57,12 @@ FLAGS = ("source", "split", "task", "lower_case")
 def run(opened: Run | None, options: argparse.Namespace) -> None:
     """Prints the metrics of an encoder on a task, and writes them to `--output` or RUN/scores.
 
-    With `--task`, the encoder need not be a run, and `opened` is `None`.
+    `opened` is the run of kind `embedding` that trained the encoder, if there is one.
     """
     check_packages("evaluate")
-    encoder, encoder_run = open_encoder(options)
-    recipe = encoder_run and encoder_run.recipe
+    with options.devices.scope():
+        encoder = open_encoder(options)
+    recipe = opened and opened.recipe
     name = options.task or (recipe.task.name if recipe else "stsb")
     task, trained = pair_task(name), ()
     if recipe and recipe.num_classes:
@@ -89,7 +78,7 @@ def run(opened: Run | None, options: argparse.Namespace) -> None:
     examples = read_sets(task, split, source, options.tfds)
     began = time.monotonic()
     data = encode_sets(encoder.vocabulary, examples, encoder.max_length)
-    warn_cut(data.truncated_count, len(data.rows.lengths), encoder.max_length)
+    warn_cut(data.rows, encoder.max_length)
     metrics = measure(task, encoder.network, encoder.encode_sets(data), data.labels)
     seconds = time.monotonic() - began
     print(metrics_line(metrics))
@@ -97,9 +86,9 @@ def run(opened: Run | None, options: argparse.Namespace) -> None:
         f"{len(examples):,} examples of {name}, {split}; {encoder.network.pooling} pooling; "
         f"{seconds:.1f} s"
     )
-    if options.output or encoder_run:
-        record = {"encoder": options.location, **encoder.facts()}
+    if options.output or opened:
+        record = {"encoder": options.run, **encoder.facts()}
         record |= {"task": name, "source": source, "split": split, "examples": len(examples)}
         record |= {"seconds": round(seconds, 2), "metrics": metrics}
-        file = scores_name(f"{name}-{source}-{split}", "", [encoder.identity(), examples.texts])
-        save_scores(options.output, encoder_run and encoder_run.path, file, **record)
+        subject = f"{name}-{source}-{split}"
+        save_scores(options.output, opened and opened.path, subject, **record)

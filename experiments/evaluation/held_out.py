@@ -53,17 +53,15 @@ def pretraining(opened: Run, options: argparse.Namespace) -> None:
     checkpoint, model = _open(evaluated, options, saved=not has_memory)
     with Progress("evaluating"):
         metrics = evaluate_model(model, validation_batches(recipe, corpus, model.objective))
-    memory, suffix = {}, ""
+    record = {"corpus": str(corpus.folder), "fingerprint": corpus.fingerprint, "rows": rows}
     if has_memory:
         length, clamp = recipe.objective.memory_length, recipe.model_config().clamp_length
-        memory = {"memory": length, "clamp": clamp}
-        suffix = f"-memory-{length}" + (f"-clamp-{clamp}" if clamp else "")
+        record |= {"memory": length, "clamp": clamp}
         print(f"{'memory':24} {length}")
     for name, value in metrics.items():
         print(f"{name:24} {value:.4f}")
-    name = f"{corpus.fingerprint[:8]}-{checkpoint}{suffix}"
-    record = {"corpus": str(corpus.folder), "fingerprint": corpus.fingerprint, "rows": rows}
-    save_scores(options.output, opened.path, name, checkpoint, **record, **memory, **metrics)
+    subject = f"{corpus.folder}-{checkpoint}"
+    save_scores(options.output, opened.path, subject, checkpoint, **record, **metrics)
 
 
 def words(opened: Run, options: argparse.Namespace) -> None:

@@ -5,14 +5,19 @@ import dataclasses
 import time
 
 from macaron_tf.data.sources.readers import read_pairs
-from macaron_tf.errors import UserError, check_packages
+from macaron_tf.errors import check_packages
 from macaron_tf.evaluation.translation import evaluate_translations
-from macaron_tf.runs.run import Run, default_splits, save_scores, scores_name
+from macaron_tf.runs.run import Run, default_splits, save_scores
 from macaron_tf.runs.text_to_text import TextPairs
 from macaron_tf.runs.trainer import generated
 from macaron_tf.runs.translation import TranslationRecipe
 from macaron_tf.tasks.translation import Translation
-from macaron_tf.training.checkpoints import average_checkpoints, last_checkpoints, read_manifest
+from macaron_tf.training.checkpoints import (
+    CheckpointDirectory,
+    average_checkpoints,
+    last_checkpoints,
+    read_manifest,
+)
 
 
 def run_average(options: argparse.Namespace) -> None:
@@ -20,8 +25,9 @@ def run_average(options: argparse.Namespace) -> None:
     opened = Run.open(options.run, options.trust_code)
     is_translation = isinstance(opened.recipe, TranslationRecipe)
     default = opened.recipe.task.average_last if is_translation else 5
-    count = options.last or max(1, min(default, len(opened.regular_steps())))
     save_every_steps = opened.recipe.training.save_every_steps
+    steps = CheckpointDirectory(opened.path).steps(save_every_steps)
+    count = options.last or max(1, min(default, len(steps)))
     checkpoints = last_checkpoints(opened.path, count, save_every_steps)
     average = average_checkpoints(checkpoints, opened.path / "average")
     print(f"averaged {', '.join(checkpoint.name for checkpoint in checkpoints)} into {average}")
@@ -32,22 +38,14 @@ def run(opened: Run, options: argparse.Namespace) -> None:
     check_packages("evaluate")
     data, task = opened.recipe.data, opened.recipe.task
     metric, decoding = task.metric, task.decoding
-    # The languages of --set name the columns of the data; those of the run are the real ones.
-    trained = opened.earlier.recipe
-    if not any(text.startswith("task.metric.language=") for text in options.set):
-        metric = dataclasses.replace(metric, language=trained.task.metric.language)
     source, languages = options.source or data.source, list(data.languages)
-    codes = list(trained.data.languages)
-    if codes[0] != codes[1] and languages == codes[::-1]:
-        mend = "give --backward" if task.unsupervised else "train another run"
-        raise UserError(f"{options.run} translates from {languages[1]} to {languages[0]}: {mend}")
     parts = data.parts if source == data.source else {}
     splits = [data.validation_split]
     split = options.split or (splits if parts else default_splits(source, splits))[0]
     pairs = read_pairs(source, parts.get(split, split), *languages, options.tfds)
     if options.backward:
         pairs, languages = [pair[::-1] for pair in pairs], languages[::-1]
-        metric = dataclasses.replace(metric, language=codes[0])
+        metric = dataclasses.replace(metric, language=data.source_language)
     checkpoint = opened.checkpoint(options.checkpoint)
     manifest = read_manifest(checkpoint)
     steps = manifest.get("averaged_steps", [manifest["step"]])
@@ -69,19 +67,20 @@ def run(opened: Run, options: argparse.Namespace) -> None:
     mean = f"the mean of steps {', '.join(map(str, steps))}"
     weights = mean if len(steps) > 1 else f"step {steps[0]:,}"
     print(f"{len(pairs)} lines in {seconds:.1f} s, checkpoint {checkpoint.name} ({weights})")
-    conditions = {
+    record = {
+        "steps": steps,
         "source": source,
         "split": split,
         "languages": languages,
         "decoding": dataclasses.asdict(translator.config),
         "metric": dataclasses.asdict(metric),
+        "seconds": round(seconds, 2),
+        **scores,
+        "hypotheses": hypotheses,
+        "references": references,
     }
-    record = {"steps": steps, **conditions, "seconds": round(seconds, 2)}
-    record |= scores | {"hypotheses": hypotheses, "references": references}
-    settings = f"{checkpoint.name}-beam{decoding.beam_size}-"
-    identity = [conditions, manifest["files"], list(pairs)]
-    name = scores_name(f"{source}-{split}", settings, identity)
-    save_scores(options.output, opened.path, name, checkpoint.name, **record)
+    subject = f"{source}-{split}-{checkpoint.name}-beam{decoding.beam_size}"
+    save_scores(options.output, opened.path, subject, checkpoint.name, **record)
 
 
 def run_texts(opened: Run, options: argparse.Namespace) -> None:
@@ -117,6 +116,5 @@ def run_texts(opened: Run, options: argparse.Namespace) -> None:
             "answers": answers,
             "targets": [target for _, target in pairs.pairs],
         }
-        subject = f"{pairs.task}-{record['source']}-{pairs.split}"
-        name = scores_name(subject, f"{checkpoint.name}-", [pairs.pairs, decoding])
-        save_scores(options.output, opened.path, name, checkpoint.name, **record)
+        subject = f"{pairs.task}-{record['source']}-{pairs.split}-{checkpoint.name}"
+        save_scores(options.output, opened.path, subject, checkpoint.name, **record)

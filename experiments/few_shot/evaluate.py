@@ -1,21 +1,13 @@
 """Few-shot evaluation of language models, and the report with a table and figures."""
 
 import argparse
-import math
 import statistics
 from collections.abc import Sequence
 
 import numpy as np
 
 from experiments import studies
-from experiments.few_shot.tasks import (
-    Prompt,
-    PromptTask,
-    baselines,
-    draw_shots,
-    limit_questions,
-    read_task,
-)
+from experiments.few_shot.tasks import Prompt, PromptTask, baselines, draw_shots, read_task
 from experiments.score import open_model
 from macaron_tf.decoding import fill_context
 from macaron_tf.decoding.scoring import TextScorer, split_ids
@@ -32,14 +24,8 @@ Ids = list[int]
 
 def run(options: argparse.Namespace) -> None:
     """Runs the command `few_shot`: evaluates models, and prints and writes the report."""
-    tasks = [
-        limit_questions(read_task(name, options.tfds), options.max_examples)
-        for name in options.task
-    ]
-    names = [task.name for task in tasks]
-    if repeated := [name for name in names if names.count(name) > 1]:
-        raise UserError(f"two values of --task have the same name, {repeated[0]!r}")
     models = [open_model(path, options.trust_code) for path in options.runs]
+    tasks = [read_task(name, options.tfds, options.max_examples) for name in options.task]
     levels = {
         task.name: {"metric": task.metric, "examples": len(task.questions), **baselines(task)}
         for task in tasks
@@ -51,11 +37,8 @@ def run(options: argparse.Namespace) -> None:
         if pretrained.card.name in {run["model"] for run in runs}:  # another checkpoint or folder
             pretrained = pretrained.with_card(name=str(path))
         runs += evaluate(pretrained, tasks, options.shots, options.seeds)
-    panels = _panels(levels, runs, "shots", "model")
-    studies.mean_curves(panels, out / "few_shot.png", "number of examples, K", "score")
-    if len({run["parameters"] for run in runs}) > 1:
-        panels = _panels(levels, runs, "parameters", "shots", "K = ")
-        studies.mean_curves(panels, out / "sizes.png", "parameters", "score", log_x=True)
+    figure = out / "few_shot.png"
+    studies.mean_curves(_panels(levels, runs), figure, "number of examples, K", "score")
     title, lines = "Zero- and few-shot scores", _report(levels, runs)
     studies.write(out, "few_shot", options, title, lines, baselines=levels, runs=runs)
 
@@ -64,16 +47,11 @@ def ask(scorer: TextScorer, task: PromptTask, shots: Sequence[Prompt]) -> dict[s
     """Evaluates the model of `scorer` on a task in the form of prompts, after as many shots as fit.
 
     The metrics are "score", such as a fraction of correct answers, "shown", the mean number of
-    shots before a question, "cut", the fraction of questions whose beginning was truncated, and
-    "perplexity" of last words.
+    shots before a question, and "cut", the fraction of questions whose beginning was truncated.
     """
     shown = [_in_one_line(f"{shot.query} {shot.answer}") + " " for shot in shots]
-    queries = [
-        _in_one_line(prompt.query if shots or prompt.bare_query is None else prompt.bare_query)
-        for prompt in task.questions
-    ]
-    answers = [task.choices or (prompt.answer,) for prompt in task.questions]
-    examples, questions, choices = _encode(scorer.vocabulary, shown, queries, answers)
+    queries = [_in_one_line(prompt.query) for prompt in task.questions]
+    examples, questions, choices = _encode(scorer.vocabulary, shown, queries, task.choices)
     filled = []
     for question, options in zip(questions, choices, strict=True):
         room = scorer.window - 1 - max(map(len, options))  # for [CLS] and the longest answer
@@ -81,16 +59,11 @@ def ask(scorer: TextScorer, task: PromptTask, shots: Sequence[Prompt]) -> dict[s
     contexts = [context.ids for context in filled]
     pairs = zip(contexts, choices, strict=True)
     scores = scorer.score([(ids, answer) for ids, options in pairs for answer in options])
-    if task.choices:
-        # Per token, so that short choices have no advantage (Brown et al. 2020, section 2.4).
-        log_probs = (scores.log_probs / scores.lengths).reshape(len(contexts), -1)  # (N, C)
-        labels = np.array([prompt.label for prompt in task.questions])
-        metrics = {"score": float(task.measure(log_probs.argmax(axis=1), labels))}
-    else:
-        perplexity = math.exp(min(-float(scores.log_probs.mean()), 700.0))
-        metrics = {"score": float(scores.greedy.mean()), "perplexity": perplexity}
+    # Per token, so that short choices have no advantage (Brown et al. 2020, section 2.4).
+    log_probs = (scores.log_probs / scores.lengths).reshape(len(contexts), -1)  # (N, C)
+    labels = np.array([prompt.label for prompt in task.questions])
     return {
-        **metrics,
+        "score": float(task.measure(log_probs.argmax(axis=1), labels)),
         "shown": float(np.mean([context.shown for context in filled])),
         "cut": float(np.mean([context.cut for context in filled])),
     }
@@ -100,17 +73,17 @@ def _encode(
     vocabulary: PieceVocabulary,
     examples: Sequence[str],
     queries: Sequence[str],
-    answers: Sequence[Sequence[str]],
+    words: Sequence[str],
 ) -> tuple[list[Ids], list[Ids], list[list[Ids]]]:
     """Encodes the parts of prompts, as in a prompt with all examples (see `split_ids`)."""
     [[*example_ids, _]] = split_ids(vocabulary, [[*examples, *queries[:1], ""]])
     texts = [
         [*examples[-1:], query, f" {_in_one_line(word)}".rstrip()]
-        for query, words in zip(queries, answers, strict=True)
+        for query in queries
         for word in words
     ]
     parts = iter(split_ids(vocabulary, texts))
-    rows = [[next(parts) for _ in words] for words in answers]
+    rows = [[next(parts) for _ in words] for _ in queries]
     choices = [[answer for *_, answer in row] for row in rows]
     return example_ids[: len(examples)], [row[0][-2] for row in rows], choices
 
@@ -141,15 +114,15 @@ def evaluate(
 
 
 def _panels(
-    levels: dict[str, dict], runs: list[dict], x: str, name: str, prefix: str = ""
+    levels: dict[str, dict], runs: list[dict]
 ) -> dict[str, dict[str, dict[float, list[float]]]]:
-    """Returns the curves of a figure with one panel for each task."""
+    """Returns the curves of the figure, with one panel for each task."""
     panels = {}
     for task, task_runs in studies.grouped(runs, "task").items():
-        named = [{"curve": [run], "name": f"{prefix}{run[name]}"} for run in task_runs]
+        named = [{"curve": [run], "model": run["model"]} for run in task_runs]
         lines = {line: [levels[task][line]] for line in _BASELINES}
-        points = sorted({run[x] for run in runs})
-        panels[task] = studies.curves(named, "name", x, "score")
+        points = sorted({run["shots"] for run in runs})
+        panels[task] = studies.curves(named, "model", "shots", "score")
         panels[task] |= {line: dict.fromkeys(points, level) for line, level in lines.items()}
     return panels
 
@@ -160,9 +133,6 @@ def _report(levels: dict[str, dict], runs: list[dict]) -> list[str]:
     groups = studies.grouped(runs, "task", "model", "shots").items()
     for (task, model, shots), group in sorted(groups, key=lambda item: tasks.index(item[0][0])):
         baseline = levels[task]
-        score = studies.mean_of(group, "score", 1, 100)
-        if perplexity := studies.values(group, "perplexity"):
-            score += f" (perplexity {statistics.mean(perplexity):,.0f})"
         rows.append(
             {
                 "task": task,
@@ -172,7 +142,7 @@ def _report(levels: dict[str, dict], runs: list[dict]) -> list[str]:
                 "K": str(shots),
                 "shown": f"{statistics.mean(studies.values(group, 'shown')):.1f}",
                 "cut": f"{100 * statistics.mean(studies.values(group, 'cut')):.0f}%",
-                "score": score,
+                "score": studies.mean_of(group, "score", 1, 100),
                 **{name: f"{100 * baseline[name]:.1f}" for name in _BASELINES},
             }
         )

@@ -3,40 +3,33 @@
 In this package, shots are the solved examples in a prompt, and K is the number of shots.
 """
 
-import collections
 import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from macaron_tf.data.sources.names import Source
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.examples import Examples, read_examples
 from macaron_tf.errors import UserError
-from macaron_tf.evaluation.glue import accuracy, score
+from macaron_tf.evaluation.glue import score
 from macaron_tf.evaluation.language import chance, majority
-from macaron_tf.io.files import lines_of
 
 _POOL = 10_000  # maximum number of training examples from which shots are drawn
 
 
-@dataclasses.dataclass(frozen=True)
-class Prompt:
+class Prompt(NamedTuple):
     """A prompt for one example, which a language model continues with the answer.
 
     Attributes:
         query: prompt text before the answer, without a space at the end.
-        label: index of the answer in the task's choices; `None` without choices.
-        bare_query: query of a zero-shot prompt, which has no solved examples. `None` means that
-            zero-shot prompts use `query`.
+        label: index of the answer in the task's choices.
     """
 
     query: str
     answer: str
-    label: int | None = None
-    bare_query: str | None = None
+    label: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +37,7 @@ class PromptTask:
     """A task in the form of prompts.
 
     Attributes:
-        choices: the answer word of each class; none means that the answer is the last word.
+        choices: the answer word of each class.
         measure: function that scores the predicted classes. Its arguments are the indices of the
             predicted choices and of the correct choices.
     """
@@ -52,9 +45,9 @@ class PromptTask:
     name: str
     questions: list[Prompt]
     pool: list[Prompt]
-    choices: tuple[str, ...] = ()
-    metric: str = "accuracy"
-    measure: Callable[[np.ndarray, np.ndarray], float] = accuracy
+    choices: tuple[str, ...]
+    metric: str
+    measure: Callable[[np.ndarray, np.ndarray], float]
 
 
 class Template(NamedTuple):
@@ -90,21 +83,24 @@ TEMPLATES = {
 }
 
 
-def read_task(name: str, tfds: Tfds | None = None) -> PromptTask:
-    """Reads the prompts of a classification task, or of last-word prediction `lambada:FILE`.
+def read_task(name: str, tfds: Tfds, max_questions: int) -> PromptTask:
+    """Reads the prompts of a classification task.
 
-    The validation split has the questions, and the training split is the pool of shots.
+    The validation split has the questions, and the training split is the pool of shots. The
+    selection of `max_questions` questions depends neither on the model nor on the seed of the
+    shots.
     """
-    if name.startswith("lambada:"):
-        return _read_last_word_task(Source.of(name))
     task = get_task(name)
     if name not in TEMPLATES:
-        mend = f"choose lambada:FILE or one of {', '.join(TEMPLATES)}"
+        mend = f"choose one of {', '.join(TEMPLATES)}"
         raise UserError(f"no prompt template exists for the task {name!r}: {mend}")
     questions, pool = (
         classification_prompts(read_examples(task, split, tfds), TEMPLATES[name])
         for split in (task.validation_splits[0], "train")
     )
+    if len(questions) > max_questions:
+        chosen = np.sort(np.random.default_rng(0).permutation(len(questions))[:max_questions])
+        questions = [questions[index] for index in chosen]
     # Excludes exact match, because this metric needs all answers to a question at once.
     metrics = tuple(metric for metric in task.metrics if metric != "em")
     flat_task = dataclasses.replace(task, metrics=metrics, more_metrics=())
@@ -124,63 +120,8 @@ def classification_prompts(examples: Examples, template: Template) -> list[Promp
     ]
 
 
-def _read_last_word_task(source: Source) -> PromptTask:
-    """Reads last-word prediction from `lambada:FILE`.
-
-    If FILE has no `{split}`, every fourth passage is in the pool of shots, and the others are
-    questions.
-    """
-    if source.has_splits:
-        questions, pool = read_last_words(source, "validation"), read_last_words(source, "train")
-    else:
-        prompts = read_last_words(source, "all")
-        questions, pool = [prompts[n] for n in range(len(prompts)) if n % 4], prompts[::4]
-    if not questions:
-        raise UserError(f"{source} has a single passage: give a file with two or more passages")
-    return PromptTask(source.location.rsplit("/", 1)[-1], questions, pool)
-
-
-def read_last_words(source: Source, split: str) -> list[Prompt]:
-    """Reads prompts for last-word prediction (LAMBADA, Paperno et al. 2016).
-
-    Each line of the file is a passage, except that blank lines are skipped. The last word of the
-    line is the answer, and PASSAGE below is the rest of the line. A few-shot prompt is "PASSAGE
-    ____ . ->", so that the solved examples show that the answer is a single word (Brown et al.
-    2020, section 3.1.2). A zero-shot prompt is "PASSAGE".
-    """
-    path = source.path(split)
-    prompts = []
-    for number, line in enumerate(lines_of(path), start=1):
-        context, _, word = line.strip().rpartition(" ")
-        if context:
-            prompts.append(Prompt(f"{context} ____ . ->", word, bare_query=context.rstrip()))
-        elif word:
-            raise UserError(f"{path}, line {number} has a single word: remove the line")
-    if not prompts:
-        raise UserError(f"{path} has no passages: give a file with one passage per line")
-    return prompts
-
-
-def limit_questions(task: PromptTask, max_questions: int) -> PromptTask:
-    """Returns the task with at most `max_questions` questions.
-
-    The selection of questions depends neither on the model nor on the seed of the shots.
-    """
-    if len(task.questions) <= max_questions:
-        return task
-    chosen = np.sort(np.random.default_rng(0).permutation(len(task.questions))[:max_questions])
-    return dataclasses.replace(task, questions=[task.questions[index] for index in chosen])
-
-
 def baselines(task: PromptTask) -> dict[str, float]:
-    """Returns the scores of random guessing and of always giving the pool's most frequent answer.
-
-    The keys are "chance" and "majority". For last words, the chance level is 0.
-    """
-    if not task.choices:
-        [(answer, _)] = collections.Counter(prompt.answer for prompt in task.pool).most_common(1)
-        hits = [prompt.answer == answer for prompt in task.questions]
-        return {"chance": 0.0, "majority": float(np.mean(hits))}
+    """Returns the scores "chance" and, always with the most frequent answer, "majority"."""
     labels, pool_labels = (
         np.array([prompt.label for prompt in prompts]) for prompts in (task.questions, task.pool)
     )

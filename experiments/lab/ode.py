@@ -10,7 +10,7 @@ seeds. The second command uses every layer of trained pre-norm encoders and lang
 For each splitting scheme and step size, the command compares the output of a layer with the exact
 solution, in float64. Each operator in a scheme is solved exactly, or by a solver that the networks
 use, such as Euler's method. The command writes the order and the relative size of the errors to
-NAME.md, all local errors to NAME.json, and a figure to NAME.png, in the folder --results.
+NAME.md, and all local errors to NAME.json, in the folder --results.
 """
 
 import argparse
@@ -77,9 +77,8 @@ def run(options: argparse.Namespace) -> None:
             # p for an error proportional to step^p, estimated from the two smallest step sizes
             row |= {"sub_step": sub_step, "order": float(np.log2(errors[-2] / errors[-1]))}
             rows.append({**row, "errors": dict(zip(map(str, STEPS), errors, strict=True))})
-    title, figure = "Local errors of splitting schemes", out / f"{options.name}.png"
+    title = "Local errors of splitting schemes"
     studies.write(out, options.name, options, title, _report(rows), rows=rows)
-    studies.mean_curves(_panels(rows), figure, "step size", "local error", True, 10)
 
 
 def _operators(options: argparse.Namespace) -> Iterator[tuple[str, str, Block, np.ndarray]]:
@@ -128,10 +127,7 @@ def stepped(block: Block, x: np.ndarray, scheme: tuple[Mix, ...], solver: str) -
 
 
 def flow(operator: Flow, x: np.ndarray, time: float) -> np.ndarray:
-    """Solves x' = operator(x) from 0 to `time` by the Runge-Kutta method of order 4.
-
-    The end `time` may be negative.
-    """
+    """Solves x' = operator(x) from 0 to `time` by the Runge-Kutta method of order 4."""
     count = max(8, round(abs(time) / _FINE))
     h = time / count
     for _ in range(count):
@@ -203,17 +199,6 @@ def _report(rows: list[dict]) -> list[str]:
             cells[splitting].append(shown)
         lines += [f"{name}:", "", *studies.table(("splitting", *SUB_STEPS), cells.values()), ""]
     return lines
-
-
-def _panels(rows: list[dict]) -> dict:
-    """Returns the panels of the figure for `studies.mean_curves`, with a curve for each scheme."""
-    shown = [row for row in rows if row["sub_step"] in (EXACT, "euler", "heun")]
-    panels: dict[str, dict] = {}
-    groups = studies.grouped(shown, "operators", "sub_step", "splitting")
-    for (name, sub_step, splitting), members in groups.items():
-        curve = {step: [row["errors"][str(step)] for row in members] for step in STEPS}
-        panels.setdefault(f"{name}, sub-steps: {sub_step}", {})[splitting] = curve
-    return panels
 
 
 main = cli.single_program(

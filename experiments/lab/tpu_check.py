@@ -488,10 +488,7 @@ class _Program:
         return None if None in (start, step, trips) else start + step * trips
 
     def counter(self, parent: int, loop, index: int | None) -> tuple[int | None, int | None]:
-        """Returns the start of the integer at `index` in a loop's state, and its step.
-
-        `None` means that a number is unknown.
-        """
+        """Returns the start of the integer at `index` in a loop's state, and its step, if known."""
         state = self.value(parent, loop.operand_ids[0])
         if index is None or state.opcode != "tuple":
             return None, None
@@ -504,10 +501,7 @@ class _Program:
         return start, self.integer(body, steps[0].id) if len(steps) == 1 else None
 
     def trips(self, parent: int, loop) -> int | None:
-        """Returns the iteration count of a loop in `parent`, or `None` if it is unknown.
-
-        The compiler writes a loop's condition as `counter < bound`.
-        """
+        """Returns the iteration count of a loop in `parent`, or `None` if it is unknown."""
         condition = loop.called_computation_ids[1]
         compare = self.value(condition, self.roots[condition])
         if compare.comparison_direction != "LT":

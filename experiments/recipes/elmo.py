@@ -18,12 +18,7 @@ def elmo_tiny() -> ElmoRecipe:
     """
     return ElmoRecipe(
         model="elmo_tiny",
-        data=ElmoData(
-            sources=("tfds:wikipedia/20230601.en",),
-            vocabulary_size=8_000,
-            row_length=32,
-            batch_size=32,
-        ),
+        data=ElmoData(sources=("tfds:wikipedia/20230601.en",)),
         training=TrainingConfig(
             max_steps=4_500,
             learning_rate=2e-3,

@@ -8,14 +8,13 @@ selects the best checkpoint on the development set. `macaron tasks` lists the ta
 from collections.abc import Mapping
 
 from macaron_tf.data.tasks.definitions import get_task
-from macaron_tf.runs.embedding import (
-    TRIPLETS,
-    EmbeddingRecipe,
-    EmbeddingTask,
-    SentenceData,
-    pair_task,
+from macaron_tf.runs.embedding import TRIPLETS, EmbeddingRecipe, EmbeddingTask, pair_task
+from macaron_tf.runs.finetuning import (
+    ExampleData,
+    FinetuningRecipe,
+    FinetuningTask,
+    LabelledData,
 )
-from macaron_tf.runs.finetuning import FinetuningRecipe, FinetuningTask, LabelledData
 from macaron_tf.runs.text_to_text import TextRecipe, recipe_of_task
 from macaron_tf.training.config import fine_tuning
 
@@ -31,7 +30,7 @@ _SWISH_RNN_STEPS = {
     "sst2": 80_000,
     "stsb": 30_000,
     **dict.fromkeys(("snli", "xnli"), 200_000),
-    **dict.fromkeys(("race", "swag", "hellaswag", "squad", "squad2"), 100_000),
+    **dict.fromkeys(("race", "hellaswag", "squad", "squad2"), 100_000),
 }
 _SWISH_RNN_MIN_STEPS = 20_000  # update count of mrpc and rte in the table
 
@@ -155,7 +154,7 @@ def sentence_bert(task: str) -> EmbeddingRecipe:
     return EmbeddingRecipe(
         model="bert_base",
         task=EmbeddingTask(task),
-        data=SentenceData(definition.source, batch_size=16),
+        data=ExampleData(definition.source, batch_size=16),
         training=fine_tuning(
             2e-5,
             epochs=4.0 if definition.regression else 1.0,

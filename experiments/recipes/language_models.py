@@ -248,7 +248,6 @@ def transformer_xl_base() -> PretrainingRecipe:
         model_options=(("adaptive_cutoffs", ()),),
         objective=dict(memory_length=150),
         data=dict(
-            sources=bert_base().data.sources,
             sequence_length=152,
             validation_every=200,
             vocabulary=VocabularyConfig(kind="sentencepiece", size=32_000, lower_case=False),
@@ -315,7 +314,6 @@ def xlnet_large() -> PretrainingRecipe:
         objective=PermutationObjective(memory_length=384, bidirectional=True),
         data=dict(
             packing="full_text",
-            validation_every=200,
             validation_run=32,
             vocabulary=VocabularyConfig(kind="unigram", size=32_000, lower_case=False),
             batch_size=4,

@@ -76,7 +76,6 @@ def tcn_copy_memory() -> SequenceRecipe:
         learning_rate=2e-3,
         validate_every=250,
         clip_norm=1.0,
-        log_every=50,
     )
 
 

@@ -11,6 +11,7 @@ the base models were not run to the end.
 """
 
 from experiments.recipes.bert import bert_base, bert_tiny
+from experiments.recipes.bert_successors import roberta_8k_base
 from macaron_tf.objectives import DenoisingObjective, SpanCorruptionObjective
 from macaron_tf.runs.pretraining import PretrainingRecipe, VocabularyConfig
 
@@ -104,11 +105,9 @@ def bart_base() -> PretrainingRecipe:
     Differences: the paper trains its large model without dropout in the last tenth of the updates.
     This recipe has dropout in all updates.
     """
-    return bert_base().changed(
+    return roberta_8k_base().changed(
         model="bart_base",
-        objective=DenoisingObjective(infilling=0.3, mean_span=3.0, shuffling=1.0),
-        data=dict(vocabulary=VocabularyConfig(kind="byte_bpe", size=50_265, lower_case=False)),
-        training=dict(
-            max_steps=500_000, learning_rate=6e-4, warmup_steps=24_000, accumulation_steps=250
-        ),
+        objective=DenoisingObjective(),
+        data=dict(packing=bert_base().data.packing),
+        training=dict(accumulation_steps=250),
     )

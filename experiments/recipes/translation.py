@@ -25,7 +25,7 @@ def demo() -> TranslationRecipe:
     The corpus is the user interface text of a program: 24,000 English-German pairs in the wheel
     `homeassistant`, which pip can download. The text is so simple that a small model learns to
     translate it in about 1,000 updates. The recipe uses the learning rate of
-    `multi30k_macaron_tiny`, with a shorter warm-up. The beam size of 4 and the length penalty
+    `multi30k_macaron_tiny`, with a shorter warm-up. The default beam size of 4 and length penalty
     (`gnmt`, 0.6) are from Vaswani et al. 2017. For other languages of the corpus, use `--set
     data.target_language=fr`.
     """
@@ -48,9 +48,7 @@ def demo() -> TranslationRecipe:
             keep_last=8,
         ),
         task=dict(
-            decoding=BeamSearchConfig(
-                beam_size=4, length_penalty=0.6, length_penalty_name="gnmt", max_length=96
-            ),
+            decoding=BeamSearchConfig(max_length=96),
             metric=TranslationMetric(language="de"),
             average_last=4,
         ),
@@ -76,8 +74,6 @@ def multi30k_macaron_tiny() -> TranslationRecipe:
             target_language="de",
             vocabulary_size=10_000,
             normalization=NormalizationConfig(punctuation=True, lower_case=True),
-            cleaning=CleaningConfig(max_length=175),
-            batching=BatchingConfig(max_tokens=4096),
         ),
         training=TrainingConfig(
             # 75 epochs of 113 updates. At 0.6 seconds per update on two idle cores, the training
@@ -292,7 +288,7 @@ def wmt14_macaron_base() -> TranslationRecipe:
             keep_last=20,
         ),
         task=dict(
-            decoding=BeamSearchConfig(beam_size=4, length_penalty=0.6, length_penalty_name="gnmt"),
+            decoding=BeamSearchConfig(),
             metric=TranslationMetric(
                 language="de", normalize_punctuation=True, split_compounds=True
             ),

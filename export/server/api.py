@@ -22,13 +22,12 @@ from starlette.routing import Route
 from export.server.batching import Batcher
 from export.server.config import ServerConfig
 from export.server.errors import ServingError, from_exception
-from export.server.json_tensors import decode_inputs, encode_outputs, parse_body
-from export.server.servable import Arrays, Servable, Signature
+from export.server.json_tensors import decode_request, encode_outputs
+from export.server.servable import Arrays, Servable
 from export.server.versions import Versions
 
 _LOG = logging.getLogger(__name__)
-_SMALL = 64 * 1024  # bytes of a body that is always accepted, and converted in the event loop
-_MAX_STREAMS = 32  # each needs a thread and its own keys and values of the tokens so far
+_SMALL = 64 * 1024  # bytes of a body that is converted in the event loop
 # Page for querying the model in a browser. It loads nothing from other servers.
 _PAGE = pathlib.Path(__file__).with_name("page.html").read_text(encoding="utf-8")
 _PREFIX = ":tensorflow:serving:request_"  # as TensorFlow Serving names its metrics
@@ -46,7 +45,6 @@ class Api:
     def __init__(self, config: ServerConfig, versions: Versions):
         self._config, self._versions = config, versions
         self._batcher = Batcher(config)
-        self._held = self._streams = 0  # bytes of all bodies in memory; number of streams
         self._registry = prometheus_client.CollectorRegistry()
         self._count = prometheus_client.Counter(
             f"{_PREFIX}count", "Predictions", ["model_name", "status"], registry=self._registry
@@ -127,21 +125,9 @@ class Api:
 
     async def _predict(self, request: Request) -> Response:
         with self._measured():
-            async with self._body(request) as body:
-                servable = self._versions.get(request.path_params.get("version"))
-                read = functools.partial(self._read, body, servable)
-                request_read = read() if len(body) <= _SMALL else await asyncio.to_thread(read)
-                signature, inputs, rows, row_format = request_read
-                work = self._batcher.submit(servable, signature, inputs, rows)
-            # If the request is late, nobody else reads the exception.
-            work.add_done_callback(asyncio.Future.exception)
-            del body, read, request_read, inputs  # frees memory while the request waits
-            try:
-                seconds = self._config.request_timeout
-                outputs = await asyncio.wait_for(asyncio.shield(work), seconds)
-            except TimeoutError:
-                message = f"the request took longer than {seconds:g} s: send fewer rows"
-                raise ServingError(504, message) from None
+            servable, signature, inputs, row_format = await self._read(request)
+            # A request whose client has gone away must not cancel its batch.
+            outputs = await asyncio.shield(self._batcher.submit(servable, signature, inputs))
             encode = functools.partial(encode_outputs, outputs, row_format)
             is_small = sum(array.size for array in outputs.values()) < 4096
             answer = encode() if is_small else await asyncio.to_thread(encode)
@@ -149,13 +135,10 @@ class Api:
 
     async def _stream(self, request: Request) -> Response:
         """Answers a request with one row by server-sent events, each with a part of the text."""
-        async with self._body(request) as body:
-            servable = self._versions.get(request.path_params.get("version"))
-            _, inputs, rows, _ = await asyncio.to_thread(self._read, body, servable)
+        servable, _, inputs, _ = await self._read(request)
+        rows = len(next(iter(inputs.values())))
         if rows != 1:
             raise ServingError(400, f"a stream has one row, not {rows}: send one row")
-        if self._streams >= _MAX_STREAMS:
-            raise ServingError(503, f"{_MAX_STREAMS} streams are running: try again later")
         parts = servable.stream(inputs)
         try:  # the text is refused here, before the answer begins
             first = await asyncio.to_thread(next, parts, None)
@@ -164,7 +147,6 @@ class Api:
         return StreamingResponse(self._events(first, parts), media_type="text/event-stream")
 
     async def _events(self, part: str | None, parts: Iterator[str]) -> AsyncIterator[str]:
-        self._streams += 1
         try:
             while part is not None:
                 yield f"data: {json.dumps({'completion': part}, ensure_ascii=False)}\n\n"
@@ -173,37 +155,19 @@ class Api:
         except Exception as error:
             _LOG.exception("a stream failed")
             yield f"data: {json.dumps({'error': str(from_exception(error))})}\n\n"
-        finally:
-            self._streams -= 1
 
-    def _read(self, body: bytearray, servable: Servable) -> tuple[Signature, Arrays, int, bool]:
-        """Returns the signature, the inputs, the number of rows and whether they came as rows."""
-        document = parse_body(body)
-        signature = servable.signature(document.get("signature_name", ""))
-        inputs, row_format = decode_inputs(document, signature)
-        rows = signature.count_rows(inputs, self._config.max_request_rows)
-        return signature, inputs, rows, row_format
-
-    @contextlib.asynccontextmanager
-    async def _body(self, request: Request) -> AsyncIterator[bytearray]:
-        """Yields the body of a request, whose size and time of receipt have limits."""
+    async def _read(self, request: Request) -> tuple[Servable, str, Arrays, bool]:
+        """Returns the version, the signature, the inputs and whether they came as rows."""
         limit, body = self._config.max_body_bytes, bytearray()
-        if request.headers.get("content-encoding", "identity") != "identity":
-            raise ServingError(415, "a compressed body is not supported: send it uncompressed")
-        try:
-            async with asyncio.timeout(self._config.body_timeout):
-                async for chunk in request.stream():
-                    body += chunk
-                    self._held += len(chunk)
-                    if len(body) > limit:
-                        raise ServingError(413, f"the body exceeds {limit} bytes: send fewer rows")
-                    if self._held > 16 * limit and len(body) > _SMALL:
-                        raise ServingError(503, "many large requests run: try again later")
-            yield body
-        except TimeoutError:
-            raise ServingError(408, "the body arrived too slowly: send fewer rows") from None
-        finally:
-            self._held -= len(body)
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > limit:
+                raise ServingError(413, f"the body exceeds {limit} bytes: send fewer rows")
+        servable = self._versions.get(request.path_params.get("version"))
+        arguments = (body, servable.inputs, self._config.max_request_rows)
+        if len(body) <= _SMALL:
+            return servable, *decode_request(*arguments)
+        return servable, *await asyncio.to_thread(decode_request, *arguments)
 
     @contextlib.contextmanager
     def _measured(self) -> Iterator[None]:

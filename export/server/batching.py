@@ -12,7 +12,7 @@ import numpy as np
 
 from export.server.config import ServerConfig
 from export.server.errors import ServingError, from_exception
-from export.server.servable import Arrays, Servable, Signature
+from export.server.servable import Arrays, Servable
 from macaron_tf.io.serving import failed_rows
 
 
@@ -21,22 +21,23 @@ class _Request:
     """Request in the queue. `enqueued` is its arrival time by the clock of the event loop."""
 
     servable: Servable
-    signature: Signature
+    signature: str
     inputs: Arrays
-    rows: int
     enqueued: float
     future: asyncio.Future
+
+    def __post_init__(self):
+        self.rows = len(next(iter(self.inputs.values())))
 
 
 class Batcher:
     """Queue that merges requests into batches, which run in threads.
 
-    Requests can be merged if they have the same model version and the same batchable signature,
-    and if their arrays have the same dtypes and the same dimensions except the first. A free worker
-    starts a batch if the batch is full, or if its oldest request has waited `batch_timeout_ms`.
-    Requests for a signature with a LiteRT engine do not wait for a batch to fill, so they are
-    merged only if several arrive while all workers are busy. If a batch fails, only its faulty
-    requests fail (see `run_joined`).
+    Requests for the same signature of the same model version are merged. A free worker starts a
+    batch if the batch is full, or if its oldest request has waited `batch_timeout_ms`. Requests for
+    a signature with a LiteRT engine do not wait for a batch to fill, so they are merged only if
+    several arrive while all workers are busy. If a batch fails, only its faulty requests fail (see
+    `run_joined`).
 
     All methods run in the event loop, so the queue needs no lock.
     """
@@ -45,22 +46,17 @@ class Batcher:
         self._config = config
         self._idle = config.workers
         self._pool = concurrent.futures.ThreadPoolExecutor(config.workers, "batch")
-        self._queues: dict[object, deque[_Request]] = {}
+        self._queues: dict[tuple[Servable, str], deque[_Request]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def submit(
-        self, servable: Servable, signature: Signature, inputs: Arrays, rows: int
-    ) -> asyncio.Future:
-        """Queues a request whose `servable` the caller keeps loaded, for a future dict of arrays.
-
-        The future must not be cancelled.
-        """
+    def submit(self, servable: Servable, signature: str, inputs: Arrays) -> asyncio.Future:
+        """Queues a request, for a future dict of arrays, which must not be cancelled."""
         waiting = sum(map(len, self._queues.values()))
         if waiting >= self._config.max_queue:
             raise ServingError(503, f"the queue is full with {waiting} requests: try again later")
         loop = asyncio.get_running_loop()
-        request = _Request(servable, signature, inputs, rows, loop.time(), loop.create_future())
-        self._queues.setdefault(_key(request), deque()).append(request)
+        request = _Request(servable, signature, inputs, loop.time(), loop.create_future())
+        self._queues.setdefault((servable, signature), deque()).append(request)
         self._start_batches()
         return request.future
 
@@ -80,15 +76,14 @@ class Batcher:
             batch = loop.run_in_executor(self._pool, run_joined, requests)
             batch.add_done_callback(functools.partial(self._finish, requests))
 
-    def _start_time(self, key: object) -> float:
+    def _start_time(self, key: tuple[Servable, str]) -> float:
         """Returns the time at which a queue's first batch may start."""
-        queue = self._queues[key]
-        signature = queue[0].signature
+        queue, (servable, signature) = self._queues[key], key
         is_full = sum(request.rows for request in queue) >= self._config.max_batch_size
-        waits = signature.batchable and signature.waits and not is_full
+        waits = servable.waits(signature) and not is_full
         return queue[0].enqueued + (self._config.batch_timeout_ms / 1000 if waits else 0.0)
 
-    def _take(self, key: object) -> list[_Request]:
+    def _take(self, key: tuple[Servable, str]) -> list[_Request]:
         """Removes the requests of the next batch from a queue."""
         queue = self._queues[key]
         requests = [queue.popleft()]
@@ -108,14 +103,6 @@ class Batcher:
                 request.future.set_result(result)
         self._idle += 1
         self._start_batches()
-
-
-def _key(request: _Request) -> object:
-    """Returns the queue key of a request. Requests with equal keys can be merged."""
-    if not request.signature.batchable:
-        return object()
-    shapes = [(name, array.dtype.str, array.shape[1:]) for name, array in request.inputs.items()]
-    return (id(request.servable), request.signature.name, *shapes)
 
 
 def run_joined(requests: Sequence[_Request]) -> list[Arrays | Exception]:
@@ -142,13 +129,8 @@ def run_joined(requests: Sequence[_Request]) -> list[Arrays | Exception]:
 
 def _run_merged(requests: Sequence[_Request]) -> list[Arrays]:
     servable, signature, names = requests[0].servable, requests[0].signature, requests[0].inputs
-    if len(requests) == 1:
-        return [servable.run(signature.name, requests[0].inputs)]
     joined = {name: np.concatenate([one.inputs[name] for one in requests]) for name in names}
-    outputs = servable.run(signature.name, joined)
+    outputs = servable.run(signature, joined)
     ends = [0, *itertools.accumulate(one.rows for one in requests)]
-    if any(array.shape[:1] != (ends[-1],) for array in outputs.values()):
-        signature.batchable = False  # from now on, each request runs alone
-        raise ValueError(f"the outputs of {signature.name!r} do not have one row per input row")
     parts = [slice(start, end) for start, end in itertools.pairwise(ends)]
     return [{name: array[part] for name, array in outputs.items()} for part in parts]

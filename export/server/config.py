@@ -9,8 +9,6 @@ from annotated_types import Ge, Gt, Le, Lt
 from macaron_tf.errors import UserError
 from macaron_tf.settings import Count, Settings
 
-Seconds = Annotated[float, Gt(0), Lt(1e6)]
-
 
 @dataclasses.dataclass(frozen=True)
 class ServerConfig(Settings, in_models=False):
@@ -28,12 +26,7 @@ class ServerConfig(Settings, in_models=False):
         poll_seconds: interval at which the server looks for new versions, in seconds.
         max_queue: maximum number of waiting requests; further requests get HTTP status 503.
         max_request_rows: maximum number of rows in a request.
-        max_body_bytes: maximum size of the body of a request, in bytes. All bodies in memory
-            together may have 16 times this size; above it, bodies of more than 64 KiB get HTTP
-            status 503.
-        request_timeout: maximum time from the receipt of a request to its answer, in seconds.
-        body_timeout: maximum time for receiving the body of a request, in seconds.
-        idle_timeout: time after which the server closes an idle connection, in seconds.
+        max_body_bytes: maximum size of the body of a request, in bytes.
         grace_seconds: maximum time for requests in flight to finish at shutdown, in seconds.
     """
 
@@ -44,13 +37,10 @@ class ServerConfig(Settings, in_models=False):
     max_batch_size: Count = 32
     batch_timeout_ms: Annotated[float, Ge(0), Lt(1e6)] = 5.0
     workers: Count = 2
-    poll_seconds: Seconds = 2.0
+    poll_seconds: Annotated[float, Gt(0), Lt(1e6)] = 2.0
     max_queue: Count = 1024
     max_request_rows: Count = 1024
     max_body_bytes: Count = 16 * 1024 * 1024
-    request_timeout: Seconds = 120.0
-    body_timeout: Seconds = 60.0
-    idle_timeout: Seconds = 120.0
     grace_seconds: Annotated[float, Ge(0), Lt(1e6)] = 30.0
 
     def check(self) -> None:

@@ -21,10 +21,7 @@ class ServingError(Exception):
 
 
 def from_exception(error: BaseException) -> ServingError:
-    """Converts an exception of a model to the error for the client.
-
-    Only the cause remains of TensorFlow's long messages (see `cause_of`), and the faulty rows.
-    """
+    """Converts an exception of a model to the error for the client."""
     if isinstance(error, ServingError):
         return error
     if isinstance(error, UserError | tf.errors.InvalidArgumentError | tf.errors.OutOfRangeError):

@@ -7,23 +7,11 @@ import threading
 import time
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from export.server.api import Api
 from export.server.config import ServerConfig
-from export.server.versions import Versions, check_base_path
+from export.server.versions import Versions
 from macaron_tf.io.paths import clear_errors
-
-
-class _Protocol(H11Protocol):
-    """HTTP connection that also answers if the client closes its side after a request."""
-
-    def eof_received(self) -> bool:
-        """Returns whether the connection stays open for writing."""
-        is_asked = self.cycle and not (self.cycle.more_body or self.cycle.response_complete)
-        if is_asked:
-            self.cycle.keep_alive = False
-        return bool(is_asked)
 
 
 class ModelServer:
@@ -48,7 +36,6 @@ class ModelServer:
     def start(self) -> None:
         """Opens the port, whose requests get HTTP status 503 meanwhile, and loads the model."""
         config = self.config
-        check_base_path(config.base_path)
         family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
         failure = f"port {config.port} of {config.host[:80]!r} cannot be opened"
         mend = "choose another --port, or a --host such as 127.0.0.1, or 0.0.0.0 for all addresses"
@@ -60,7 +47,7 @@ class ModelServer:
         self._uvicorn = uvicorn.Server(
             uvicorn.Config(
                 Api(config, self.versions).app,
-                http=_Protocol,  # h11 limits the size of headers; httptools does not
+                http="h11",  # it limits the size of headers; httptools does not
                 loop="uvloop",  # a request of one line takes 0.95 of the time
                 lifespan="off",
                 ws="none",
@@ -69,7 +56,7 @@ class ModelServer:
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                timeout_keep_alive=config.idle_timeout,
+                timeout_keep_alive=120,
                 timeout_graceful_shutdown=config.grace_seconds,
             )
         )
@@ -99,7 +86,6 @@ class ModelServer:
         self.stop()
 
     def example(self) -> str:
-        """Returns an example request as a curl command, or "" without `serving_default`."""
-        body = self.versions.current.example
-        address = f"{self.url}/v1/models/{self.config.name}:predict"
-        return shlex.join(["curl", "-d", json.dumps(body), address]) if body else ""
+        """Returns an example request as a curl command."""
+        body = json.dumps(self.versions.current.example)
+        return shlex.join(["curl", "-d", body, f"{self.url}/v1/models/{self.config.name}:predict"])

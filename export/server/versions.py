@@ -6,14 +6,12 @@ import os
 import pathlib
 import threading
 import time
-import weakref
 
 from export.server.errors import ServingError, from_exception
 from export.server.servable import Servable
 from macaron_tf.errors import UserError
 from macaron_tf.io.serving import MODEL_FILE, version_of
 
-_RETRY_SECONDS = 30.0  # time after which the server loads the same broken files again
 _LOG = logging.getLogger(__name__)
 
 
@@ -25,23 +23,14 @@ def find_versions(folder: str | os.PathLike) -> dict[int, pathlib.Path]:
     return {version: folder for folder, version in versions.items() if version is not None}
 
 
-def check_base_path(base_path: str) -> None:
-    """Checks that a model's folder is local and contains a version."""
-    if not os.path.isdir(base_path):
-        raise UserError(f"{base_path} is not a local folder: export a model there first")
-    if os.path.isfile(os.path.join(base_path, MODEL_FILE)):
-        raise UserError(f"{base_path} is a single version: give its parent folder")
-    if not find_versions(base_path):
-        raise UserError(f"{base_path} has no version such as 1/{MODEL_FILE}: export a model there")
-
-
 class Versions:
     """The newest version of a model in its folder, which answers all requests.
 
     A thread scans the model's folder every `poll_seconds`. While a new version is loaded and warmed
     up, the old version answers requests. Then the new version takes over, and the old version is
     freed when its last request has ended. If a new version does not load, the error is logged, and
-    the old version continues to answer requests. Once a version is loaded, one stays loaded.
+    the old version continues to answer requests until the files of the new one change. Once a
+    version is loaded, one stays loaded.
     """
 
     def __init__(self, base_path: str, poll_seconds: float):
@@ -49,9 +38,8 @@ class Versions:
         self._base_path = base_path
         self._poll_seconds = poll_seconds
         self._states: dict[int, tuple[str, str]] = {}  # TensorFlow Serving's state, error message
-        self._fingerprints: dict[int, list] = {}
-        # Files of a version that did not load, and the time of the next attempt.
-        self._failures: dict[int, tuple[list, float]] = {}
+        self._fingerprints: dict[int, list] = {}  # files at the last scan
+        self._failures: dict[int, list] = {}  # files of the versions that did not load
         self._stopped = threading.Event()
 
     def get(self, version: str | None = None) -> Servable:
@@ -77,7 +65,10 @@ class Versions:
         self.poll()
         if self.current is None:
             reasons = "; ".join(f"version {state[0]}: {state[2][:200]}" for state in self.states())
-            raise UserError(f"no version in {self._base_path} loads ({reasons}): export it again")
+            reasons = reasons or f"it has no file such as 1/{MODEL_FILE}"
+            raise UserError(
+                f"no version in {self._base_path} loads ({reasons}): export a model there"
+            )
         threading.Thread(target=self._watch, name="versions", daemon=True).start()
 
     def stop(self) -> None:
@@ -107,41 +98,32 @@ class Versions:
         """Returns whether to load a version now.
 
         Its files must not have changed since the last scan, unless no version is loaded yet. After
-        a failure, they must have changed, or some time must have passed.
+        a failure, they must have changed.
         """
         fingerprint = _fingerprint(path)
-        is_unchanged = self._fingerprints.get(version) == fingerprint
+        is_settled = not self.current or self._fingerprints.get(version) == fingerprint
         self._fingerprints[version] = fingerprint
-        if not is_unchanged and self.current:
-            return False
-        files, retry_at = self._failures.get(version, ([], 0.0))
-        return files != fingerprint or time.monotonic() >= retry_at
+        return is_settled and self._failures.get(version) != fingerprint
 
     def _load(self, version: int, path: pathlib.Path) -> bool:
-        start, fingerprint = time.monotonic(), self._fingerprints[version]
+        start = time.monotonic()
         self._states[version] = ("LOADING", "")
         try:
             servable = Servable(path, version)
             servable.warm_up()  # only logs errors
         except Exception as error:  # TensorFlow's exception can have any class
             message = " ".join(str(from_exception(error)).split())
-            self._failures[version] = fingerprint, time.monotonic() + _RETRY_SECONDS
+            self._failures[version] = self._fingerprints[version]
             self._states[version] = ("END", message)
             _LOG.error("%s: version %d cannot be loaded: %s", path, version, message)
             return False
         self._failures.pop(version, None)
+        if self.current:
+            self._states[self.current.version] = ("END", "")
         self._states[version] = ("AVAILABLE", "")
-        if self.current and self.current.version != version:
-            self._states[self.current.version] = ("UNLOADING", "")
-        # The last request that refers to the version before frees it.
-        weakref.finalize(servable, self._end, version)
-        self.current = servable
+        self.current = servable  # the last request that refers to the version before frees it
         _LOG.info("version %d serves after %.1f s", version, time.monotonic() - start)
         return True
-
-    def _end(self, version: int) -> None:
-        if self.current.version != version:  # the same number may be loaded again
-            self._states[version] = ("END", "")
 
 
 def _fingerprint(path: pathlib.Path) -> list[tuple[str, int, int]]:

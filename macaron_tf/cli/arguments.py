@@ -6,18 +6,20 @@ therefore does not need TensorFlow.
 """
 
 import argparse
-import contextlib
 import functools
 import os
 import pkgutil
-import re
 import shlex
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
+from typing import Annotated
+
+from annotated_types import Ge, Lt
 
 from macaron_tf.cli.program import exit_on_user_error
 from macaron_tf.errors import UserError, check_path
+from macaron_tf.settings import SettingError, parse
 
 # Adds arguments to a parser. Returns the arguments, or None if no caller needs the result.
 Part = Callable[[argparse.ArgumentParser], Sequence[argparse.Action] | None]
@@ -30,19 +32,6 @@ class Layout(argparse.RawDescriptionHelpFormatter):
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
-
-
-class Parser(argparse.ArgumentParser):
-    """Argument parser of a command."""
-
-    def parse_args(self, args=None, namespace=None):
-        """Parses the arguments, where texts of a command may also stand behind its flags."""
-        options, rest = self.parse_known_args(args, namespace)
-        if rest and ("text" not in vars(options) or any(word[:1] == "-" for word in rest)):
-            self.error(f"unrecognized arguments: {' '.join(rest)}")
-        if rest:
-            options.text += rest
-        return options
 
 
 def single_program(
@@ -63,10 +52,12 @@ def single_program(
         text: its help, whose first line is a summary.
         run: its function of the parsed options, as `module:function`.
         prepare: function of the parsed options, to call before the command's function.
-        intermixed: whether flags may stand between positional arguments.
+        intermixed: whether flags may stand between the values of a positional argument.
     """
     # A part may replace --help.
-    parser = Parser(name, description=text, formatter_class=Layout, conflict_handler="resolve")
+    parser = argparse.ArgumentParser(
+        name, description=text, formatter_class=Layout, conflict_handler="resolve"
+    )
     parser.set_defaults(function=run)
     together(*parts, TRUST_CODE)(parser)
 
@@ -76,10 +67,9 @@ def single_program(
         argv = sys.argv[1:] if arguments is None else arguments
         options = (parser.parse_intermixed_args if intermixed else parser.parse_args)(argv)
         options.line = shlex.join([*parser.prog.split(), *argv])
-        if output := vars(options).get("output"):
-            for file in filter(None, vars(options).get("files") or [vars(options).get("input")]):
-                if os.path.realpath(file) == os.path.realpath(output):
-                    raise UserError(f"--output {output} is also the input: give another file")
+        file, output = vars(options).get("input"), vars(options).get("output")
+        if file and output and os.path.realpath(file) == os.path.realpath(output):
+            raise UserError(f"--output {output} is also the input: give another file")
         if prepare:
             prepare(options)
         return pkgutil.resolve_name(options.function)(options)
@@ -129,25 +119,17 @@ class Distinct(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-def count(spec: str, text: str, default=None, minimum=1, below=None, **options) -> Part:
-    """Returns a part that adds a flag for a number from `minimum` to below `below`.
+def count(spec: str, text: str, default=None, minimum=1, below=2**31, **options) -> Part:
+    """Returns a part that adds a flag for a number from `minimum` to below `below`."""
+    name, hint = spec.partition(" ")[0], Annotated[type(minimum), Ge(minimum), Lt(below)]
 
-    If `minimum` is an int, the flag accepts only integers.
-    """
-    value_type, name = type(minimum), spec.partition(" ")[0]
-    is_whole = value_type is int
-    below = below or (2**31 if is_whole else 3.4e38)
-    last = f"to {below - 1}" if is_whole else f"to below {below:g}"
+    def number(value: str) -> float:
+        try:
+            return parse(name, value, hint)
+        except SettingError as error:  # argparse hides the message of a ValueError
+            raise UserError(str(error)) from error
 
-    def parse(value: str) -> float:
-        with contextlib.suppress(ValueError):
-            is_number = not is_whole or re.fullmatch("-?[0-9]+", value)
-            if is_number and minimum <= value_type(value) < below:
-                return value_type(value)
-        noun = "whole number" if is_whole else "number"
-        raise UserError(f"{name} {value[:40]} is not valid: give a {noun} from {minimum:g} {last}")
-
-    return argument(spec, text, type=parse, default=default, **options)
+    return argument(spec, text, type=number, default=default, **options)
 
 
 def together(*parts: Part) -> Part:
@@ -155,11 +137,9 @@ def together(*parts: Part) -> Part:
     return lambda parser: [action for part in parts for action in part(parser) or ()]
 
 
-def group(title: str, *parts: Part, text: str | None = None) -> Part:
+def group(title: str, *parts: Part) -> Part:
     """Returns a part that adds the arguments of `parts` under a title in the help."""
-    return lambda parser: together(*parts)(
-        parser.add_argument_group(title, text and textwrap.fill(text, 78))
-    )
+    return lambda parser: together(*parts)(parser.add_argument_group(title))
 
 
 def settings(examples: str, flag: str = "--set") -> Part:
@@ -170,13 +150,10 @@ def settings(examples: str, flag: str = "--set") -> Part:
 
 MODEL = path_argument(
     "run",
-    "folder of a training run, or another location that `macaron_tf.load` accepts, such as "
-    "hugging-face:DIR",
-)
-CHECKPOINT = argument(
-    "--checkpoint NAME",
-    "average, best, last or the number of a training step (default: average if the run has "
-    "averaged weights of its newest checkpoints; otherwise best, or last without a validation)",
+    "folder of a training run, RUN@CHECKPOINT, or another location that `macaron_tf.load` accepts, "
+    "such as hugging-face:DIR; CHECKPOINT is average, best, last or the number of a training step "
+    "(default: average if the run has averaged weights of its newest checkpoints; otherwise best, "
+    "or last without a validation)",
 )
 TRUST_CODE = switch(
     "--trust-code",

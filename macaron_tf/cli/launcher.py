@@ -12,7 +12,7 @@ import sys
 import types
 
 from macaron_tf import __version__
-from macaron_tf.cli.arguments import Layout, Parser
+from macaron_tf.cli.arguments import Layout
 from macaron_tf.cli.program import begin_command, exit_on_user_error
 from macaron_tf.errors import COMMANDS_FOLDER, nearest
 
@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
     texts |= {name: text for name, (_, text) in COMMANDS.items()}
     width = max(map(len, texts))
     lines = (f"  {name:{width}}  {text}\n" for name, text in texts.items())
-    parser = Parser(
+    parser = argparse.ArgumentParser(
         "macaron", "macaron COMMAND ...", _TEXT + "".join(lines), formatter_class=Layout
     )
     parser.add_argument("--version", action="version", version=__version__)

@@ -46,9 +46,7 @@ class Macaron(LM):
         path: str,
         trust_code: bool = False,
         max_length: int | None = None,
-        batch_size: int | str | None = None,
-        max_batch_size: int | None = None,
-        device: str | None = None,
+        **unread: Any,
     ):
         super().__init__()
         model = load(path, trust_code=trust_code)

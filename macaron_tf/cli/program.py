@@ -17,21 +17,13 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 
-from macaron_tf.errors import (
-    UserError,
-    missing_package,
-    out_of_memory,
-    sentence_of,
-    store_sentence,
-    warn,
-)
+from macaron_tf.errors import UserError, failed_request, missing_package, out_of_memory, warn
 from macaron_tf.io.signals import RepeatedSignals
 
 LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 INTERRUPTED = 130  # exit status that a shell reports for a process killed by SIGINT
 BROKEN_PIPE = 141  # exit status that a shell reports for a process killed by SIGPIPE
 _IO_ERRORS = (errno.EIO, errno.EISDIR, errno.ENOSPC)
-_MAX_LINE = 1 << 26  # maximum number of bytes in a line of input; a long book has 4 MB
 
 
 class _LeanImports(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -74,7 +66,6 @@ class _CtrlC:
 
     running = False  # whether `main` runs
     received = False
-    ended = False  # whether `main` has ended
     _is_repeated = RepeatedSignals()
 
     def __call__(self, signal_number, frame):
@@ -82,11 +73,9 @@ class _CtrlC:
         if self.running and not self.received:
             self.received = True
             raise KeyboardInterrupt
-        if self.running and not repeated:
-            return
-        # Not print, because the signal may have interrupted another print.
-        os.write(2, b"" if self.received or self.ended else b"interrupted\n")
-        os._exit(INTERRUPTED)
+        if repeated or not self.running:
+            os.write(2, b"interrupted\n")  # not print, which the signal may have interrupted
+            os._exit(INTERRUPTED)
 
 
 _ctrl_c = _CtrlC()
@@ -105,10 +94,6 @@ def begin_command() -> None:
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     sys.meta_path.insert(0, _LeanImports())
-    # The next opened file would take the place of a closed standard stream.
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  open until the process ends
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if SIGINT is ignored
         signal.signal(signal.SIGINT, _ctrl_c)
 
@@ -138,17 +123,19 @@ def exit_on_user_error(main: Callable[..., int | None]) -> Callable[..., int]:
         except BrokenPipeError:
             _discard_output()  # otherwise Python's flush at exit would raise the error again
             return BROKEN_PIPE
+        except UnicodeEncodeError as error:  # of an argument in another encoding
+            return _print_error(f"a text is not UTF-8 ({error}): encode it in UTF-8")
         except Exception as error:
             if _ctrl_c.received:
                 return _print_interrupted()
-            describers = (sentence_of, missing_package, out_of_memory, store_sentence)
+            describers = (missing_package, out_of_memory, failed_request)
             sentence = next(filter(None, (describe(error) for describe in describers)), None)
             if sentence is None:
                 raise
             return _print_error(sentence)
         finally:
-            if is_process:  # from now on Ctrl-C prints nothing
-                _ctrl_c.running, _ctrl_c.ended = False, True
+            if is_process:
+                _ctrl_c.running = False
 
     return wrapped
 
@@ -170,7 +157,7 @@ def _print_interrupted() -> int:
 
 
 def _as_process(main: Callable[..., int | None]) -> int | None:
-    """Runs `main` with standard streams in UTF-8, after checking that the arguments are UTF-8."""
+    """Runs `main` with standard streams in UTF-8."""
     for stream, errors in (
         (sys.stdin, "surrogateescape"),
         (sys.stdout, "surrogateescape"),
@@ -178,9 +165,6 @@ def _as_process(main: Callable[..., int | None]) -> int | None:
     ):
         if isinstance(stream, io.TextIOWrapper):  # not a stream that a notebook has set
             stream.reconfigure(encoding="utf-8", errors=errors)
-    for number, argument in enumerate(sys.argv[1:], 1):
-        if argument != argument.encode("utf-8", "replace").decode():
-            raise UserError(f"argument {number} is not UTF-8: encode {argument!a} in UTF-8")
     try:
         try:
             return main()
@@ -207,15 +191,9 @@ def decoded(lines: Iterable[bytes]) -> Iterator[str]:
     Invalid bytes become U+FFFD, with a warning on stderr. Only a newline ends a line, so that line
     numbers of input and output agree.
     """
-    if isinstance(lines, io.BufferedIOBase):  # a line of /dev/zero would fill the memory
-        lines = iter(functools.partial(lines.readline, _MAX_LINE + 1), b"")
     for number, line in enumerate(lines, 1):
-        if number == 1 and line.startswith(b"\x1f\x8b"):
-            raise UserError("the input is compressed: decompress it with `gunzip -c` first")
         if b"\0" in line:
             raise UserError(f"line {number} of the input contains a zero byte: give text in UTF-8")
-        if len(line) > _MAX_LINE:
-            raise UserError(f"line {number} of the input has more than 64 MiB: split the line")
         # "utf-8-sig" removes a byte order mark.
         text = line.decode("utf-8-sig" if number == 1 else "utf-8", errors="replace")
         if "\N{REPLACEMENT CHARACTER}" in text and b"\xef\xbf\xbd" not in line:

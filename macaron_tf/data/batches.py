@@ -39,24 +39,14 @@ class Batches(abc.ABC):
 
     @abc.abstractmethod
     def plan(self, rng: np.random.Generator | None) -> Sequence[Batch]:
-        """Returns the batches of an epoch, as example indices.
-
-        Args:
-            rng: generator that shuffles the epoch; `None` means every example once, in a fixed
-                order.
-        """
+        """Returns an epoch's batches of example indices; without `rng`, all in a fixed order."""
 
     @abc.abstractmethod
     def gather(self, batch: Batch) -> dict[str, np.ndarray]:
         """Returns a dict mapping name to array for the examples of a batch."""
 
     def batches(self, seed: int = 0, start_step: int = 0, repeat: bool = True) -> Iterator[dict]:
-        """Yields batches as dicts of NumPy arrays.
-
-        Args:
-            repeat: whether to continue with further epochs forever. If False, the batches end with
-                the epoch that contains `start_step`.
-        """
+        """Yields batches as dicts of NumPy arrays, forever or to the end of the epoch."""
         epoch, offset = divmod(start_step, self.steps_per_epoch)
         while True:
             yield from map(self.gather, self.plan(np.random.default_rng([seed, epoch]))[offset:])
@@ -65,10 +55,7 @@ class Batches(abc.ABC):
             epoch, offset = epoch + 1, 0
 
     def dataset(self, seed: int = 0, start_step: int = 0, repeat: bool = True) -> tf.data.Dataset:
-        """Returns a prefetched dataset of the batches that the method `batches` yields.
-
-        The cardinality is infinite if `repeat` is True, and otherwise the number of batches.
-        """
+        """Returns a prefetched dataset of the batches that the method `batches` yields."""
         remaining_steps = self.steps_per_epoch - start_step % self.steps_per_epoch
         steps = tf.data.INFINITE_CARDINALITY if repeat else remaining_steps
         make_batches = functools.partial(self.batches, seed, start_step, repeat)
@@ -175,12 +162,9 @@ class BucketBatches(Batches):
     ):
         self._rows, self._other_arrays = rows, other_arrays
         self._count, self._indices, self._draw = count, indices, draw
-        self.rows_per_example = sum(len(part) for part in rows) // count
-        self.real_tokens = sum(part.size for part in rows)
         # All padded lengths L and all batch shapes (B, L) that can occur, in ascending order of L.
         self.shapes, self.lengths = shapes, [length for _, length in shapes]
-        plan = plan_batches(shapes, self.row_lengths, None)
-        self.steps_per_epoch, self._padded_tokens = len(plan), plan.padded_tokens
+        self.steps_per_epoch = len(plan_batches(shapes, self.row_lengths, None))
 
     def __len__(self) -> int:
         return self._count
@@ -217,11 +201,7 @@ class BucketBatches(Batches):
         return batches[: self.steps_per_epoch]
 
     def evaluation_dataset(self) -> tf.data.Dataset:
-        """Returns a dataset with every example once, in ascending order of length.
-
-        Batches also have "index" `(B,)` int32, the integer that identifies each example (see
-        `indices`). Rows of padding have the index -1.
-        """
+        """Returns a dataset of every example once, by length, with "index" `(B,)`, -1: padding."""
 
         def batches() -> Iterator[dict]:
             for batch in self.plan(None):
@@ -238,17 +218,10 @@ class BucketBatches(Batches):
         rows = [array for part in self._rows for array in part.arrays()]
         return fingerprint([*rows, *(array for array in self._other_arrays if array is not None)])
 
-    def padding_efficiency(self) -> float:
-        """Returns the share of real tokens among all tokens in `evaluation_dataset`'s batches."""
-        return self.real_tokens / (self._padded_tokens * self.rows_per_example)
-
     def summary(self) -> str:
-        """Returns example count, steps per epoch, real-token share and batch shapes in one line."""
+        """Returns example count, steps per epoch and batch shapes in one line."""
         shapes = " ".join(f"{rows}x{length}" for rows, length in self.shapes)
-        return (
-            f"{len(self):,} examples, {self.steps_per_epoch:,} steps per epoch, "
-            f"{self.padding_efficiency():.1%} real tokens after padding, shapes {shapes}"
-        )
+        return f"{len(self):,} examples, {self.steps_per_epoch:,} steps per epoch, shapes {shapes}"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -276,7 +249,6 @@ class EncodedExamples:
             question answering (`WindowPositions`).
         splits: `(N + 1,)` int64 for N tagged sentences. The words of sentence i have the indices
             `splits[i]:splits[i + 1]`.
-        truncated_count: number of sentences that were truncated, for sentence encoders.
     """
 
     rows: TokenRows
@@ -291,7 +263,6 @@ class EncodedExamples:
     characters: np.ndarray | None = None
     positions: Any = None
     splits: Any = None
-    truncated_count: int = 0
 
 
 class ExampleBatches(BucketBatches):

@@ -3,11 +3,12 @@
 import collections
 import concurrent.futures
 import contextlib
+import functools
 import itertools
 import os
-import queue
 import subprocess
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing import Pipe, connection
@@ -37,11 +38,11 @@ class Processes(contextlib.AbstractContextManager):
     def __init__(self, count: int, context: Any):
         self.count, self._context = count, context
         self._workers: dict[connection.Connection, subprocess.Popen] = {}
-        self._idle: queue.SimpleQueue[connection.Connection] = queue.SimpleQueue()
-        self._threads = concurrent.futures.ThreadPoolExecutor(count)  # each waits for a worker
+        self._own = threading.local()  # pipe to the worker that a thread starts and waits for
+        self._threads = concurrent.futures.ThreadPoolExecutor(count, "worker", self._start_worker)
 
     def __exit__(self, *error) -> None:
-        for process in self._workers.values():
+        for process in [*self._workers.values()]:
             process.kill()
         self._threads.shutdown(cancel_futures=True)
         for pipe, process in self._workers.items():
@@ -60,13 +61,10 @@ class Processes(contextlib.AbstractContextManager):
         first_two = list(itertools.islice(items, 2))
         items = itertools.chain(first_two, items)
         if self.count == 1 or len(first_two) < 2:
-            for item in items:
-                yield function(self._context, item)
+            yield from map(functools.partial(function, self._context), items)
             return
         pending: collections.deque[concurrent.futures.Future] = collections.deque()
         for item in items:
-            if not self._workers:
-                self._start_workers()
             pending.append(self._threads.submit(self._call, function, item))
             if len(pending) > 2 * self.count:
                 yield pending.popleft().result()
@@ -74,44 +72,34 @@ class Processes(contextlib.AbstractContextManager):
             yield pending.popleft().result()
 
     def _call(self, function: Callable, item: Any) -> Any:
-        """Calls a function in an idle worker, and waits for the result."""
-        pipe = self._idle.get()
+        """Calls a function in the worker of this thread, and waits for the result."""
         try:
-            pipe.send((function, item))
-            result, error = pipe.recv()
+            self._own.pipe.send((function, item))
+            result, error = self._own.pipe.recv()
         except (EOFError, OSError) as error:
             mend = "give --processes 1 to see the cause"
             raise UserError(f"a worker died, perhaps for lack of memory: {mend}") from error
-        finally:
-            self._idle.put(pipe)
         if error is not None:
             raise error
         return result
 
-    def _start_workers(self) -> None:
-        """Starts workers as new programs, because TensorFlow does not survive a fork.
-
-        All new workers are started before the first one is used, so that the workers import
-        TensorFlow in parallel.
-        """
+    def _start_worker(self) -> None:
+        """Starts a worker as a new program, because TensorFlow does not survive a fork."""
         paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
         # If argv[0] is the name of our command, the package imports neither Keras nor the models.
         code = "import sys; sys.argv[0] = 'macaron'; import macaron_tf.cli.program as program; "
         code += f"program.begin_command(); from {__name__} import work; work(%d)"
-        for _ in range(self.count):
-            pipe, worker_end = Pipe()
-            self._workers[pipe] = subprocess.Popen(
-                [sys.executable, "-c", code % worker_end.fileno()],
-                env={**os.environ, **_WORKER_ENVIRONMENT, "PYTHONPATH": paths},
-                pass_fds=[worker_end.fileno()],
-                start_new_session=True,  # the terminal then does not send Ctrl-C to the worker
-            )
-            # Only the worker then holds this end, which closes when the worker ends.
-            worker_end.close()
-        for pipe in self._workers:
-            with contextlib.suppress(OSError):  # `_call` notices a dead worker
-                pipe.send(self._context)
-            self._idle.put(pipe)
+        self._own.pipe, worker_end = Pipe()
+        self._workers[self._own.pipe] = subprocess.Popen(
+            [sys.executable, "-c", code % worker_end.fileno()],
+            env={**os.environ, **_WORKER_ENVIRONMENT, "PYTHONPATH": paths},
+            pass_fds=[worker_end.fileno()],
+            start_new_session=True,  # the terminal then does not send Ctrl-C to the worker
+        )
+        # Only the worker then holds this end, which closes when the worker ends.
+        worker_end.close()
+        with contextlib.suppress(OSError):  # `_call` notices a dead worker
+            self._own.pipe.send(self._context)
 
 
 def work(descriptor: int) -> None:

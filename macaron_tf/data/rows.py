@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import operator
 import os
 import pathlib
 import tempfile
@@ -26,11 +27,11 @@ from macaron_tf.io.files import cache_directory, only_writer
 from macaron_tf.io.progress import Progress
 from macaron_tf.text.token_rows import TokenRows, fingerprint, map_array, offsets_of
 
-FORMAT = 5  # increase this number if the layout or the meaning of the files changes
+FORMAT = 6  # increase this number if the layout or the meaning of the files changes
 # Number of pairs per chunk. The number is part of the format, because a resumed run skips chunks.
 CHUNK_PAIRS = 1 << 15
-_RECORD = "tokens.json"  # written after each chunk; that of a finished corpus has a SHA-256
-_ARRAYS = ("source_offsets", "target_offsets", "source_ids", "target_ids", "indices")
+_RECORD = "tokens.json"  # written after each chunk; that of a finished corpus has a fingerprint
+_ARRAYS = ("source_offsets", "source_ids", "target_offsets", "target_ids")
 _MEND = "make room or set MACARON_TF_CACHE to another folder, then run the same command again"
 _MAX_MEMORY_BYTES = 1 << 24  # beyond this number, the bytes in memory are written to disk
 
@@ -87,12 +88,9 @@ def _taken(column: Any, rows: np.ndarray) -> Any:
 
 
 class GrowingRows:
-    """A growing sequence of rows of integers. Whenever 16 MB are in memory, they move to a file.
+    """A growing sequence of rows of integers. Whenever 16 MB are in memory, they move to a file."""
 
-    The file has no name, so the operating system deletes the file after its last use.
-    """
-
-    def __init__(self, dtype: np.dtype):
+    def __init__(self, dtype: np.dtype | type = np.uint8):
         self.dtype, self._lengths = np.dtype(dtype), array.array("q")
         self._buffer, self._file = bytearray(), None
 
@@ -126,11 +124,6 @@ class GrowingRows:
 class GrowingTexts(GrowingRows):
     """A growing sequence of texts, which are rows of bytes."""
 
-    def __init__(self, texts: Iterable[str] = ()):
-        super().__init__(np.uint8)
-        for text in texts:
-            self.append(text)
-
     def append(self, text: str) -> None:
         data = text.encode("utf-8", "surrogatepass")
         self.add(data, [len(data)])
@@ -152,21 +145,19 @@ class TokenizedPairs:
     """A tokenized parallel corpus. Each row has the token ids of one side of a pair, then EOS.
 
     Attributes:
-        indices: `(N,)` int64, index of each pair in the corpus, or in its chunk.
+        indices: `(N,)` int64, index of each pair before cleaning; `None` for a corpus in the cache.
         fingerprint: SHA-256 (hex) of the rows. The string is empty if no hash was computed.
     """
 
     source: TokenRows
     target: TokenRows
-    indices: np.ndarray
+    indices: np.ndarray | None
     removed: dict[str, int]
     fingerprint: str = ""
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Returns a dict mapping file name to content."""
-        source, target = self.source, self.target
-        arrays = source.offsets, target.offsets, source.ids, target.ids, self.indices
-        return dict(zip(_ARRAYS, arrays, strict=True))
+        return dict(zip(_ARRAYS, [*self.source.arrays(), *self.target.arrays()], strict=True))
 
 
 class Chunk(NamedTuple):
@@ -177,7 +168,6 @@ class Chunk(NamedTuple):
             removed. `None` means that repeated pairs are kept.
     """
 
-    index: int
     pairs: Pairs
     repeated: np.ndarray | None = None
 
@@ -202,33 +192,26 @@ def prepare(
         tokenize: function that tokenizes a chunk. The function must be picklable if several
             processes tokenize several chunks.
         count: function that returns the number of pairs in the source, or `None` if the number is
-            unknown. The number is used only to display progress and to limit `processes`.
+            unknown, to display progress.
     """
     with only_writer(folder, "tokenizing", wait=True):
         record = _read_record(folder)
-        if record["sha256"]:
+        if record["fingerprint"]:
             return _map(folder, record)
-        total, processes = count(), processes or os.cpu_count() or 1
-        processes = min(processes, -(-total // CHUNK_PAIRS) or 1) if total else processes
         with (
-            Progress("tokenizing", "pairs", total) as progress,
-            Processes(processes, tokenize) as pool,
+            Progress("tokenizing", "pairs", count()) as progress,
+            Processes(processes or os.cpu_count() or 1, tokenize) as pool,
         ):
             missing = chunks()
             for chunk in itertools.islice(missing, record["chunks"]):
                 progress.advance(len(chunk.pairs))
-            for size, tokens in pool.map(_tokenized, missing):
+            for tokens in pool.map(operator.call, missing):
                 _append(folder, record, tokens)
-                progress.advance(size)
+                progress.advance(len(tokens.source) + sum(tokens.removed.values()))
         tokens = _map(folder, record)
-        record["fingerprint"] = fingerprint([*tokens.source.arrays(), *tokens.target.arrays()])
-        record["sha256"] = fingerprint(tokens.arrays().values())
+        record["fingerprint"] = fingerprint(tokens.arrays().values())
         _write_record(folder, record)
         return _map(folder, record)
-
-
-def _tokenized(tokenize: Callable, chunk: Chunk) -> tuple[int, TokenizedPairs]:
-    return len(chunk.pairs), tokenize(chunk)
 
 
 def _append(folder: pathlib.Path, record: dict, tokens: TokenizedPairs) -> None:
@@ -237,8 +220,6 @@ def _append(folder: pathlib.Path, record: dict, tokens: TokenizedPairs) -> None:
         _, count = record["arrays"].get(name, ("", 0))
         if count and name.endswith("_offsets"):  # those of each chunk begin at 0
             values = values[1:] + record["arrays"][name.replace("offsets", "ids")][1]
-        elif name == "indices":
-            values = values + record["chunks"] * CHUNK_PAIRS
         path = folder / name
         with storage.clear_errors(f"cannot write {path}", _MEND), open(path, "ab") as file:
             file.truncate(count * values.itemsize)  # a killed process may have written more
@@ -258,12 +239,12 @@ def _write_record(folder: pathlib.Path, record: dict) -> None:
 def _read_record(folder: pathlib.Path) -> dict[str, Any]:
     """Reads the record of a corpus. If files are missing or damaged, the record has no rows."""
     with contextlib.suppress(UserError, *storage.FILE_ERRORS, *storage.DAMAGE):
-        fields = {"chunks": int, "arrays": dict, "removed": dict, "fingerprint": str, "sha256": str}
+        fields = {"chunks": int, "arrays": dict, "removed": dict, "fingerprint": str}
         record = storage.read_json(folder / _RECORD, **fields)
         found = _map(folder, record)  # raises if a file has fewer values than were recorded
-        if record["sha256"] in ("", fingerprint(found.arrays().values())):
+        if record["fingerprint"] in ("", fingerprint(found.arrays().values())):
             return record
-    return {"chunks": 0, "arrays": {}, "removed": {}, "fingerprint": "", "sha256": ""}
+    return {"chunks": 0, "arrays": {}, "removed": {}, "fingerprint": ""}
 
 
 def _map(folder: pathlib.Path, record: dict) -> TokenizedPairs:
@@ -274,4 +255,4 @@ def _map(folder: pathlib.Path, record: dict) -> TokenizedPairs:
     sides = (
         TokenRows(arrays[f"{side}_ids"], arrays[f"{side}_offsets"]) for side in ("source", "target")
     )
-    return TokenizedPairs(*sides, arrays["indices"], record["removed"], record["fingerprint"])
+    return TokenizedPairs(*sides, None, record["removed"], record["fingerprint"])

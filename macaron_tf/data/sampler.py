@@ -51,11 +51,6 @@ class Plan(Sequence[Batch]):
     def __len__(self) -> int:
         return len(self._cuts)
 
-    @property
-    def padded_tokens(self) -> int:
-        begins, ends, lengths = self._cuts.astype(np.int64).T
-        return int(((ends - begins) * lengths).sum())
-
     def __getitem__(self, index):
         if isinstance(index, slice):
             return Plan(self._rows, self._cuts[index])
@@ -104,8 +99,7 @@ def plan_batches(shapes: Shapes, lengths: np.ndarray, rng: np.random.Generator |
         order = np.argsort(lengths, kind="stable").astype(dtype)
     limits = [length for _, length in shapes]
     bucket_of = np.searchsorted(limits, np.arange(limits[-1] + 1)).astype(np.int16)
-    parts = [bucket_of[lengths[order[part]]] for part in in_parts(len(order), 1 << 20)]
-    buckets = np.concatenate([np.zeros(0, np.int16), *parts])
+    buckets = bucket_of[lengths[order]]
     rows, cuts, assigned, carried = [], [], 0, order[:0]
     for bucket, (size, length) in enumerate(shapes):
         members = np.concatenate([carried, order[buckets == bucket]])
@@ -138,11 +132,7 @@ def choose_lengths(lengths: np.ndarray, count: int, multiple: int) -> list[int]:
         rounded up to a multiple of `multiple`.
     """
     lengths = np.asarray(lengths)
-    # Number of rows of each length from 0 on. `bincount` copies its input to int64; counting in
-    # parts keeps that copy small.
-    size = int(lengths.max()) + 1
-    parts = (lengths[part] for part in in_parts(len(lengths), 1 << 20))
-    counts = sum(np.bincount(part, minlength=size) for part in parts)
+    counts = np.bincount(lengths)  # number of rows of each length from 0 on
     cells = -(-np.arange(len(counts)) // multiple)
     # Cell i stands for the padded length i * multiple.
     below = np.cumsum(np.bincount(cells, counts))  # below[i]: number of rows that fit into cell i
@@ -167,12 +157,7 @@ def choose_lengths(lengths: np.ndarray, count: int, multiple: int) -> list[int]:
 def plan_pools(
     count: int, size: int, rng: np.random.Generator, lengths: np.ndarray | None = None
 ) -> list[Batch]:
-    """Deals examples to batches of exactly `size` examples, and leaves out those that remain.
-
-    Args:
-        lengths: `(count,)` example lengths. Each batch has examples of similar length; `None` means
-            that length does not matter.
-    """
+    """Deals examples to batches of exactly `size`, by `lengths` if given, without the remainder."""
     order = rng.permutation(count)
     if lengths is not None:
         pools = (order[part] for part in in_parts(count, _POOL_BATCHES * size))

@@ -1,7 +1,7 @@
 """Decoding: beam search, sampling, text generation and scoring.
 
-`beam_search`, `sample` and `generate` take a step function, and `generate` continues prompts from
-the state that `first_state` returns. `translate_ids` and `score_ids` take an encoder-decoder and
+`beam_search` and `generate` take a step function, and `generate` continues prompts from the state
+that `first_state` returns. `translate_ids` and `score_ids` take an encoder-decoder and
 token ids. `LineTranslator`, `TextGenerator`, `SequenceGenerator` and `TextScorer` take text.
 """
 
@@ -12,10 +12,8 @@ from macaron_tf.decoding.sampling import (
     GenerationConfig,
     Prompts,
     Rules,
-    SamplingConfig,
     first_state,
     generate,
-    sample,
 )
 from macaron_tf.decoding.scoring import TextScorer, score_ids
 from macaron_tf.decoding.text_generator import (

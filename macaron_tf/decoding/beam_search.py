@@ -20,12 +20,13 @@ NEVER = float("-inf")
 
 
 @dataclasses.dataclass(frozen=True)
-class LengthLimits(Settings):
-    """Limits of an output. Source and output lengths are in tokens and include EOS.
+class BeamSearchConfig(Settings):
+    """Settings of beam search. The default length penalty follows Vaswani et al. 2017.
 
-    The maximum output length for a sentence is min(max_length, ceil(max_length_ratio * source
-    length) + max_length_offset), or 1 if this value is below 1. The default is the minimum of 256
-    and source length + 50, as in Vaswani et al. 2017.
+    Source and output lengths are in tokens and include EOS. The maximum output length for a
+    sentence is min(max_length, ceil(max_length_ratio * source length) + max_length_offset), or 1 if
+    this value is below 1. The default is the minimum of 256 and source length + 50, as in Vaswani
+    et al. 2017.
 
     Attributes:
         max_length_ratio: factor by which the source length is multiplied.
@@ -34,46 +35,6 @@ class LengthLimits(Settings):
         min_length: minimum number of tokens before EOS.
         no_repeat_ngram_size: size n of the n-grams that an output contains at most once, as in BART
             with n = 3; 0 means no limit.
-    """
-
-    section: ClassVar[str] = "task.decoding"
-
-    max_length_ratio: NonNegative = 1.0
-    max_length_offset: Annotated[int, Gt(-(2**31)), INT32] = 50
-    max_length: Count = 256
-    min_length: Natural = 0
-    no_repeat_ngram_size: Natural = 0
-
-    def check(self) -> None:
-        if self.min_length >= self.max_length:
-            limit = f"below max_length={self.max_length}"
-            raise self.error(f"min_length={self.min_length} must be {limit}")
-
-
-def target_limits(
-    source: tf.Tensor, config: LengthLimits, pad: int
-) -> tuple[int | tf.Tensor, tf.Tensor]:
-    """Computes the maximum output length T of the batch, and of each sentence, `(B,)` int32.
-
-    The lengths are at least 1 (see `LengthLimits`) and do not depend on padding. T is a Python int
-    if S is static, as under XLA, and otherwise an int32 scalar.
-    """
-    lengths = tf.reduce_sum(tf.cast(source != pad, tf.int32), axis=1)
-    limits = tf.math.ceil(config.max_length_ratio * tf.cast(lengths, tf.float32))
-    # Computed in int64, because int32 may overflow. 2^33 plus any offset exceeds every max_length.
-    limits = tf.cast(tf.minimum(limits, 2.0**33), tf.int64) + config.max_length_offset
-    limits = tf.cast(tf.clip_by_value(limits, 1, config.max_length), tf.int32)
-    if source.shape[1] is None:
-        return tf.maximum(tf.reduce_max(limits), 1), limits
-    maximum = math.ceil(config.max_length_ratio * source.shape[1]) + config.max_length_offset
-    return min(max(maximum, 1), config.max_length), limits
-
-
-@dataclasses.dataclass(frozen=True)
-class BeamSearchConfig(LengthLimits):
-    """Settings of beam search. The default length penalty follows Vaswani et al. 2017.
-
-    Attributes:
         beam_size: number of live hypotheses per sentence. Beam size 1 with `stopping="complete"` is
             greedy search.
         length_penalty: exponent alpha of the length penalty. The score of a hypothesis is
@@ -87,6 +48,13 @@ class BeamSearchConfig(LengthLimits):
             search when `beam_size` hypotheses have ended.
     """
 
+    section: ClassVar[str] = "task.decoding"
+
+    max_length_ratio: NonNegative = 1.0
+    max_length_offset: Annotated[int, Gt(-(2**31)), INT32] = 50
+    max_length: Count = 256
+    min_length: Natural = 0
+    no_repeat_ngram_size: Natural = 0
     beam_size: Count = 4
     length_penalty: NonNegative = 0.6
     length_penalty_name: Literal["gnmt", "fairseq", "none"] = "gnmt"
@@ -94,9 +62,30 @@ class BeamSearchConfig(LengthLimits):
     stopping: Literal["complete", "exact"] = "complete"
 
     def check(self) -> None:
-        super().check()
+        if self.min_length >= self.max_length:
+            limit = f"below max_length={self.max_length}"
+            raise self.error(f"min_length={self.min_length} must be {limit}")
         if self.n_best > self.beam_size:
             raise self.error(f"n_best={self.n_best} must be at most beam_size={self.beam_size}")
+
+
+def target_limits(
+    source: tf.Tensor, config: BeamSearchConfig, pad: int
+) -> tuple[int | tf.Tensor, tf.Tensor]:
+    """Computes the maximum output length T of the batch, and of each sentence, `(B,)` int32.
+
+    The lengths are at least 1 (see `BeamSearchConfig`) and do not depend on padding. T is a Python
+    int if S is static, as under XLA, and otherwise an int32 scalar.
+    """
+    lengths = tf.reduce_sum(tf.cast(source != pad, tf.int32), axis=1)
+    limits = tf.math.ceil(config.max_length_ratio * tf.cast(lengths, tf.float32))
+    # Computed in int64, because int32 may overflow. 2^33 plus any offset exceeds every max_length.
+    limits = tf.cast(tf.minimum(limits, 2.0**33), tf.int64) + config.max_length_offset
+    limits = tf.cast(tf.clip_by_value(limits, 1, config.max_length), tf.int32)
+    if source.shape[1] is None:
+        return tf.maximum(tf.reduce_max(limits), 1), limits
+    maximum = math.ceil(config.max_length_ratio * source.shape[1]) + config.max_length_offset
+    return min(max(maximum, 1), config.max_length), limits
 
 
 def length_penalty(length: tf.Tensor, name: str, alpha: float) -> tf.Tensor:
@@ -249,10 +238,7 @@ def beam_search(
         return _State(state.index + 1, tokens, live_ids, scores, *ended, new_cache)
 
     def run(state: _State, context: Any, limits: tf.Tensor, max_live, growing: _State) -> _State:
-        """Runs search steps until the search has ended for all but `max_live` sentences.
-
-        Axes of size 0 in `growing` may grow.
-        """
+        """Runs search steps until the search has ended for all but `max_live` sentences."""
         # Loop variables are plain tuples, because eager tf.while_loop returns plain tuples.
         values = tf.while_loop(
             lambda *values: (

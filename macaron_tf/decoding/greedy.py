@@ -1,6 +1,5 @@
 """Greedy search on Keras's JAX backend, for validation during training."""
 
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
@@ -9,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 from jax import numpy as jnp
 
-from macaron_tf.decoding.beam_search import LengthLimits, target_limits
+from macaron_tf.decoding.beam_search import BeamSearchConfig, target_limits
 from macaron_tf.distribution.mesh import replicated_sharding
 
 # The batch size and the source length are padded to multiples of these two numbers, because JAX
@@ -24,29 +23,23 @@ class GreedySearch:
     EOS or the length limit.
     """
 
-    def __init__(self, model: Any, vocabulary_size: int, limits: LengthLimits):
+    def __init__(self, model: Any, vocabulary_size: int, limits: BeamSearchConfig):
         self.model, self.vocabulary_size, self.limits = model, vocabulary_size, limits
         # The outputs are replicated, so that every process of a mesh can read them.
         self._search = jax.jit(
             self._outputs, static_argnames="max_length", out_shardings=replicated_sharding()
         )
 
-    def __call__(
-        self, batches: Iterable[tuple[np.ndarray, np.ndarray]]
-    ) -> Iterator[dict[str, np.ndarray]]:
-        """Yields the outputs of batches (source ids `(B, S)`, unused seed) as `beam_search` does.
-
-        The score of an output is its log P, without a length penalty.
-        """
-        for source, _ in batches:
-            count, length = source.shape
-            pad = self.model.config.special.pad
-            paddings = [(0, -count % _ROW_MULTIPLE), (0, -length % _LENGTH_MULTIPLE)]
-            source = np.pad(source, paddings, constant_values=pad)
-            max_length, limits = target_limits(tf.constant(source), self.limits, pad)
-            values = [variable.value for variable in self.model.variables]
-            outputs = self._search(values, source, limits.numpy(), max_length=max_length)
-            yield {name: np.asarray(value)[:count] for name, value in outputs.items()}
+    def __call__(self, source: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns the outputs for source ids `(B, S)` as `beam_search` does, with score log P."""
+        count, length = source.shape
+        pad = self.model.config.special.pad
+        paddings = [(0, -count % _ROW_MULTIPLE), (0, -length % _LENGTH_MULTIPLE)]
+        source = np.pad(source, paddings, constant_values=pad)
+        max_length, limits = target_limits(tf.constant(source), self.limits, pad)
+        values = [variable.value for variable in self.model.variables]
+        outputs = self._search(values, source, limits.numpy(), max_length=max_length)
+        return {name: np.asarray(value)[:count] for name, value in outputs.items()}
 
     def _outputs(self, values, source, limits, max_length: int) -> dict[str, jax.Array]:
         special = self.model.config.special

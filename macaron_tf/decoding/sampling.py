@@ -1,31 +1,24 @@
-"""Sampling from language models and encoder-decoders, with stateless random draws.
+"""Continuation of texts by sampling, with stateless random draws.
 
 B is the batch size, K the number of samples per input, and V the vocabulary size.
 """
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from annotated_types import Ge, Gt, Le
 
-from macaron_tf.decoding.beam_search import (
-    NEVER,
-    LengthLimits,
-    StepFunction,
-    loop_shapes,
-    without_repeats,
-)
-from macaron_tf.kernels import compiled_by_xla
+from macaron_tf.decoding.beam_search import NEVER, StepFunction, loop_shapes, without_repeats
 from macaron_tf.settings import Count, Natural, NonNegative, Settings
-from macaron_tf.special import SPECIAL, Special
+from macaron_tf.special import Special
 
 
 @dataclasses.dataclass(frozen=True)
-class DrawSettings(Settings):
-    """Settings for sampling a token. Temperature, top-k and top-p are applied in this order.
+class GenerationConfig(Settings):
+    """Settings for continuing a text. Temperature, top-k and top-p are applied in this order.
 
     Attributes:
         temperature: divisor of the logits; 0 means greedy search.
@@ -33,32 +26,16 @@ class DrawSettings(Settings):
         top_p: probability p of nucleus sampling. Only the smallest set of most probable tokens with
             a total probability of at least p can be drawn; 1 means no limit.
         num_samples: number of independent samples per input.
+        max_tokens: maximum number of new tokens, including the token that ends the text.
+        min_tokens: minimum number of new tokens before the token that ends the text.
 
     References: Holtzman et al. 2020 (nucleus sampling).
     """
-
-    section: ClassVar[str] = "decoding"
 
     temperature: NonNegative = 1.0
     top_k: Natural = 0
     top_p: Annotated[float, Gt(0), Le(1)] = 1.0
     num_samples: Count = 1
-
-
-@dataclasses.dataclass(frozen=True)
-class SamplingConfig(LengthLimits, DrawSettings):
-    """Settings for sampling from an encoder-decoder."""
-
-
-@dataclasses.dataclass(frozen=True)
-class GenerationConfig(DrawSettings):
-    """Settings for continuing a text with a language model.
-
-    Attributes:
-        max_tokens: maximum number of new tokens, including the token that ends the text.
-        min_tokens: minimum number of new tokens before the token that ends the text.
-    """
-
     # The limit of 2^30 keeps the sum of prompt and new tokens within int32.
     max_tokens: Annotated[int, Ge(1), Le(2**30)] = 128
     min_tokens: Natural = 0
@@ -96,21 +73,20 @@ def threefry(
     return left, right
 
 
-def uniforms(seeds: tf.Tensor, streams: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-    """Draws uniform random numbers that depend only on the seed, stream and position.
+def uniforms(seeds: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+    """Draws uniform random numbers that depend only on the seed and the position.
 
-    They are float32 in [0, 1), multiples of 2^-23. `seeds (..., 2)` are pairs of 32-bit integers.
-    The int32 `streams` and `positions` in them broadcast with `seeds[..., 0]`.
+    They are float32 in [0, 1), multiples of 2^-23. The arguments are int32 and broadcast.
     """
-    parts = [tf.bitcast(tf.cast(x, tf.int32), tf.uint32) for x in (seeds, streams, positions)]
-    bits, _ = threefry((parts[0][..., 0], parts[0][..., 1]), (parts[2], parts[1]))
+    seeds, positions, zero = (tf.bitcast(x, tf.uint32) for x in (seeds, positions, tf.constant(0)))
+    bits, _ = threefry((seeds, zero), (positions, zero))
     # Keep 23 bits. The product u * total is then below `total` in float32 too.
     high_bits = tf.bitwise.right_shift(bits, tf.constant(9, tf.uint32))
     return tf.cast(tf.bitcast(high_bits, tf.int32), tf.float32) * 2.0**-23
 
 
 class Controls(NamedTuple):
-    """Values of `temperature`, `top_k` and `top_p` (see `DrawSettings`).
+    """Values of `temperature`, `top_k` and `top_p` (see `GenerationConfig`).
 
     The values are either three Python numbers, which apply to all rows, or three tensors `(B,)`
     with one number per row.
@@ -126,7 +102,7 @@ class Controls(NamedTuple):
 _MINIMUM = 1e-10
 
 
-def filter_logits(logits: tf.Tensor, controls: Controls | DrawSettings) -> tf.Tensor:
+def filter_logits(logits: tf.Tensor, controls: Controls | GenerationConfig) -> tf.Tensor:
     """Applies temperature, top-k and top-p to logits, and sets excluded tokens to -inf.
 
     Tokens with the same logit as the last kept token are also kept. The result is divided by the
@@ -165,7 +141,7 @@ def _filtered_by_row(logits: tf.Tensor, controls: Controls) -> tf.Tensor:
     return tf.where(logits < smallest_kept, NEVER, logits)
 
 
-def draw(logits: tf.Tensor, uniform: tf.Tensor, controls: Controls | DrawSettings) -> tf.Tensor:
+def draw(logits: tf.Tensor, uniform: tf.Tensor, controls: Controls | GenerationConfig) -> tf.Tensor:
     """Draws a token `(B, K)` for each sample of logits `(B, K, V)` by inverse transform sampling.
 
     It needs one `uniform (B, K)` in [0, 1) per token; the Gumbel-max trick would need V. Excluded
@@ -203,8 +179,8 @@ class Prompts(NamedTuple):
             (such as [CLS]), then the prompt, then PAD.
         lengths: `(B,)` int32, number of ids in each row that are not PAD, 1 or more.
         limits: `(B,)` int32, maximum number of new tokens for each row.
-        seeds: `(B, K)` int, random seed of each sample. A sample's draws do not depend on the other
-            rows of the batch.
+        seeds: `(B, K)` int32, random seed of each sample. A sample's draws do not depend on the
+            other rows of the batch.
     """
 
     ids: tf.Tensor
@@ -218,22 +194,16 @@ class Rules(NamedTuple):
 
     Attributes:
         end_id: id of the token that ends a text, or ids of several such tokens.
-        is_suppressed: function from ids `(V,)` to booleans, which are True at suppressed ids.
-            Suppressed ids and PAD are never drawn.
+        is_suppressed: booleans `(V,)`, True at ids that are never drawn. PAD is never drawn either.
         min_tokens: minimum number of new tokens before the end.
-        forces_end: whether the last token that the limit allows is always the first `end_id`.
-        uniform: function from a position to uniform draws `(B, K)`; `None` means draws from the
-            seeds in `Prompts`.
         no_repeat_ngram_size: size of the n-grams that the new tokens contain at most once; 0 means
             no limit.
     """
 
-    controls: Controls | DrawSettings
+    controls: Controls | GenerationConfig
     end_id: int | Sequence[int]
-    is_suppressed: Callable[[tf.Tensor], tf.Tensor] = lambda ids: ids < 0
+    is_suppressed: np.ndarray | bool = False
     min_tokens: int = 0
-    forces_end: bool = False
-    uniform: Callable[[tf.Tensor], tf.Tensor] | None = None
     pad: int = Special.pad
     no_repeat_ngram_size: int = 0
 
@@ -262,13 +232,13 @@ def first_state(
     """Prefills the prompts and returns the state before the first step.
 
     The first min(lengths) - 1 tokens of every row are prefilled in chunks, once for the K samples
-    of a row, and not under XLA, which cannot slice chunks of unknown length.
+    of a row.
 
     `prefill_fn` maps `tokens (B, L)` int32, which begin at position `index` scalar int32 of the
     decoder's input, the context and a cache for K = 1 to a cache. `None` means no prefill.
     """
     index = tf.constant(0)
-    if prefill_fn is not None and not compiled_by_xla():
+    if prefill_fn is not None:
         end = tf.reduce_min(prompts.lengths) - 1
 
         def chunk(index, cache):
@@ -285,7 +255,7 @@ def first_state(
         options = {"shape_invariants": loop_shapes(values, fixed_rows=False)}
         index, filled = tf.while_loop(lambda index, _: index < end, chunk, values, **options)
         cache = tf.nest.map_structure(for_all_samples, filled, cache)
-    zeros = tf.cast(tf.zeros_like(prompts.seeds), tf.int32)  # (B, K)
+    zeros = tf.zeros_like(prompts.seeds)  # (B, K)
     return State(
         index=index,
         tokens=zeros + prompts.ids[:, index, None],
@@ -315,22 +285,15 @@ def advance(
     logits = tf.cast(logits, tf.float32)  # (B, K, V)
     new_index = (state.index + 1 - prompts.lengths)[:, None]  # (B, 1), index of the new token
     is_last = new_index + 1 >= prompts.limits[:, None]  # (B, 1)
-    all_ids = tf.range(logits.shape[-1])
+    all_ids = np.arange(logits.shape[-1])
     is_early = (new_index < rules.min_tokens)[..., None]  # (B, 1, 1)
-    is_suppressed = (all_ids == rules.pad) | rules.is_suppressed(all_ids)
-    is_end = tf.constant(np.isin(np.arange(logits.shape[-1]), rules.end_id))  # (V,)
+    is_suppressed = tf.constant((all_ids == rules.pad) | rules.is_suppressed)
+    is_end = tf.constant(np.isin(all_ids, rules.end_id))  # (V,)
     is_suppressed |= is_end & is_early  # (B, 1, V)
-    if rules.uniform:
-        uniform = rules.uniform(state.index)  # (B, K)
-    else:
-        seeds = tf.stack([tf.cast(prompts.seeds, tf.int32), tf.zeros_like(state.tokens)], axis=-1)
-        uniform = uniforms(seeds, tf.constant(0), state.index)  # (B, K)
     allowed = tf.where(is_suppressed, NEVER, logits)
     if rules.no_repeat_ngram_size and drawn is not None:
         allowed = without_repeats(allowed, drawn, new_index, rules.no_repeat_ngram_size)
-    tokens = draw(allowed, uniform, rules.controls)
-    if rules.forces_end:
-        tokens = tf.where(is_last, int(np.ravel(rules.end_id)[0]), tokens)
+    tokens = draw(allowed, uniforms(prompts.seeds, state.index), rules.controls)  # (B, K)
     token_log_probs = tf.gather(logits, tokens, batch_dims=2) - tf.reduce_logsumexp(logits, -1)
     is_new = (new_index >= 0) & ~state.ended  # (B, K)
     next_position = tf.minimum(state.index + 1, tf.shape(prompts.ids)[1] - 1)
@@ -356,14 +319,13 @@ def generate(
 ) -> dict[str, tf.Tensor]:
     """Continues prompts by sampling until each text has ended or reached its limit.
 
-    After the common prefill, some rows draw tokens while others still read their prompts. The
-    function works under XLA, with static shapes, and in a SavedModel with unknown shapes.
+    After the common prefill, some rows draw tokens while others still read their prompts.
 
     Args:
         step_fn, context: see `beam_search`.
         state: result of `first_state`, or of later calls of `advance`. A cache of fixed size must
             have a capacity of P + `max_tokens` - 1 tokens.
-        max_tokens: N, the maximum of the prompts' limits. XLA requires a Python int.
+        max_tokens: N, the maximum of the prompts' limits.
 
     Returns:
         Dict of `"ids"` `(B, K, N)` int32, the new tokens and then PAD; PAD also stands for tokens
@@ -373,9 +335,7 @@ def generate(
             including the `end_id`.
     """
     positions, seeds = tf.range(max_tokens), prompts.seeds
-    is_static = seeds.shape.is_fully_defined() and isinstance(max_tokens, int)
-    shape = seeds.shape if is_static else tf.unstack(tf.shape(seeds))
-    ids = tf.fill([*shape, max_tokens], rules.pad)  # (B, K, N)
+    ids = tf.fill([*tf.unstack(tf.shape(seeds)), max_tokens], rules.pad)  # (B, K, N)
 
     def step(ids, *values):
         state, new_tokens = advance(step_fn, State(*values), context, prompts, rules, ids)
@@ -393,63 +353,3 @@ def generate(
     ids, state = values[0], State(*values[1:])
     lengths = tf.reduce_sum(tf.cast(ids != rules.pad, tf.int32), axis=-1)
     return {"ids": ids, "log_probs": state.log_probs, "lengths": lengths}
-
-
-def sample(
-    step_fn: StepFunction,
-    context: Any,
-    cache: Any,
-    batch_size: int | tf.Tensor,
-    config: SamplingConfig,
-    max_length: int | tf.Tensor,
-    *,
-    seed: tf.Tensor | int,
-    limits: tf.Tensor | None = None,
-    vocabulary_size: int | None = None,
-    prefix: Sequence[int] = (),
-    special: Special = SPECIAL,
-) -> dict[str, tf.Tensor]:
-    """Samples K = `config.num_samples` outputs for each sentence.
-
-    At temperature 0, the function runs greedy search. The last token that a sentence's limit allows
-    is always EOS. The arguments are those of `beam_search`, which this function resembles under XLA
-    and in a SavedModel.
-
-    Args:
-        seed: random seed, scalar or `(2,)` int. Equal seeds and batches give equal draws. The draws
-            for a sentence depend on its position in the batch.
-
-    Returns:
-        Dict of `"ids"` `(B, K, T)` int32, ending in EOS and then PAD, `"log_probs"` `(B, K)`
-            float32 (totals before temperature, top-k and top-p), and `"lengths"` `(B, K)` int32,
-            with EOS.
-    """
-    limits = tf.fill([batch_size], max_length) if limits is None else limits
-    seed = tf.cast(tf.convert_to_tensor(seed), tf.int32)
-    seed = tf.stack([seed, 0]) if seed.shape.rank == 0 else seed
-    shape = [batch_size, config.num_samples]
-    streams = tf.reshape(tf.range(batch_size * config.num_samples), shape)
-    prompts = Prompts(
-        ids=tf.tile(tf.constant([[*prefix, special.begin]]), [batch_size, 1]),
-        lengths=tf.fill([batch_size], len(prefix) + 1),
-        limits=tf.maximum(tf.minimum(tf.cast(limits, tf.int32), max_length), 1),
-        seeds=streams,
-    )
-
-    def is_suppressed(ids):
-        is_begin = (ids == special.begin) & (special.begin != special.end)
-        return is_begin if vocabulary_size is None else is_begin | (ids >= vocabulary_size)
-
-    def uniform(index):
-        return uniforms(seed, streams, index - len(prefix))
-
-    arguments = (config, special.end, is_suppressed, config.min_length)
-    rules = Rules(
-        *arguments,
-        forces_end=True,
-        uniform=uniform,
-        pad=special.pad,
-        no_repeat_ngram_size=config.no_repeat_ngram_size,
-    )
-    state = first_state(prompts, context, cache)
-    return generate(step_fn, state, context, prompts, rules, max_length)

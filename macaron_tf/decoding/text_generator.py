@@ -9,9 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.decoding import sampling
-from macaron_tf.decoding.sampling import Controls, DrawSettings, GenerationConfig, Prompts, Rules
+from macaron_tf.decoding.sampling import Controls, GenerationConfig, Prompts, Rules
 from macaron_tf.decoding.scoring import padded
-from macaron_tf.errors import UserError, check_encodable
+from macaron_tf.errors import UserError
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.detokenizer import Detokenizer
 from macaron_tf.text.normalization import as_prompts, byte_limit
@@ -125,11 +125,7 @@ class TextGenerator:
         return dataclasses.replace(self, model=model)
 
     def row(self, text: str) -> list[int]:
-        """Encodes a prompt (see `as_prompts`) as [CLS] (if `starts`) and the ids of the text.
-
-        A text that leaves no room for new tokens raises a UserError.
-        """
-        check_encodable([text])
+        """Encodes a prompt (see `as_prompts`) as [CLS] (if `starts`) and the ids of the text."""
         if len(text.encode()) > (max_bytes := byte_limit(self.longest)):
             raise UserError(f"the prompt has more than {max_bytes} bytes: shorten the prompt")
         row = self.rows(tf.constant([text]))[0].numpy().tolist()
@@ -179,10 +175,10 @@ class TextGenerator:
         step_fn = self.model.decode_step
         return sampling.generate(step_fn, state, context, prompts, rules, max_tokens)
 
-    def rules(self, controls: Controls | DrawSettings, min_tokens: int = 0) -> Rules:
+    def rules(self, controls: Controls | GenerationConfig, min_tokens: int = 0) -> Rules:
         """Returns rules that allow the vocabulary's ordinary tokens, and `end_ids` as the end."""
-        pad, suppressed = self.vocabulary.special.pad, lambda ids: tf.constant(self.is_suppressed)
-        return Rules(controls, self.end_ids, suppressed, min_tokens, pad=pad)
+        pad = self.vocabulary.special.pad
+        return Rules(controls, self.end_ids, self.is_suppressed, min_tokens, pad)
 
     def complete(
         self, texts: Sequence[str], config: GenerationConfig | None = None, seed: int = 1
@@ -216,10 +212,7 @@ class TextGenerator:
     def stream(
         self, text: str, config: GenerationConfig | None = None, seed: int = 1
     ) -> Iterator[str]:
-        """Yields the first sample of `complete` in non-empty parts, during generation.
-
-        A text that `row` refuses raises a UserError before the first part.
-        """
+        """Yields the first sample of `complete` in non-empty parts, during generation."""
         config = dataclasses.replace(config or GenerationConfig(), num_samples=1)
         row = self.row(text)
         multiple = _CAPACITY_MULTIPLE

@@ -9,22 +9,18 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.decoding.beam_search import BeamSearchConfig, beam_search, target_limits
-from macaron_tf.decoding.sampling import SamplingConfig, sample
 from macaron_tf.decoding.scoring import padded
-from macaron_tf.distribution.replicas import ReplicaMap
-from macaron_tf.errors import check_encodable
 from macaron_tf.text.normalization import in_chunks, text_limit
 
 
 def translate_ids(
     model: Any,
     source: tf.Tensor,
-    config: BeamSearchConfig | SamplingConfig,
+    config: BeamSearchConfig,
     vocabulary_size: int | None = None,
     prefix: Sequence[int] = (),
-    seed: tf.Tensor | int | None = None,
 ) -> dict[str, tf.Tensor]:
-    """Translates a batch of source ids by `beam_search` or `sample`, and returns their result.
+    """Translates a batch of source ids by `beam_search`, and returns its result.
 
     Args:
         model: encoder-decoder with `init_decode(source, beams, max_length) -> (context, cache)`
@@ -32,22 +28,25 @@ def translate_ids(
             `decode_step(tokens, index, context, cache) -> (logits, cache)` (see `beam_search`), and
             the ids `config.special` of PAD, BOS and EOS.
         source: `(B, S)` int32, source ids with EOS and then PAD at the end.
-        vocabulary_size: number of ids that can be produced; `None` means all ids of the model.
         prefix: ids that the decoder reads before BOS. The length limits do not count the prefix.
-        seed: random seed of sampling, scalar or `(2,)` int.
     """
     special = model.config.special
     max_length, limits = target_limits(source, config, special.pad)
-    beams = config.num_samples if isinstance(config, SamplingConfig) else config.beam_size
     capacity = max_length + len(prefix) if isinstance(max_length, int) else None
-    context, cache = model.init_decode(source, beams, capacity)
+    context, cache = model.init_decode(source, config.beam_size, capacity)
     batch_size = tf.shape(source)[0] if source.shape[0] is None else source.shape[0]
-    arguments = (model.decode_step, context, cache, batch_size, config, max_length)
-    options: dict[str, Any] = {"limits": limits, "prefix": prefix, "special": special}
-    options["vocabulary_size"] = vocabulary_size
-    if isinstance(config, SamplingConfig):
-        return sample(*arguments, seed=seed, **options)
-    return beam_search(*arguments, **options)
+    return beam_search(
+        model.decode_step,
+        context,
+        cache,
+        batch_size,
+        config,
+        max_length,
+        limits=limits,
+        vocabulary_size=vocabulary_size,
+        prefix=prefix,
+        special=special,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +55,8 @@ class Hypothesis:
 
     Attributes:
         text: the translation.
-        score: log P / penalty(length), by which the n best are sorted. The score of a sample or of
-            greedy search on JAX is log P.
+        score: log P / penalty(length), by which the n best are sorted. The score of greedy search
+            on JAX is log P.
         log_prob: log P (natural logarithm) of the output, including EOS.
         length: number of output tokens, including EOS.
     """
@@ -73,8 +72,8 @@ class Translations:
     """Translations of a list of lines.
 
     Attributes:
-        hypotheses: for each line, a list of 1 to `n_best` hypotheses, best first, or of
-            `num_samples` samples. A line without tokens has one empty hypothesis.
+        hypotheses: for each line, a list of 1 to `n_best` hypotheses, best first. A line without
+            tokens has one empty hypothesis.
         warnings: one warning text for each line that was cut. The text names the number of the
             line.
     """
@@ -92,31 +91,28 @@ class Translations:
 class LineTranslator:
     """Translator for lines of text, which runs an encoder-decoder.
 
-    The translator sorts lines by length and groups lines of similar length in batches. The replicas
-    of the current `tf.distribute` strategy share the batches. All worker processes must translate
-    the same lines. On Keras's JAX backend, which is used only during training, the search is greedy
-    and uses only the length limits of `config`, without `prefix`.
+    The translator sorts lines by length and groups lines of similar length in batches. On Keras's
+    JAX backend, which is used only during training, the search is greedy and uses only the length
+    limits of `config`, without `prefix`.
 
     Attributes:
         model: an encoder-decoder (see `translate_ids`).
         vocabulary: vocabulary with the methods `encode_lines` (from lines to lists of ids without
             special ids) and `decode_lines` (from rows of ids to lines), and the attribute `pieces`
             (the number of ids).
-        config: settings of beam search or of sampling.
+        config: settings of beam search.
         batch_tokens: maximum number of source tokens in a batch, including padding and EOS. A line
             with more tokens is a batch by itself.
         max_source_length: maximum number of tokens in a line, without EOS. Longer lines are cut,
             with a warning.
-        seed: random seed of sampling. Equal seeds and equal lists of lines give equal samples.
         prefix: ids that the decoder reads before BOS.
     """
 
     model: Any
     vocabulary: Any
-    config: BeamSearchConfig | SamplingConfig = dataclasses.field(default_factory=BeamSearchConfig)
+    config: BeamSearchConfig = BeamSearchConfig()
     batch_tokens: int = 2048
     max_source_length: int = 256
-    seed: int = 1
     prefix: Sequence[int] = ()
 
     def __post_init__(self):
@@ -126,22 +122,14 @@ class LineTranslator:
             self._search = GreedySearch(self.model, self.vocabulary.pieces, self.config)
             return
         # AutoGraph is off, because all control flow is tf.while_loop and tracing is faster.
-        signature = [tf.TensorSpec((None, None), tf.int32), tf.TensorSpec((2,), tf.int32)]
-        search = tf.function(self._outputs, input_signature=signature, autograph=False)
-        self._search = ReplicaMap(tf.distribute.get_strategy(), search)
+        signature = [tf.TensorSpec((None, None), tf.int32)]
+        self._search = tf.function(self._outputs, signature, autograph=False)
 
-    def _outputs(self, source: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
-        arguments = (self.config, self.vocabulary.pieces, self.prefix, seed)
-        outputs = translate_ids(self.model, source, *arguments)
-        return {"scores": outputs["log_probs"], **outputs}
+    def _outputs(self, source: tf.Tensor) -> dict[str, tf.Tensor]:
+        return translate_ids(self.model, source, self.config, self.vocabulary.pieces, self.prefix)
 
     def translate(self, lines: Sequence[str], first_line: int = 1) -> Translations:
-        """Translates lines. The translation of a line without tokens is empty.
-
-        `first_line` is the number of the first line, for warnings, errors and the draws of
-        sampling.
-        """
-        check_encodable(lines, first_line)
+        """Translates lines, an empty one to "". Warnings and errors count from `first_line`."""
         rows, warnings, limit = [], [], self.max_source_length
         starts = [line[: text_limit(limit)] for line in lines]
         for line_number, ids in enumerate(self.vocabulary.encode_lines(starts), first_line):
@@ -150,15 +138,10 @@ class LineTranslator:
                 warnings.append(f"line {line_number} has more than {limit} tokens, {cut}")
             rows.append(list(ids[:limit]))
         translations: list[list[Hypothesis]] = [[Hypothesis("", 0.0, 0.0, 0)] for _ in rows]
-        batches, special = list(self._batches(rows)), self.model.config.special
-        results = self._search(
-            (
-                padded([[*rows[i], special.end] for i in indices], special.pad),
-                np.array([self.seed, first_line + indices[0]]).astype(np.int32),
-            )
-            for indices in batches
-        )
-        for indices, result in zip(batches, results, strict=True):
+        special = self.model.config.special
+        for indices in self._batches(rows):
+            source = padded([[*rows[i], special.end] for i in indices], special.pad)
+            result = {name: np.asarray(value) for name, value in self._search(source).items()}
             for index, hypotheses in zip(indices, self._hypotheses(result), strict=True):
                 translations[index] = hypotheses
         return Translations(translations, warnings)

@@ -1,73 +1,11 @@
-"""Distribution of batches to several replicas.
+"""Distribution of the rows of each batch to several replicas."""
 
-In training, the rows of each batch are divided among the replicas. In evaluation, each replica gets
-a whole batch.
-"""
-
-import itertools
-import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from macaron_tf.data.batches import prefetch
-from macaron_tf.distribution.strategy import Workers
-
-Batch = tuple[np.ndarray, ...]
-Result = dict[str, np.ndarray]
-
-
-class ReplicaMap:
-    """Map of a function over batches, in parallel on the replicas of all workers.
-
-    In each step, every replica processes one batch. `function` is a `tf.function` with an input
-    signature of tensors, which returns a dict of tensors. Its variables must have been created in
-    the scope of `strategy`.
-    """
-
-    def __init__(
-        self, strategy: tf.distribute.Strategy, function: tf.types.experimental.GenericFunction
-    ):
-        self.strategy = strategy
-        self.function = function
-        self.workers = Workers(strategy)
-        # Inside a plain lambda, because strategy.run would merge a tf.function over the replicas.
-        self._step = tf.function(
-            lambda batch: strategy.run(lambda *tensors: function(*tensors), args=batch),
-            autograph=False,
-            reduce_retracing=True,
-        )
-
-    def __call__(self, batches: Iterable[Batch]) -> Iterator[Result]:
-        """Yields the function's result for each batch as a dict of NumPy arrays, in order.
-
-        All workers must pass the same batches, and every worker gets the results of all batches.
-        """
-        replicas = self.strategy.num_replicas_in_sync
-        if replicas == 1:
-            for batch in batches:
-                yield _to_numpy(self.function(*batch))
-            return
-        batches = iter(batches)
-        while group := list(itertools.islice(batches, replicas)):
-            # In the last round, surplus replicas repeat a batch, and their results are dropped.
-            padded_group = group + [group[-1]] * (replicas - len(group))
-            per_replica = tuple(map(self._per_replica, zip(*padded_group, strict=True)))
-            results = self.strategy.experimental_local_results(self._step(per_replica))
-            parts = self.workers.gather(pickle.dumps([*map(_to_numpy, results)]))
-            yield from [result for part in parts for result in pickle.loads(part)][: len(group)]
-
-    def _per_replica(self, arrays: Sequence[np.ndarray]):
-        """Returns a per-replica value that holds one array of `arrays` on each replica."""
-        return self.strategy.experimental_distribute_values_from_function(
-            lambda context: tf.constant(arrays[context.replica_id_in_sync_group])
-        )
-
-
-def _to_numpy(result: dict[str, tf.Tensor]) -> Result:
-    return {name: value.numpy() for name, value in result.items()}
 
 
 def distributed(

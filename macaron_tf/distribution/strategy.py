@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import pathlib
 from collections.abc import Iterator, Sequence
 
 import keras
@@ -13,7 +12,7 @@ from macaron_tf.distribution.hosts import leave_at_exit, lost_on_jax
 from macaron_tf.errors import UserError, first_line, parse_json
 from macaron_tf.io.paths import FILE_ERRORS, clear_errors
 
-STRATEGIES = ("cpu", "one_gpu", "mirrored", "multi_worker", "tpu")
+STRATEGIES = ("cpu", "mirrored", "multi_worker", "tpu")
 
 
 def make_strategy(
@@ -22,9 +21,9 @@ def make_strategy(
     """Returns a distribution strategy. Call it before TensorFlow computes anything.
 
     Args:
-        name: `"cpu"`, `"one_gpu"`, `"mirrored"` (several GPUs of this machine, or logical CPU
-            devices without a GPU), `"multi_worker"` (the processes in the environment variable
-            TF_CONFIG) or `"tpu"`. `None` means the first GPU, or the CPU.
+        name: `"cpu"`, `"mirrored"` (several GPUs of this machine, or logical CPU devices without a
+            GPU), `"multi_worker"` (the processes in the environment variable TF_CONFIG) or `"tpu"`.
+            `None` means the first GPU, or the CPU.
         tpu: name of a Cloud TPU, or `"local"` on a TPU VM, the default. Only valid for `"tpu"`.
         replicas: number of devices. Only valid for `"mirrored"`. `None` means all GPUs, or two
             logical CPU devices.
@@ -42,8 +41,6 @@ def make_strategy(
     try:
         if name == "cpu":
             tf.config.set_visible_devices([], "GPU")
-        elif name == "one_gpu":
-            tf.config.set_visible_devices(_gpus(name, 1), "GPU")
         elif name == "mirrored":
             return _mirrored(replicas)
         elif name == "multi_worker":
@@ -56,17 +53,11 @@ def make_strategy(
     return tf.distribute.get_strategy()
 
 
-def _gpus(name: str, count: int) -> list:
-    gpus = tf.config.list_physical_devices("GPU")
-    if len(gpus) < count:
-        raise UserError(f"--strategy {name} needs {count} GPUs, but TensorFlow sees {len(gpus)}")
-    return gpus[:count]
-
-
 def _mirrored(replicas: int | None) -> tf.distribute.Strategy:
-    if tf.config.list_physical_devices("GPU"):
-        devices = [f"GPU:{i}" for i in range(len(_gpus("mirrored", replicas or 1)))]
-        return tf.distribute.MirroredStrategy(devices if replicas else None)
+    if gpus := tf.config.list_physical_devices("GPU"):
+        if replicas and replicas > len(gpus):
+            raise UserError(f"--replicas {replicas} exceeds the {len(gpus)} GPUs: give fewer")
+        return tf.distribute.MirroredStrategy([f"GPU:{i}" for i in range(replicas or len(gpus))])
     replicas = replicas or 2
     cpu = tf.config.list_physical_devices("CPU")[0]
     configuration = [tf.config.LogicalDeviceConfiguration()] * replicas
@@ -101,25 +92,6 @@ def _tpu(name: str) -> tf.distribute.Strategy:
 def is_tpu(strategy: tf.distribute.Strategy) -> bool:
     """Returns whether the strategy runs on a TPU, which needs static shapes."""
     return isinstance(strategy, tf.distribute.TPUStrategy)
-
-
-def emulates_bfloat16(strategy: tf.distribute.Strategy, cpuinfo: str = "/proc/cpuinfo") -> bool:
-    """Returns whether the device is a CPU without bfloat16 instructions, which is slower with it.
-
-    Returns `False` if the file `cpuinfo` cannot be read.
-    """
-    if keras.backend.backend() == "jax":
-        import jax
-
-        on_accelerator = jax.default_backend() != "cpu"
-    else:
-        on_accelerator = is_tpu(strategy) or tf.config.get_visible_devices("GPU")
-    if on_accelerator:
-        return False
-    file = pathlib.Path(cpuinfo)
-    # The last of these flags is ARM's.
-    flags = {"avx512_bf16", "amx_bf16", "bf16"}
-    return file.exists() and flags.isdisjoint(file.read_text().split())
 
 
 # TensorFlow raises these errors within a minute after a worker in a collective has died.
@@ -158,20 +130,10 @@ class Workers:
         self._summed = tf.function(self._reduce, autograph=False, reduce_retracing=True)
 
     def totals(self, values: Sequence[float] | np.ndarray) -> list:
-        """Sums each element of `values` over all workers, which must all call this method.
-
-        The sums are float64, in which integers up to 2^53 are exact.
-        """
+        """Sums each element of `values` over all workers, which must all call it, in float64."""
         if not self.several:
             return list(values)
         return self._sums(np.asarray(values, np.float64)).tolist()
-
-    def gather(self, value: bytes) -> list[bytes]:
-        """Returns the workers' values of `value`, in order. Every worker must call this method."""
-        lengths = self.concatenate(np.array([len(value)]))
-        padded = np.frombuffer(value.ljust(lengths.max(), b"\0"), np.uint8)
-        rows = self.concatenate(padded).reshape(len(lengths), -1)
-        return [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
 
     def concatenate(self, array: np.ndarray) -> np.ndarray:
         """Concatenates all workers' arrays `(N, ...)` to `(count * N, ...)`; all must call it."""

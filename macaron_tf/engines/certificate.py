@@ -5,30 +5,26 @@ import functools
 import pathlib
 import statistics
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.decoding.sampling import Prompts, State
 from macaron_tf.engines.accuracy import Accuracy
 from macaron_tf.engines.graph import TaskGraph, under_policy
 from macaron_tf.engines.lite import DECODER, NETWORK, LiteModel, LiteNetwork
 from macaron_tf.engines.lite_decoding import LiteDecoder
 from macaron_tf.engines.lite_texts import LiteTexts
 from macaron_tf.engines.networks import OnnxNetwork, OpenedNetwork, OpenVinoNetwork
-from macaron_tf.engines.session import SessionModel
-from macaron_tf.engines.warm_up import typical_inputs
+from macaron_tf.engines.session import SessionModel, typical_inputs
 from macaron_tf.errors import UserError, first_line
 from macaron_tf.io.serving import EXTRA, cause_of, failed_check
 from macaron_tf.tasks.base import OnePass, TaskKind
 
 # Largest allowed differences, relative to the largest output. bfloat16 has rounding errors of up to
-# 4e-3, int8 has 127 steps, and both errors accumulate over the layers. "default" stands for the
-# default settings of OpenVINO, whose precision depends on the CPU.
-BOUNDS = {"fp32": 1e-4, "bfloat16": 0.1, "int8": 0.25, "default": np.inf}
+# 4e-3, int8 has 127 steps, and both errors accumulate over the layers.
+BOUNDS = {"fp32": 1e-4, "bfloat16": 0.1, "int8": 0.25}
 # Difficult texts: other scripts, emoji, control and zero-width characters, no words, long words.
 # Some texts have a [MASK] to fill. Texts that the task rejects are skipped.
 TEXTS = (
@@ -47,23 +43,13 @@ TEXTS = (
 LINE = "A man in a blue shirt is riding a bike down the street, and a dog runs [MASK] him."
 ROWS = (1, 2, 4, 8, 16, 32, 64)  # rows per request for timing LiteRT and the graph
 _MAX_SECONDS = 0.25  # seconds of timing per request size, after which no further run begins
-# For comparing decoders: maximum number of prompt tokens to read one by one, and number of tokens
-# to generate.
-_MAX_PROMPT, _NUM_TOKENS = 64, 12
+# Inputs for which text generators are compared. Later tokens may differ if two are almost equally
+# likely.
+_GREEDY = {"temperature": 0.0, "max_tokens": 1}
 _PADDING_BOUND = -1e8  # outputs below this value belong to padding
 _SIGNATURE = "serving_default"
-# Networks beside the SavedModel: the format, which is the folder in the version, the name in the
-# table, the precision, and the function that opens the network in a version's folder.
-NETWORKS = (
-    ("onnx", "ONNX", "fp32", OnnxNetwork),
-    ("openvino", "OpenVINO", "fp32", OpenVinoNetwork),
-    (
-        "openvino",
-        "OpenVINO with its default settings",
-        "default",
-        functools.partial(OpenVinoNetwork, settings={}),
-    ),
-)
+# Name in the table, and class, of the network of each format in `FORMATS`.
+NETWORKS = {"onnx": ("ONNX", OnnxNetwork), "openvino": ("OpenVINO", OpenVinoNetwork)}
 
 
 class Certificate:
@@ -112,32 +98,38 @@ class Certificate:
         Returns:
             A dict for the record of an export. `certificate` has a dict per file, with `target` (a
                 description), `bytes`, `difference`, `ms_1` and `ms_32` (milliseconds per line for a
-                batch of 1 or 32 lines), and `metrics` if files are scored; that of a LiteRT decoder
-                has the further keys of `_decoder_row`, and that of a file that was not compared
-                only `target`, `bytes` and `not_checked` (the reason). `lite` has the result of
+                batch of 1 or 32 lines), and `metrics` if files are scored. `lite` has the result of
                 `break_even` in `measured`. `check` has `source`, `examples` (the count) and
                 `metrics` (of the network).
         """
         facts: dict[str, Any] = {}
         with contextlib.closing(SessionModel(folder)) as model:
             self._answers = [*self._accepted(graph)]
-            rows = [self._saved_model_row(folder, model)]
+            if not self._answers:
+                raise UserError("the network accepts no text of a certificate: check its settings")
+            in_bfloat16 = self.task.network.compute_dtype == "bfloat16"
+            graph_precision = "int8" if self._quantized else "bfloat16" if in_bfloat16 else "fp32"
+            files = [folder / "saved_model.pb", *(folder / "variables").iterdir()]
+            run = functools.partial(model.run, _SIGNATURE)
+            rows = [self._answers_row("SavedModel", graph_precision, run, files)]
+            if self._accuracy:  # only bfloat16 changes the scores of the constructor
+                rows[0]["metrics"] = self._accuracy.metrics() if in_bfloat16 else self._expected
             engine: LiteTexts | LiteModel | None = None
             if isinstance(lite, LiteDecoder):
                 engine = LiteTexts(self.task.with_decoder(lite))
-                rows.append(self._decoder_row(lite, engine, folder / EXTRA / DECODER))
+                precision = max(lite.precision, graph_precision, key=BOUNDS.__getitem__)
+                files, target = [folder / EXTRA / DECODER], f"LiteRT {lite.precision}"
+                rows.append(self._answers_row(target, precision, engine.serve, files))
             elif lite:
-                engine, target = LiteModel(lite, model), f"LiteRT {lite.precision}"
-                files = [folder / EXTRA / NETWORK]
-                rows.append(self._network_row(target, lite.precision, lambda: lite, files))
+                engine = LiteModel(lite, model)
+                files, target = [folder / EXTRA / NETWORK], f"LiteRT {lite.precision}"
+                rows.append(self._network_row(target, lite.precision, lite, files))
             if engine:
-                measured = break_even(model, engine, self._request) if self._answers else []
-                facts["lite"] = {"measured": measured}
-        for name, target, precision, open_network in NETWORKS:
-            if name in formats:
-                files = [*(folder / name).iterdir()]
-                open_here = functools.partial(open_network, folder)
-                rows.append(self._network_row(target, precision, open_here, files))
+                facts["lite"] = {"measured": break_even(model, engine, self._request)}
+        for name in formats:
+            target, network_class = NETWORKS[name]
+            files = (folder / name).iterdir()
+            rows.append(self._network_row(target, "fp32", network_class(folder), files))
         if self._accuracy:
             facts["check"] = {**self._accuracy.facts, "metrics": self._expected}
         return {"certificate": rows, **facts}
@@ -149,77 +141,40 @@ class Certificate:
             return
         for texts in self._examples:
             with _skip_rejected():
-                inputs = self._request(1, texts).items()
+                inputs = self._greedy_request(texts).items()
                 tensors = {name: tf.constant(array) for name, array in inputs}
                 yield texts, _to_arrays(graph.signatures[_SIGNATURE](**tensors))
 
     def _request(self, count: int, texts: Sequence[str] = ()) -> dict[str, np.ndarray]:
         """Returns `count` copies of an example, by default the first that the task accepts."""
         strings = dict(zip(self.task.texts, texts or self._answers[0][0], strict=True))
-        inputs = self.task.functions()[_SIGNATURE][1].items()
-        specs = {name: tf.TensorSpec([count], dtype) for name, dtype in inputs}
-        return typical_inputs(specs, **strings)
+        return typical_inputs(self.task.inputs, count=count, **strings)
 
-    def _saved_model_row(self, folder: pathlib.Path, model: SessionModel) -> dict[str, Any]:
-        in_bfloat16 = self.task.network.compute_dtype == "bfloat16"
-        precision = "bfloat16" if in_bfloat16 else "int8" if self._quantized else "fp32"
-        run, pairs = functools.partial(model.run, _SIGNATURE), []
-        for texts, expected in self._answers:
-            found = run(self._request(1, texts))
-            pairs += [(found[n], value) for n, value in expected.items() if value.dtype.kind == "f"]
-        files = [folder / "saved_model.pb", *(folder / "variables").iterdir()]
-        row = _row("SavedModel, from text to answer", files, precision, pairs, run, self._request)
-        if self._accuracy:  # only bfloat16 changes the scores of the constructor
-            row["metrics"] = self._accuracy.metrics() if in_bfloat16 else self._expected
-        return row
+    def _greedy_request(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
+        request = self._request(1, texts)
+        for name in request.keys() & _GREEDY.keys():
+            request[name][:] = _GREEDY[name]
+        return request
 
-    def _decoder_row(
-        self, lite: LiteDecoder, engine: LiteTexts, file: pathlib.Path
+    def _answers_row(
+        self, target: str, precision: str, run: Callable, files: Iterable[pathlib.Path]
     ) -> dict[str, Any]:
-        """Compares next-token logits of LiteRT and the network during greedy generation.
-
-        The row also has `texts` (number of compared texts), `parted` (number of texts in which the
-        two prefer different tokens at some step) and `log_prob` (largest difference in the
-        log-probability of the network's preferred token).
-        """
-        target, task = f"LiteRT {lite.precision}, from text to answer", self.task.with_decoder(lite)
-        # `reduce_retracing` generalizes shapes after a few traces.
-        step = tf.function(self.task.decoder.decode_step, autograph=False, reduce_retracing=True)
-        compared = []
-        for texts in self._examples:
-            with self._in_float32(), _skip_rejected(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # Keras warns about a softmax over a single token
-                searches = [each.begin(tf.constant(texts)) for each in (task, self.task)]
-                steps = [*_steps(searches, (lite.decode_step, step), lite.config.longest)]
-                compared += [steps] if steps else []
-        pairs = [pair for steps in compared for pair in steps]
-        row = _row(target, [file], lite.precision, pairs, engine.serve, self._request)
-        if pairs:
-            row["texts"] = len(compared)
-            row["parted"] = sum(any(a.argmax() != b.argmax() for a, b in s) for s in compared)
-            # (N, 2, V): log-probabilities of LiteRT and of the network at N steps
-            log_probs = tf.nn.log_softmax(pairs).numpy()
-            preferred = log_probs[:, 1:].argmax(-1)[..., None]  # the network's tokens (N, 1, 1)
-            both = np.take_along_axis(log_probs, preferred, axis=-1)  # (N, 2, 1)
-            row["log_prob"] = _round(float(np.abs(both[:, 0] - both[:, 1]).max()))
-        return row
+        """Compares the numbers of answers to texts."""
+        pairs = []
+        for texts, expected in self._answers:
+            found = run(self._greedy_request(texts))
+            pairs += [(found[n], value) for n, value in expected.items() if value.dtype.kind == "f"]
+        target = f"{target}, from text to answer"
+        return _row(target, files, precision, pairs, run, self._request)
 
     def _network_row(
-        self, target: str, precision: str, opened: Callable[[], OpenedNetwork], files: Iterable
+        self, target: str, precision: str, network: OpenedNetwork, files: Iterable
     ) -> dict[str, Any]:
-        try:
-            network = opened()
-        except UserError as error:
-            if isinstance(error.__cause__, ImportError):
-                return {**_file_row(target, files), "not_checked": str(error)}
-            raise
         pairs = []
         for _, rows, expected, _ in self._references:
             if network.fits(rows).all():
-                outputs = network.compute(rows)
-                if isinstance(network, LiteNetwork):
-                    # It pads the outputs for [MASK] tokens; no answer reads the padding.
-                    outputs = outputs[tuple(map(slice, expected.shape))]
+                # LiteRT pads the outputs for [MASK] tokens; no answer reads the padding.
+                outputs = network.compute(rows)[tuple(map(slice, expected.shape))]
                 pairs.append((outputs, expected))
 
         def rows_of(count: int) -> dict[str, np.ndarray]:
@@ -227,7 +182,7 @@ class Certificate:
             return _to_arrays(self.task.prepare(*(tf.fill([count], text) for text in texts))[0])
 
         row = _row(target, files, precision, pairs, network.compute, rows_of)
-        if self._accuracy and pairs:
+        if self._accuracy:
             row["metrics"] = self._accuracy.metrics(network)
         return row
 
@@ -244,40 +199,8 @@ def _skip_rejected() -> Iterator[None]:
             raise UserError(f"{failure}: {mend}") from error
 
 
-def _steps(
-    searches: Sequence[tuple[Prompts, Any, State]],
-    functions: Sequence[Callable],
-    max_length: int | None,
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields next-token logits `(V,)` of LiteRT and of the network at each step of generation.
-
-    Both continue with the token that the network prefers. Nothing is yielded for a prompt of which
-    a decoder would have to read more than `_MAX_PROMPT` tokens one by one.
-    """
-    ids = searches[1][0].ids[0].numpy().tolist()
-    # `begin` may have read the first tokens of the prompt already, in one or both decoders.
-    caches = [state.cache for *_, state in searches]
-    positions = [int(state.index) for *_, state in searches]
-    last = min(len(ids) + _NUM_TOKENS, max_length or np.inf)
-    if len(ids) - min(positions) > _MAX_PROMPT:
-        return
-    while (index := min(positions)) < last:
-        token, scores = tf.constant([[ids[index]]]), {}
-        for which, (function, (_, context, _)) in enumerate(zip(functions, searches, strict=True)):
-            if positions[which] == index:
-                logits, caches[which] = function(token, tf.constant(index), context, caches[which])
-                scores[which], positions[which] = logits.numpy()[0, 0], index + 1
-        if index + 1 == len(ids):
-            yield scores[0], scores[1]
-            ids.append(int(scores[1].argmax()))
-
-
 def _to_arrays(tensors: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
     return {name: tensor.numpy() for name, tensor in tensors.items()}
-
-
-def _file_row(target: str, files: Iterable[pathlib.Path]) -> dict[str, Any]:
-    return {"target": target, "bytes": sum(file.stat().st_size for file in files)}
 
 
 def _compare(target: str, precision: str, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
@@ -287,27 +210,20 @@ def _compare(target: str, precision: str, pairs: Sequence[tuple[np.ndarray, np.n
     """
     worst = scale = 0.0
     for output, expected in pairs:
+        is_real = expected > _PADDING_BOUND
         if output.shape != expected.shape:
             worst = np.inf
-            continue
-        is_real = (expected > _PADDING_BOUND) & (output > _PADDING_BOUND)
-        is_real |= np.isnan(output) & ~np.isnan(expected)
-        if is_real.any():
-            worst = np.maximum(worst, np.abs(output - expected)[is_real].max())
+        elif is_real.any():
+            worst = np.maximum(worst, np.abs(output - expected)[is_real].max())  # keeps NaN
             scale = np.maximum(scale, np.abs(expected)[is_real].max())
-        elif (expected > _PADDING_BOUND).any():
-            worst = np.inf
-    difference = float(worst / scale) if scale > 0 else float("inf" if worst else "0")
-    if not np.isfinite(difference) or difference > BOUNDS[precision]:
-        mend = "leave this format out"
-        if target == "SavedModel":
-            mend = "check that all layers of the network are deterministic"
-            mend = "leave --bfloat16 out" if precision == "bfloat16" else mend
-        raise UserError(
-            f"the outputs of {target} differ from the network's by {difference:.2g} of the "
-            f"largest, more than {BOUNDS[precision]:g}, so nothing was written: {mend}"
-        )
-    return _round(difference)
+    difference = float(worst / scale) if scale > 0 else float(worst)
+    if difference <= BOUNDS[precision]:
+        return _round(difference)
+    raise UserError(
+        f"the outputs of {target} differ from the network's by {difference:.2g} of the largest, "
+        f"more than {BOUNDS[precision]:g}, so nothing was written: leave this format (or "
+        "--bfloat16) out, and check that all layers of the network are deterministic"
+    )
 
 
 def _row(
@@ -318,13 +234,8 @@ def _row(
     run: Callable[[Any], Any],
     request: Callable[[int], Any],
 ) -> dict[str, Any]:
-    """Compares outputs, and measures the milliseconds per line for batches of 1 and 32 lines.
-
-    Each time is the median of up to five runs, after a warm-up run.
-    """
-    row = _file_row(target, files)
-    if not pairs:
-        return {**row, "not_checked": "the model rejects every test text"}
+    """Compares outputs, and measures milliseconds per line in batches of 1 and 32 (median of 5)."""
+    row = {"target": target, "bytes": sum(file.stat().st_size for file in files)}
     row["difference"] = _compare(target.partition(",")[0], precision, pairs)
     for count in (1, 32):
         [times] = _timed(functools.partial(run, request(count))).T
@@ -412,18 +323,8 @@ def certificate_table(rows: Sequence[Mapping[str, Any]]) -> str:
     names += ("score",) * has_scores
     lines = [names, ("---",) * len(names)]
     for row in rows:
-        size = f"{row['bytes'] / 1e6:.3g}"
-        if "not_checked" in row:
-            cells = (row["target"], f"not checked: {row['not_checked']}", "", "", size)
-        else:
-            measures = (f"{row[name]:g}" for name in ("difference", "ms_1", "ms_32"))
-            target = row["target"]
-            if "parted" in row:
-                target += (
-                    f" (log-probabilities differ by up to {row['log_prob']:g}, and tokens differ "
-                    f"in {row['parted']} of {row['texts']} texts)"
-                )
-            cells = (target, *measures, size)
+        measures = (f"{row[name]:g}" for name in ("difference", "ms_1", "ms_32"))
+        cells = (row["target"], *measures, f"{row['bytes'] / 1e6:.3g}")
         lines.append((*cells, *(_format_metrics(row.get("metrics", {})),) * has_scores))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 

@@ -9,9 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.distribution import emulates_bfloat16
 from macaron_tf.engines.session import STEPS
-from macaron_tf.errors import TextError, UserError, check_encodable, diverged, plural, warn
+from macaron_tf.errors import TextError, UserError, diverged, plural
 from macaron_tf.io.progress import track
 from macaron_tf.io.serving import failed_check, failed_rows
 from macaron_tf.kernels import implementation_scope
@@ -47,8 +46,6 @@ class TaskGraph:
         float32, as do the computations of norms, softmax and recurrences.
         """
         with under_policy(self.task.network, "mixed_bfloat16", f"--bfloat16: {network_name}"):
-            if emulates_bfloat16(tf.distribute.get_strategy()):
-                warn("this CPU has no bfloat16 instructions: the model runs several times slower")
             for layer in self.task.network._flatten_layers():
                 if isinstance(layer, keras.layers.Dense):
                     matrix = tf.Variable(tf.cast(layer.kernel.value, tf.bfloat16), trainable=False)
@@ -103,7 +100,11 @@ class TaskGraph:
         return module
 
     def answer(
-        self, columns: Sequence[Sequence[str]], signature: str = "serving_default", **controls: Any
+        self,
+        columns: Sequence[Sequence[str]],
+        signature: str = "serving_default",
+        /,
+        **controls: Any,
     ) -> list[Any]:
         """Computes the answers to N examples in order, in batches of similar length.
 
@@ -111,8 +112,6 @@ class TaskGraph:
         other inputs, by default those of the task. A text that the model does not accept raises a
         TextError.
         """
-        for column in columns:
-            check_encodable(column)
         inputs = self.task.functions()[signature][1]
         texts = [name for name, dtype in inputs.items() if dtype == tf.string]
         if unknown := [name for name in controls if name not in inputs]:
@@ -210,8 +209,8 @@ def columns_of(names: Sequence[str], arguments: Sequence[Any]) -> tuple[list[lis
 
     There is one argument for each input, a text or an iterable of N texts, or a single argument, an
     example or an iterable of N examples. An example is a text, a tuple of texts, or a dict mapping
-    input name to text. An iterable is, for example, a list, a NumPy array, a tensor, a pandas
-    column, or a batched or unbatched `tf.data.Dataset`.
+    input name to text. An iterable is, for example, a list, a NumPy array, a tensor or a pandas
+    column.
 
     Also returns whether `arguments` is a single example that is not in an iterable.
     """
@@ -236,16 +235,11 @@ def columns_of(names: Sequence[str], arguments: Sequence[Any]) -> tuple[list[lis
 
 
 def _examples_of(examples: Any) -> Iterable[Any]:
-    if not isinstance(examples, tf.data.Dataset):
-        examples = examples.numpy().ravel() if isinstance(examples, tf.Tensor) else examples
-        try:
-            return iter(examples)
-        except TypeError:
-            mend = "pass a string or a list of strings"
-            raise UserError(f"{repr(examples)[:60]} is not a string: {mend}") from None
-    spec = tf.nest.flatten(examples.element_spec)[0]
-    rows = examples.unbatch() if spec.shape.rank == 1 else examples
-    return rows.as_numpy_iterator()
+    try:
+        return iter(examples.numpy().ravel() if isinstance(examples, tf.Tensor) else examples)
+    except TypeError:
+        mend = "pass a string or a list of strings"
+        raise UserError(f"{repr(examples)[:60]} is not a string: {mend}") from None
 
 
 def _row(names: Sequence[str], example: Any, number: int) -> list[str]:

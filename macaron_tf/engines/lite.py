@@ -94,7 +94,7 @@ class LiteNetwork(LiteFile):
         self.lengths: list[int] = self._record["lengths"]
         sizes = self._record["output"][1:]
         self.output = [None, *(size if size >= 0 else None for size in sizes)]
-        self._pad_id: int = self._record.get("pad_id", 0)
+        self._pad_id: int = self._record["pad_id"]
         self.inputs: Mapping[str, list[int]] = self._record["inputs"]
         with refuse_damage(self._path, "export the model again"):
             self._runners = {
@@ -107,10 +107,7 @@ class LiteNetwork(LiteFile):
         return self._row_lengths(rows) <= self.lengths[-1]
 
     def compute(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Computes the network's float32 outputs (see `OnePass.compute`) of rows that fit.
-
-        Outputs at positions after the padded length of a row are -1e9.
-        """
+        """Computes outputs (see `OnePass.compute`) of rows that fit, -1e9 after a padded row."""
         ids, shape = rows["token_ids"], self.inputs["token_ids"]
         length = ids.shape[shape.index(-1)]
         sizes = [length if size is None else size for size in self.output[1:]]

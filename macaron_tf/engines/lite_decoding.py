@@ -221,8 +221,8 @@ class LiteDecoder(LiteFile):
         self._shapes, self._sizes = record["caches"], record["sizes"]
         self.config = types.SimpleNamespace(
             vocab_size=record["vocab_size"],
-            longest=record.get("longest"),
-            special=Special.of(record.get("special", {})),
+            longest=record["longest"],
+            special=Special.of(record["special"]),
         )
         with refuse_damage(self._path, "export the model again"):
             runner = self._interpreter.get_signature_runner(_DECODE)
@@ -423,10 +423,7 @@ class LiteDecoder(LiteFile):
         return [self._filled(cache, search.filled).copy() for cache in self._caches]
 
     def _filled(self, cache: int, filled: int) -> np.ndarray:
-        """Returns a view of the filled part of a cache in the interpreter's memory.
-
-        The state of a recurrence has no positions, so it always counts as filled.
-        """
+        """Returns a view of the filled part of a cache in the interpreter's memory."""
         view = self._interpreter.tensor(cache)()
         shape = self._shapes[self._caches.index(cache)]
         return view[..., :filled, :] if -1 in shape else view

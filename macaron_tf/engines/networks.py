@@ -108,18 +108,15 @@ class OnnxNetwork(OpenedNetwork):
 
 
 class OpenVinoNetwork(OpenedNetwork):
-    """Network that `write_network` wrote, opened in OpenVINO on the CPUs of this machine.
+    """Network that `write_network` wrote, opened in OpenVINO for float32 on this machine's CPUs."""
 
-    By default, `settings` make OpenVINO compute in float32.
-    """
-
-    def __init__(self, folder: pathlib.Path, settings: Mapping[str, str] = EXACT):
+    def __init__(self, folder: pathlib.Path):
         with needed("OpenVINO"):
             import openvino
 
         path = folder / FORMATS["openvino"]
         with _opening(path, "OpenVINO"):
-            self._model = openvino.Core().compile_model(str(path), "CPU", dict(settings))
+            self._model = openvino.Core().compile_model(str(path), "CPU", EXACT)
 
     def compute(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
         names = (entry.node.friendly_name for entry in self._model.inputs)

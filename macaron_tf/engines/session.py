@@ -9,6 +9,8 @@ import tensorflow as tf
 import tensorflow_text  # noqa: F401  (registers the ops of exported tokenizers)
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 
+from macaron_tf.io.serving import CONTROLS, EXAMPLE, EXAMPLE_TEXTS
+
 STEPS = ("prepare", "conclude")  # signatures to run before and after another engine's network
 
 
@@ -56,11 +58,7 @@ class SessionModel:
         """
         definition = self.signature_defs[signature]
         outputs = self._calls[signature](*(inputs[name] for name in sorted(definition.inputs)))
-        # A scalar string is `bytes`. NumPy's string type would drop zero bytes at the end.
-        return {
-            name: np.asarray(value, object if isinstance(value, bytes) else None)
-            for name, value in zip(sorted(definition.outputs), outputs, strict=True)
-        }
+        return dict(zip(sorted(definition.outputs), outputs, strict=True))
 
     def _call(self, signature: meta_graph_pb2.SignatureDef) -> Callable[..., list]:
         """Returns a function that runs a signature's graph in the calling thread.
@@ -78,3 +76,19 @@ class SessionModel:
 def _release(session: tf.compat.v1.Session, calls: dict[str, Callable]) -> None:
     calls.clear()
     session.close()
+
+
+def typical_inputs(
+    dtypes: Mapping[str, tf.DType], text: str = EXAMPLE, count: int = 1, **texts: str
+) -> dict[str, np.ndarray]:
+    """Returns a column `(count,)` that repeats a typical value for each input of a task.
+
+    A string input is the one of `texts` or of `EXAMPLE_TEXTS` with its name, or else `text`. Any
+    other input is 20 for `max_tokens`, the default in `CONTROLS`, or else 0.
+    """
+    texts = EXAMPLE_TEXTS | texts
+    values = {**CONTROLS, "max_tokens": 20}
+    for name, dtype in dtypes.items():
+        if dtype == tf.string:
+            values[name] = texts.get(name, text).encode()
+    return {n: np.full(count, values.get(n, 0), d.as_numpy_dtype) for n, d in dtypes.items()}

@@ -1,4 +1,4 @@
-"""Metrics of GLUE and SuperGLUE (Wang et al. 2018, 2019), and submission files.
+"""Metrics of GLUE and SuperGLUE (Wang et al. 2018, 2019), and files for the GLUE server.
 
 scikit-learn and SciPy compute the correlations. The extra `evaluate` installs both packages. An
 undefined correlation is 0 instead of NaN.
@@ -6,7 +6,6 @@ undefined correlation is 0 instead of NaN.
 
 import functools
 import importlib
-import json
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -26,8 +25,6 @@ def decide(task: Task, outputs: np.ndarray) -> np.ndarray:
     In regression, `(N, 1)` scores become `(N,)` float64, clipped to the task's range.
     """
     outputs = np.asarray(outputs)
-    if outputs.ndim != 2 or outputs.shape[1] != task.num_classes:
-        raise ValueError(f"outputs have the shape {outputs.shape}, not (N, {task.num_classes})")
     if not task.regression:
         return outputs.argmax(axis=1)
     scores = outputs[:, 0].astype(np.float64)  # (N,)
@@ -58,8 +55,6 @@ def score(
     if not task.metrics:
         raise UserError(f"the task {task.name!r} names none of {', '.join([*METRICS, 'em'])}")
     predictions, labels = np.asarray(predictions), np.asarray(labels)
-    if predictions.shape != labels.shape or labels.ndim != 1:
-        raise ValueError(f"predictions {predictions.shape}, labels {labels.shape} must be (N,)")
     if not len(labels):
         raise UserError(f"there are no examples of the task {task.name!r} to score")
     metrics = {**METRICS, "em": functools.partial(exact_match, groups=groups)}
@@ -122,10 +117,7 @@ def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def exact_match(predictions: np.ndarray, labels: np.ndarray, groups: np.ndarray | None) -> float:
-    """Computes MultiRC's exact match (Khashabi et al. 2018).
-
-    It is the fraction of questions whose answers are all right. `groups` is `(N, 2)`, see `score`.
-    """
+    """Computes the share of questions with all answers right (MultiRC; Khashabi et al. 2018)."""
     _, question = np.unique(groups, axis=0, return_inverse=True)
     wrong = np.bincount(question.reshape(-1), weights=predictions != labels)  # (questions,)
     return float(np.mean(wrong == 0))
@@ -148,36 +140,22 @@ def write_submission(
     folder: str | os.PathLike,
     predictions: Sequence[float] | np.ndarray,
     indices: np.ndarray,
-    groups: np.ndarray | None = None,
 ) -> epath.Path:
-    """Writes test set predictions in the file format of the benchmark's server.
+    """Writes test set predictions in the file format of the GLUE server.
 
-    A GLUE file has two tab-separated columns, `index` and `prediction`. A SuperGLUE file has a JSON
-    object per line, for one example or, in MultiRC, for all questions and answers of one paragraph.
-    Lines are sorted by the benchmark's index of the example or paragraph.
+    The file has two tab-separated columns, `index` and `prediction`, sorted by the benchmark's
+    index of the example.
 
     Args:
-        predictions: `(N,)` classes or scores, such as the result of `decide`.
-        indices, groups: `(N,)` and `(N, 2)`, those of `Examples`; groups for a grouped task.
+        predictions, indices: `(N,)` classes or scores, such as the result of `decide`, and the
+            indices of `Examples`.
     """
-    predictions, indices = np.asarray(predictions), np.asarray(indices)
-    if predictions.shape != indices.shape or indices.ndim != 1:
-        raise ValueError(f"predictions {predictions.shape}, indices {indices.shape} must be (N,)")
-    if len(np.unique(indices)) != len(indices):
-        raise ValueError(f"{file.name} cannot be written, because an example index occurs twice")
+    predictions = np.asarray(predictions)
     if not np.isfinite(predictions).all():
         raise UserError(f"{file.name} cannot be written, because a prediction is not finite")
-    if task.grouped:
-        lines = _paragraphs(predictions, indices, groups)
-    else:
-        order = np.argsort(indices)
-        answers = [(int(indices[i]), _prediction_text(task, predictions[i])) for i in order]
-        if file.name.endswith(".jsonl"):
-            lines = [json.dumps({"idx": index, "label": answer}) for index, answer in answers]
-        else:
-            lines = ["index\tprediction"] + [f"{index}\t{answer}" for index, answer in answers]
+    lines = [f"{indices[i]}\t{_prediction_text(task, predictions[i])}" for i in np.argsort(indices)]
     path = storage.as_path(folder) / file.name
-    storage.write_atomic(path, "".join(f"{line}\n" for line in lines).encode())
+    storage.write_atomic(path, "\n".join(["index\tprediction", *lines, ""]).encode())
     return path
 
 
@@ -185,17 +163,3 @@ def _prediction_text(task: Task, prediction: float) -> str:
     if task.regression:
         return f"{prediction:.3f}"
     return task.server_labels[int(prediction)] if task.server_labels else str(int(prediction))
-
-
-def _paragraphs(predictions, indices, groups) -> list[str]:
-    """Returns one JSON line per MultiRC paragraph, with questions and answers as nested lists."""
-    paragraphs: dict[int, dict[int, list[dict]]] = {}
-    for i in np.lexsort((indices, groups[:, 1], groups[:, 0])):
-        paragraph, question = (int(index) for index in groups[i])
-        answer = {"idx": int(indices[i]), "label": int(predictions[i])}
-        paragraphs.setdefault(paragraph, {}).setdefault(question, []).append(answer)
-    lines = []
-    for paragraph, questions in paragraphs.items():
-        nested = [{"idx": question, "answers": answers} for question, answers in questions.items()]
-        lines.append(json.dumps({"idx": paragraph, "passage": {"questions": nested}}))
-    return lines

@@ -68,10 +68,7 @@ def rouge(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, flo
 
 
 def lead(text: str, count: int) -> str:
-    """Returns the first `count` sentences of a text: the usual baseline of a summary.
-
-    Sentences end as in `rouge`, and at a line end.
-    """
+    """Returns the first `count` sentences of a text: the usual baseline of a summary."""
     lines = _SENTENCE_END.sub("\n", text.strip()).splitlines()
     return " ".join([line for line in lines if line.strip()][:count])
 
@@ -87,10 +84,7 @@ def overlap_f1(common: int, predicted: int, true: int) -> float:
 
 
 def chance(metric: Metric, labels: np.ndarray, choices: int) -> float:
-    """Computes the chance level of a metric, as the mean score of 200 sets of uniform guesses.
-
-    All of the `choices` classes are guessed with equal probability.
-    """
+    """Computes the chance level of a metric, as the mean score of 200 sets of uniform guesses."""
     guesses = np.random.default_rng(0).integers(0, choices, (200, len(labels)))
     return float(np.mean([metric(guess, labels) for guess in guesses]))
 

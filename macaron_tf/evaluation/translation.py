@@ -25,10 +25,6 @@ _TOKENIZERS = (
 # not overlap, so a-b-c becomes a ##AT##-##AT## b-c.
 _COMPOUND = re.compile(r"(\S)-(\S)")
 
-# Default tokenizers of target languages. All other languages use 13a. We chose "char" for languages
-# whose tokenizers in sacreBLEU need a download.
-_LANGUAGE_TOKENIZERS = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
-_LANGUAGE_TOKENIZERS |= dict.fromkeys(("th", "lo", "km", "my", "bo", "dz"), "char")
 # Han, kana, and other scripts without spaces between words.
 _SCRIPT_PATTERNS = (
     r"\p{Han}",
@@ -42,10 +38,10 @@ class TranslationMetric(Settings):
     """Settings of translation metrics, which apply to both hypotheses and references.
 
     Attributes:
-        language: target language, which selects the Moses rules and the default of `tokenize`.
-        tokenize: sacreBLEU tokenizer, such as `"char"`. `None` selects a tokenizer by the language
-            or the script of the references. This tokenizer is also used for tokenized BLEU, except
-            that the Moses tokenizer replaces `"13a"` and `"intl"`.
+        language: target language, which selects the Moses rules.
+        tokenize: sacreBLEU tokenizer, such as `"char"`. `None` selects a tokenizer by the script of
+            the references. This tokenizer is also used for tokenized BLEU, except that the Moses
+            tokenizer replaces `"13a"` and `"intl"`.
         lowercase: whether all metrics ignore case.
         normalize_punctuation: whether to normalize punctuation by the Moses rules before
             tokenization, for models trained on normalized text. Only applies to tokenized BLEU.
@@ -68,13 +64,10 @@ class TranslationMetric(Settings):
     def for_references(self, references: Sequence[str]) -> Self:
         """Returns a copy of these settings with a tokenizer that suits `references`.
 
-        A line on stderr gives the reason if it is not sacreBLEU's default for the language. For
-        example, tokenizer 13a makes a single token of a line without spaces, so that BLEU, which
-        counts sequences of 4 tokens, would be 0.
+        A line on stderr gives the reason if it is not 13a, which would make a single token of a
+        line without spaces, so that BLEU, which counts sequences of 4 tokens, would be 0.
         """
-        name, reason = self.tokenize, ""
-        if not name:
-            name, reason = _default_tokenizer(self.language, references)
+        name, reason = (self.tokenize, "") if self.tokenize else _default_tokenizer(references)
         if reason:
             print(f"note: BLEU uses task.metric.tokenize={name}, because {reason}", file=sys.stderr)
         _tokenizer(name)
@@ -83,8 +76,8 @@ class TranslationMetric(Settings):
     @property
     def tokenizer(self):
         """sacreBLEU tokenizer for tokenized BLEU. `None` means the Moses tokenizer."""
-        name = self.tokenize or _default_tokenizer(self.language)[0]
-        return None if name in ("13a", "intl") else _tokenizer(name)
+        name = self.tokenize
+        return None if name in (None, "13a", "intl") else _tokenizer(name)
 
     @property
     def signature(self) -> str:
@@ -104,28 +97,23 @@ class TranslationMetric(Settings):
         )
 
 
-def _default_tokenizer(language: str, references: Sequence[str] = ()) -> tuple[str, str]:
-    """Returns a language's tokenizer, and why it is not sacreBLEU's default ("" if it is)."""
-    language_default = _LANGUAGE_TOKENIZERS.get(re.split("[-_]", language.lower())[0])
-    name = language_default or _tokenizer_of_script(references)
-    is_sacrebleu_default = name in ("13a", language_default) and name != "char"
-    reason = "" if is_sacrebleu_default else "the text has no spaces between words"
-    if name.endswith("-mecab"):
-        try:
-            _tokenizer(name)
-        except UserError:
-            reason = f"sacreBLEU's default, {name}, needs pip install 'sacrebleu[{name[:2]}]'"
-            name = "char" if name == "ja-mecab" else "13a"
-    return name, reason
+def _default_tokenizer(references: Sequence[str]) -> tuple[str, str]:
+    """Returns sacreBLEU's tokenizer for the main script of references, and why it is not 13a.
 
-
-def _tokenizer_of_script(lines: Sequence[str]) -> str:
-    """Returns the name of the sacreBLEU tokenizer for the main script of the first 2,000 lines."""
-    text = "".join("".join(lines[:2_000]).split())
+    It is "char" for scripts whose tokenizers in sacreBLEU need a download.
+    """
+    text = "".join("".join(references[:2_000]).split())
     han, kana, other = (len(regex.findall(script, text)) for script in _SCRIPT_PATTERNS)
     if 2 * (han + kana + other) <= len(text):
-        return "13a"
-    return "char" if other > han + kana else "ja-mecab" if 10 * kana > han else "zh"
+        return "13a", ""
+    reason = "the text has no spaces between words"
+    if other > han + kana or 10 * kana <= han:
+        return "char" if other > han + kana else "zh", reason
+    try:
+        _tokenizer("ja-mecab")
+    except UserError:
+        return "char", "sacreBLEU's default, ja-mecab, needs pip install 'sacrebleu[ja]'"
+    return "ja-mecab", reason
 
 
 def _sacrebleu():

@@ -125,11 +125,7 @@ _FLOATS = ("F64", "F32", "F16", "BF16", "float64", "float32", "float16", "bfloat
 
 
 def _refuse_quantized(file: pathlib.Path, dtypes: Mapping[str, str]) -> None:
-    """Raises a UserError if a weight is quantized.
-
-    Integers or 8-bit floats mean nothing without the scales that belong to them. Buffers such as
-    masks may have any type.
-    """
+    """Raises a UserError if a weight is quantized, and so means nothing without its scales."""
     for name, dtype in dtypes.items():
         if name.endswith(("weight", "weight_packed")) and dtype.rpartition(".")[2] not in _FLOATS:
             found = f"the quantized weight {name} of type {dtype}"
@@ -242,11 +238,7 @@ def assign(variable: keras.Variable, value: np.ndarray) -> None:
 def assign_weights(
     layer: keras.layers.Layer, arrays: Arrays, table: Table, random_layers: Collection[str] = ()
 ) -> None:
-    """Assigns another library's arrays to the variables of a built layer or model.
-
-    Args:
-        random_layers: names of sub-layers whose variables keep their random initial values.
-    """
+    """Assigns another library's arrays to a built layer, except its `random_layers`."""
     for variable in layer.weights:
         path = variable.path
         if any(f"/{name}/" in f"/{path}" for name in random_layers):
@@ -286,26 +278,16 @@ def find_entry(path: str, table: Table, transpose_kernels: bool = True) -> Any:
 
 
 def layer_state(
-    layer: keras.layers.Layer,
-    table: Table,
-    prefix: str = "",
-    transpose_kernels: bool = True,
-    convert: Callable[[keras.Variable, np.ndarray], np.ndarray] = lambda variable, array: array,
+    layer: keras.layers.Layer, table: Table, prefix: str = "", transpose_kernels: bool = True
 ) -> dict[str, np.ndarray]:
-    """Converts a layer's weights to PyTorch's names and arrays (the inverse of `assign_weights`).
-
-    Args:
-        transpose_kernels: see `Arrays`.
-        convert: function of a variable and its array that returns the array to write, for example
-            with permuted channels.
-    """
+    """Converts a layer's weights to PyTorch's names and arrays (inverse of `assign_weights`)."""
     state = {}
     for variable in layer.weights:
         entry = find_entry(variable.path, table, transpose_kernels)
         if entry is None:
             why = f"the weight {variable.path} has no counterpart in Hugging Face's model"
             raise UserError(f"{why}: save the model in macaron_tf's own format")
-        array = convert(variable, keras.ops.convert_to_numpy(variable).astype("float32"))
+        array = keras.ops.convert_to_numpy(variable).astype("float32")
         parts = np.split(array, len(entry.names), axis=-1)
         for name, value in zip(entry.names, parts, strict=True):
             state[prefix + name] = entry.inverse(value)

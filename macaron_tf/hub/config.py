@@ -74,12 +74,7 @@ def json_bytes(value: Any) -> bytes:
 
 
 class ForeignConfig:
-    """Settings of another library's model.
-
-    Args:
-        fields: fields of `config.json` or a similar file.
-        where: name of this file in error messages.
-    """
+    """Settings of another library's model."""
 
     def __init__(self, fields: Mapping[str, Any], where: str):
         self.fields = fields
@@ -102,14 +97,11 @@ class ForeignConfig:
         return {name: value for name, value in read_json(file).items() if name not in marks}
 
     def get(self, field: str, default=None) -> Any:
-        """Returns the value of a field, or `default` if the field is missing.
-
-        The type of the value is not checked.
-        """
+        """Returns the value of a field, or `default` if the field is missing."""
         self.names_read.add(field)
         return self.fields.get(field, default)
 
-    def refuse_unread(self) -> None:
+    def refuse_unknown(self) -> None:
         """Raises a UserError that names the fields that nothing read, except those without effect.
 
         Empty values, such as `None` and False, count as switched off.
@@ -138,11 +130,11 @@ class ForeignConfig:
             raise self.refusal(f"{field}={value!r}", names[value_type])
         return value_type(value)
 
-    def choice(self, field: str, choices: Mapping[Any, str], default: Any = None) -> str:
-        """Returns macaron_tf's name for the value of a field, such as an activation.
+    def choice(self, field: str, choices: Mapping[Any, Any], default: Any = None) -> Any:
+        """Returns macaron_tf's counterpart of the value of a field, such as an activation.
 
         Args:
-            choices: dict mapping each supported value to its name in macaron_tf.
+            choices: dict mapping each supported value to its counterpart in macaron_tf.
             default: value to translate if the field is missing; `None` means that the field is
                 required.
         """
@@ -152,10 +144,7 @@ class ForeignConfig:
         return choices[name]
 
     def require(self, required: Mapping[str, Any]) -> None:
-        """Raises a UserError if a field has an unsupported value.
-
-        `required` maps a field to its only supported value. A missing field is accepted.
-        """
+        """Raises a UserError if a field is there with another value than the one `required`."""
         self.names_read |= required.keys()
         for field, value in required.items():
             if self.fields.get(field, value) != value:
@@ -222,8 +211,8 @@ def rotary_settings(
     fields = ForeignConfig(fields, config.where)
     fields.require({"partial_rotary_factor": 1.0})
     base = fields.number("rope_theta" if "rope_theta" in rope else field, value_type=float)
-    rope_type = fields.choice("rope_type", {name: name for name in ROPE_TYPES})
-    scaling = tuple(fields.number(name, value_type=float) for name in ROPE_TYPES[rope_type])
+    names = fields.choice("rope_type", ROPE_TYPES)
+    scaling = tuple(fields.number(name, value_type=float) for name in names)
     return {"rotary_base": base, "rotary_scaling": scaling}
 
 

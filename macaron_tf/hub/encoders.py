@@ -13,7 +13,6 @@ from macaron_tf.hub.arrays import Arrays, Raw, Table, assign_weights, layer_stat
 from macaron_tf.hub.heads import HEADED, ReadHead, TaskHead, head_state
 from macaron_tf.hub.sentence_transformers import sentence_files
 from macaron_tf.hub.tokenizers.writing import tokenizer_files
-from macaron_tf.layers.heads import Pooler
 from macaron_tf.models.model_parts import Card, ModelParts
 from macaron_tf.objectives import PrefixLanguageObjective
 from macaron_tf.special import Special
@@ -68,7 +67,7 @@ class EncoderFamily(family.Family):
         if self.positions_from_padding:
             settings["position_offset"] = padding + 1
             settings["max_length"] -= padding + 1
-        head = self.find_head(config, arrays, settings) if folder.has_task else None
+        head = self.find_head(config, arrays, settings)
         return self.convert(arrays, settings, vocabulary, padding, head)
 
     def convert(
@@ -93,23 +92,18 @@ class EncoderFamily(family.Family):
         size = (vocabulary or special).size
         settings = {"vocab_size": size, "pad_id": special.pad, **settings}
         table = {**self.whole_table(), **self.heads, "tokens/table": padded_rows(size)(tokens)}
+        objective = None
         if task_head:
             network = family.build_model(task_head.network_class, settings, **task_head.options)
             assign_weights(network, arrays, {**table, **task_head.table})
-            settings_of_task, facts = task_head.settings, {"results": task_head.results}
         else:
             network, objective = self.pretraining_network(arrays, settings, table)
-            settings_of_task, facts = None, {"objective": objective}
         # Some versions also save two buffers: the positions 0, 1, 2, ..., and a row of zeros.
         ignored = (*self.bias, "position_ids", "token_type_ids")
         kernel = f"{self.bias[-1].removesuffix('bias')}weight"  # of the masked language head
         unread = self.check_unread(arrays, kernel, ignored)
-        card = Card(model=self.catalog, special=special, unread=unread, **facts)
-        return ModelParts(network, vocabulary, settings_of_task, card)
-
-    def is_tried(self, model: ModelParts) -> bool:
-        # XLNet, which alone has these positions, is a kind of family of its own.
-        return super().is_tried(model) and model.config.positions != "transformer_xl"
+        card = Card(model=self.catalog, objective=objective, special=special, unread=unread)
+        return ModelParts(network, vocabulary, task_head and task_head.settings, card)
 
     def whole_table(self, **options) -> dict[str, Any]:
         """Returns `table` with entries for embeddings; `options` are those of the positions."""
@@ -136,9 +130,7 @@ class EncoderFamily(family.Family):
     def missing_part(self, model: ModelParts) -> str:
         network, network_class = model.network, type(model.network)
         if isinstance(network, HEADED) and network_class not in self.tasks:
-            # Hugging Face's head is one linear layer.
-            name = network_class.__name__
-            return f"the head of {name}, which has two layers with an activation between,"
+            return f"the head of {network_class.__name__}"
         if activation := self.other_activation(network):
             return f"pooler_activation={activation!r}"
         if _replaced_token_head(model) and "replaced_token/dense" not in self.heads:
@@ -202,8 +194,6 @@ class EncoderFamily(family.Family):
                 yield f"the sentence-pair head is left out, because {self.name} has no such head"
             if network.span_boundary:
                 yield f"the span-boundary head is left out, because {self.name} has no such head"
-        if head.has_pooler and not network.pooler:
-            yield f"the pooler is untrained, because {self.name} has one and this encoder has none"
 
     def _written_config(self, model: ModelParts, head: TaskHead, rows: int) -> dict[str, Any]:
         special = model.special
@@ -243,9 +233,8 @@ class EncoderFamily(family.Family):
             state[prefix + self.segments] = np.zeros((1, config.embedding_width), "float32")
         if isinstance(network, HEADED):
             state |= head_state(model, head.table)
-        if head.has_pooler:
-            pooler = network.pooler or _new_pooler(config)
-            state |= layer_state(pooler, table, prefix)
+        if head.has_pooler and network.pooler:
+            state |= layer_state(network.pooler, table, prefix)
         if replaced_token_head := _replaced_token_head(model):
             state |= layer_state(replaced_token_head, table)
         elif _has_masked_head(model):
@@ -268,19 +257,6 @@ def _replaced_token_head(model: ModelParts) -> keras.layers.Layer | None:
     return network.replaced_token if has_head else None
 
 
-def _new_pooler(config: models.EncoderConfig) -> Pooler:
-    pooler = Pooler(config.initializer_range, name="pooler")
-    pooler.build((None, None, config.hidden_dim))
-    kernel = pooler.dense.kernel
-    # The seed is fixed, so that two exports of a model are equal.
-    values = np.random.default_rng(0).normal(0.0, config.initializer_range or 0.02, kernel.shape)
-    kernel.assign(values.astype("float32"))
-    return pooler
-
-
 def head_table(prefix: str, norm: str = "LayerNorm") -> Table:
-    """Builds the mapping of weight names for a masked language head, without its output layer.
-
-    In the other library, the names of the dense layer and the norm begin with `prefix`.
-    """
+    """Builds the mapping of names for a masked language head, `prefix` before dense and norm."""
     return {"masked_language/dense": f"{prefix}dense", "masked_language/norm": prefix + norm}

@@ -16,17 +16,18 @@ from macaron_tf.hub.heads import Heads
 from macaron_tf.hub.tokenizers.reading import read_vocabulary
 from macaron_tf.io.paths import refuse_damage
 from macaron_tf.models import EncoderConfig, EncoderDecoder, EncoderDecoderConfig
+from macaron_tf.models.base import Network
 from macaron_tf.models.config import WEIGHTLESS_FIELDS, StackConfig, differing_fields
 from macaron_tf.models.model_parts import ModelParts
 from macaron_tf.special import Special
 from macaron_tf.tasks.base import DecodingSettings
-from macaron_tf.text import PieceVocabulary, TokenizerJsonVocabulary
+from macaron_tf.text import PieceVocabulary
 
 # Settings that do not change the outputs of a trained model, or that `write` itself converts.
 _WITHOUT_EFFECT = (
     *WEIGHTLESS_FIELDS,
     *("vocab_size", "position_offset", "pad_id", "begin_id", "end_id", "initializer"),
-    *("initializer_range", "scaled_outputs", "output_bias", "logits_bias", "position_layout"),
+    *("initializer_range", "scaled_outputs", "output_bias", "logits_bias"),
 )
 # Suffixes of the model classes with a head that predicts tokens.
 LANGUAGE_CLASSES = ("LM", "HeadModel", "HeadsModel", "MTModel", "Generation", "PreTraining")
@@ -34,19 +35,15 @@ LANGUAGE_CLASSES = ("LM", "HeadModel", "HeadsModel", "MTModel", "Generation", "P
 
 @dataclasses.dataclass(frozen=True)
 class ModelFolder:
-    """Folder of a Hugging Face model, and what to read from it.
+    """Folder of a Hugging Face model.
 
     Attributes:
         lower_case: see `read_hugging_face`.
-        has_task: whether to read a task head.
-        vocabulary: vocabulary of the model. `None` means that the tokenizer's files are read.
     """
 
     path: pathlib.Path
     config: ForeignConfig
     lower_case: bool | None = None
-    has_task: bool = True
-    vocabulary: TokenizerJsonVocabulary | None = None
 
     def has(self, *names: str) -> bool:
         """Returns whether the folder has one of these files."""
@@ -64,7 +61,7 @@ class HuggingFaceFolder:
             means that the model card names no task.
         library: name of the library that can load the folder.
         files: dict mapping the path of a further file, such as a tokenizer's, to its contents.
-        notes: sentences about parts that are left out or added, for stderr and the model card.
+        notes: sentences about parts that are left out or added, for stderr.
     """
 
     config: Mapping[str, Any]
@@ -144,9 +141,7 @@ class Family(Heads, abc.ABC):
     def vocabulary(self, folder: ModelFolder) -> PieceVocabulary | None:
         """Returns the vocabulary of a folder, or `None` if it has none that can be read."""
         is_missing = self.tokenizer_files and not folder.has(*self.tokenizer_files)
-        if folder.vocabulary or self.tokenizer is None or is_missing:
-            return folder.vocabulary
-        return self.tokenizer(folder)
+        return self.tokenizer(folder) if self.tokenizer and not is_missing else None
 
     def is_tried(self, model: ModelParts) -> bool:
         """Returns whether `model` may be written as this family."""
@@ -171,10 +166,7 @@ class Family(Heads, abc.ABC):
         return {**self.fixed_settings, **settings, **derived}
 
     def fields(self, config: StackConfig) -> dict[str, Any]:
-        """Converts a configuration to fields of `config.json` (the inverse of `read_settings`).
-
-        The result omits the field of a setting whose value the family does not support.
-        """
+        """Converts a configuration to the supported fields (inverse of `read_settings`)."""
         fields = dict(self.required_fields)
         for setting, (field, _, *choices) in self.settings.items():
             value = getattr(config, setting)
@@ -195,14 +187,14 @@ class Family(Heads, abc.ABC):
             "dtype": "float32",
         }
 
-    def unsupported_settings(self, config: StackConfig) -> dict[str, Any]:
+    def unsupported_settings(self, network: Network) -> dict[str, Any]:
         """Returns a dict mapping each setting that the family cannot express to its value.
 
         The method converts the configuration to the family's settings and back, and compares the
         result with the original. If the family does not support the value of a required field, the
         dict contains only the setting of this field.
         """
-        config = _normalized(config)
+        config, without_effect = _normalized(network.config), (*_WITHOUT_EFFECT, *network.unread())
         fields = self.fields(config)
         for setting, (field, default, *_) in self.settings.items():
             if default is None and field not in fields:  # not among the family's choices
@@ -210,7 +202,7 @@ class Family(Heads, abc.ABC):
         settings = self.read_settings(ForeignConfig(fields, self.name))
         restored = type(config)(vocab_size=config.vocab_size, **settings)
         differing = differing_fields(config, _normalized(restored))
-        return {name: value for name, value in differing.items() if name not in _WITHOUT_EFFECT}
+        return {name: value for name, value in differing.items() if name not in without_effect}
 
     def arrays(self, folder: ModelFolder) -> Arrays:
         """Returns the weights of a folder, without the prefix of their names.
@@ -219,10 +211,6 @@ class Family(Heads, abc.ABC):
         This part is empty in a model without a head, and any name in a user's own model class.
         """
         state = read_state(folder.path)
-        # `torch.compile` and `DataParallel` put these before all names.
-        for wrapper in ("_orig_mod.", "module."):
-            if all(name.startswith(wrapper) for name in state):
-                state = {name.removeprefix(wrapper): array for name, array in state.items()}
         # Early conversions of BERT kept TensorFlow's names of LayerNorm weights.
         for old, new in (("Norm.gamma", "Norm.weight"), ("Norm.beta", "Norm.bias")):
             state = {name.replace(old, new): array for name, array in state.items()}
@@ -257,10 +245,10 @@ class Family(Heads, abc.ABC):
 def _normalized(config: StackConfig) -> StackConfig:
     """Normalizes a configuration, so that two configurations of equivalent models are equal.
 
-    A setting that has no effect gets its default value. For example, `rnn_gate` is reset if the
-    model has no SwishRNN. An explicit size that equals the default becomes `None`, for example
-    `head_dim=64` with `hidden_dim=768` and 12 heads. A list of equal blocks becomes a single block,
-    and a periodic list of attention windows becomes its shortest period.
+    The maximum length gets its default value if it has no effect. An explicit size that equals the
+    default becomes `None`, for example `head_dim=64` with `hidden_dim=768` and 12 heads. A list of
+    equal blocks becomes a single block, and a periodic list of attention windows becomes its
+    shortest period.
     """
     fields, initial = config.get_config(), type(config)
     head_dim = config.hidden_dim // config.num_heads
@@ -276,16 +264,11 @@ def _normalized(config: StackConfig) -> StackConfig:
             changes["local_rotary_base"] = None
     if len({*config.blocks}) == 1:
         changes["block"] = config.blocks[0]
-    if "swish_rnn" not in config.blocks:
-        changes |= {"rnn_gate": initial.rnn_gate, "rnn_step_sizes": initial.rnn_step_sizes}
     return dataclasses.replace(config, **changes)
 
 
 def fitted(vocabulary: PieceVocabulary | None, special: Special, tokens: np.ndarray) -> Special:
-    """Returns the special tokens of `vocabulary` with the embedding table `tokens`, or `special`.
-
-    A table with too few rows for the vocabulary raises a UserError.
-    """
+    """Returns the special tokens of `vocabulary` with the table `tokens`, or `special`."""
     if vocabulary is None:
         return special
     special_ids = {*vocabulary.special.ids, *vocabulary.special.sentinels}

@@ -1,8 +1,6 @@
 """Import and export of the task heads of fine-tuned models, and of their class names."""
 
 import dataclasses
-import math
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -39,9 +37,8 @@ CLASSES: dict[type, tuple[str, str, str, str]] = {
 }
 # Classes of encoders with a task head.
 HEADED = tuple(cls for cls in CLASSES if cls is not CausalClassifier)
-RECORD = "macaron_tf"  # field of config.json in which macaron_tf describes the task
 # Activations that have the same name in Hugging Face's library and in macaron_tf.
-_HEAD_ACTIVATIONS = ("tanh", "gelu", "relu", "silu")
+_HEAD_ACTIVATIONS = {name: name for name in ("tanh", "gelu", "relu", "silu")}
 _NUM_CHOICES = 4  # assumed number of choices, which other libraries' models do not record
 # Assumed maximum lengths, which other libraries do not record.
 _MAX_LENGTH, _MAX_LENGTH_SPANS = 128, 384
@@ -100,14 +97,12 @@ class ReadHead:
             `num_classes`.
         table: mapping of weight names for the layers of the head.
         settings: settings of the task.
-        results: results of the task, in the card.
     """
 
     network_class: type[keras.Model]
     options: Mapping[str, Any]
     table: Table
     settings: LabelledSettings | None = None
-    results: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -130,24 +125,15 @@ class Heads:
         return (self.class_prefix or self.model_type.capitalize()) + suffix
 
     def find_head(
-        self,
-        config: ForeignConfig,
-        arrays: Arrays,
-        settings: Mapping[str, Any],
-        has_special_tokens: bool = True,
+        self, config: ForeignConfig, arrays: Arrays, settings: Mapping[str, Any]
     ) -> ReadHead | None:
         """Finds the task head of the model class that the field `architectures` names.
 
         Args:
             settings: macaron_tf settings, as returned by `Family.read_settings`.
-            has_special_tokens: whether input sequences contain special tokens such as [CLS]. If
-                `config.json` contains a task that macaron_tf recorded, the value in this record is
-                used instead.
 
         Returns:
-            The head, or `None` in one of three cases: the family has no task head for the model
-            class, the weights lack the head, or macaron_tf has no counterpart for the head. In the
-            last two cases, the function prints a note on stderr.
+            The head, or `None` if the family has no task head for the model class.
         """
         name = config.architecture
         with refuse_damage(config.where, "correct its fields architectures and id2label"):
@@ -159,15 +145,11 @@ class Heads:
         head = self.tasks[network_class]
         problem, count_argument = config.get("problem_type"), CLASSES[network_class][3]
         [kernel] = find_entry("head/dense/kernel", head.table).names
-        count = len(arrays.arrays[kernel]) if arrays.has(kernel) else 0
-        reason = "" if count else f"the weights have no {kernel}"
-        if count > 1 if problem == "regression" else count == 1 and problem == _MULTI_LABEL:
-            reason = f"no task of macaron_tf has problem_type={problem!r} with {count} outputs"
-        elif network_class is EncoderTokenClassifier and count == 1:
-            reason = "a tagger needs at least two classes"
-        if reason:
-            print(f"note: the head of {name} is not read, because {reason}", file=sys.stderr)
-            return None
+        count = len(arrays.array(kernel))
+        needs_several = problem == _MULTI_LABEL or network_class is EncoderTokenClassifier
+        if count > 1 if problem == "regression" else count == 1 and needs_several:
+            found = f"a head of {count} outputs with problem_type={problem!r}"
+            raise config.refusal(found, "a number or several classes")
         indices = range(count if count_argument and count > 1 else 0)
         labels = tuple(class_names.get(index, "") for index in indices)
         if not all(labels) or len({*labels}) < len(labels):
@@ -179,24 +161,24 @@ class Heads:
         if network_class in (EncoderClassifier, EncoderMultipleChoice):
             options["pooler_activation"] = head.activation
             if field := head.activation_field:
-                names = {name: name for name in _HEAD_ACTIVATIONS}
-                options["pooler_activation"] = config.choice(field, names, head.activation)
+                activation = config.choice(field, _HEAD_ACTIVATIONS, head.activation)
+                options["pooler_activation"] = activation
         is_reader = network_class is EncoderQuestionAnswering
         max_length = _MAX_LENGTH_SPANS if is_reader else _MAX_LENGTH
         max_length = min(settings.get("max_length", max_length), max_length)
         spans = SpanLimits(max_question=min(SpanLimits.max_question, max_length // 2))
         is_causal = network_class is CausalClassifier
-        limits = Limits(max_length, spans, causal=is_causal, special=has_special_tokens)
-        arguments = config, network_class, labels
-        found = _recorded_task(*arguments)
-        task, limits, metrics = found or (_default_task(*arguments), limits, {})
+        # A language model's classifier reads no special tokens such as [CLS].
+        limits = Limits(max_length, spans, causal=is_causal, special=not is_causal)
+        task = _task_of(config, network_class, labels)
         labelled = LabelledSettings(task=task, limits=limits)
-        return ReadHead(network_class, options, head.table, labelled, {"metrics": metrics})
+        return ReadHead(network_class, options, head.table, labelled)
 
     def head_fields(self, model: ModelParts) -> dict[str, Any]:
         """Returns the fields of `config.json` for a task head (the inverse of `find_head`)."""
-        network, network_class, fields = model.network, type(model.network), _task_record(model)
+        network, network_class = model.network, type(model.network)
         head, task = self.tasks[network_class], labelled_task(model)
+        fields = {"finetuning_task": task.name} if task and task.name in TASKS else {}
         kind = task.kind if task else CLASSES[network_class][2]
         if _HEAD_KINDS.get(kind, kind) != CLASSES[network_class][2]:
             raise UserError(f"no head of transformers answers a task of kind {kind!r}")
@@ -214,7 +196,7 @@ class Heads:
             names = names if len(names) == layer.num_classes else default_labels(layer.num_classes)
             fields["id2label"] = dict(enumerate(names))
             fields["label2id"] = {name: index for index, name in enumerate(names)}
-        if network_class in (EncoderClassifier, CausalClassifier):
+        if network_class is EncoderClassifier:
             problem = "single_label_classification" if layer.num_classes > 1 else "regression"
             fields["problem_type"] = _MULTI_LABEL if kind == "multilabel" else problem
         return fields
@@ -235,41 +217,18 @@ def default_labels(count: int) -> tuple[str, ...]:
     return tuple(f"LABEL_{index}" for index in range(count))
 
 
-def _recorded_task(
-    config: ForeignConfig, network_class: type, labels: tuple[str, ...]
-) -> tuple[Task, Limits, dict[str, float]] | None:
-    """Reads the task, limits and metrics that macaron_tf recorded in `config.json`.
+def _task_of(config: ForeignConfig, network_class: type, labels: tuple[str, ...]) -> Task:
+    """Returns the task of a model.
 
-    Returns `None` if there is no record, or if the record describes another task than the head. The
-    second case occurs if transformers fine-tuned an exported model for another task, because
-    transformers keeps unknown fields of `config.json`.
+    If `finetuning_task` in `config.json`, which transformers' GLUE script writes too, names a task
+    that fits the head, the function returns this task. Otherwise, the function returns a default
+    task for the class of the network, such as SQuAD for an `EncoderQuestionAnswering`. Examples of
+    a default classification or tagging task consist of one text.
     """
-    record = config.get(RECORD)
-    if record is None:
-        return None
-    with refuse_damage(config.where, f"correct its field {RECORD}, or remove this field"):
-        task, limits = Task(**record["task"]), Limits(**record["limits"])
-        metrics = {str(name): float(value) for name, value in record["metrics"].items()}
-    *_, kind, count_argument = CLASSES[network_class]
     is_several = config.get("problem_type") == _MULTI_LABEL
-    fits = _HEAD_KINDS.get(task.kind, task.kind) == kind
-    fits &= (task.kind == "multilabel") == is_several
-    if not fits or (count_argument and len(task.labels) != len(labels)):
-        return None
-    if count_argument and task.labels != labels:
-        usual_tag = task.usual_tag if task.usual_tag in labels else None
-        task = dataclasses.replace(task, labels=labels, usual_tag=usual_tag)
-    return task, limits, metrics
-
-
-def _default_task(config: ForeignConfig, network_class: type, labels: tuple[str, ...]) -> Task:
-    """Returns a task for a model that another library trained.
-
-    If `finetuning_task` in `config.json` names a GLUE task that fits the head, the function returns
-    this task. Otherwise, the function returns a default task for the class of the network, such as
-    SQuAD for an `EncoderQuestionAnswering`. Examples of a default classification or tagging task
-    consist of one text.
-    """
+    named = None if is_several else TASKS.get(str(config.get("finetuning_task")))
+    if named and named.kind == CLASSES[network_class][2] and len(named.labels) == len(labels):
+        return dataclasses.replace(named, labels=labels)
     if network_class is EncoderQuestionAnswering:
         return get_task("squad")
     if network_class is EncoderMultipleChoice:
@@ -277,11 +236,6 @@ def _default_task(config: ForeignConfig, network_class: type, labels: tuple[str,
         columns = tuple(f"choice{name}" for name in choice_names)
         table = TableSettings(text=("context",), choices=columns, classes=choice_names)
         return table.described(get_task("choose", own=True))
-    # transformers' GLUE script records the name of the task in `finetuning_task`.
-    is_several = config.get("problem_type") == _MULTI_LABEL
-    glue = None if is_several else TASKS.get(str(config.get("finetuning_task")))
-    if glue and glue.kind == CLASSES[network_class][2] and len(glue.labels) == len(labels):
-        return dataclasses.replace(glue, labels=labels)
     name = "tag" if network_class is EncoderTokenClassifier else "classify" if labels else "regress"
     name = "multilabel" if is_several else name
     return TableSettings(text=("text",), classes=labels).described(get_task(name, own=True))
@@ -292,32 +246,13 @@ def labelled_task(model: ModelParts) -> Task | None:
     return model.settings.task if isinstance(model.settings, LabelledSettings) else None
 
 
-def _task_record(model: ModelParts) -> dict[str, Any]:
-    """Returns a dict with the field of `config.json` in which macaron_tf describes the task.
-
-    If the model has no record of its task, the dict is empty. For a regression task, the mean and
-    the standard deviation of the scores are recorded as 0 and 1, because `unstandardized_weights`
-    folds the original values into the weights of the head.
-    """
-    if not isinstance(model.settings, LabelledSettings):
-        return {}
-    settings = dataclasses.asdict(model.settings)
-    task = {**settings["task"], "mean": 0.0, "deviation": 1.0}
-    metrics = model.card.results.get("metrics") or {}
-    metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
-    return {RECORD: {"task": task, "limits": settings["limits"], "metrics": metrics}}
-
-
 def head_state(model: ModelParts, table: Table) -> dict[str, np.ndarray]:
-    """Returns a dict mapping PyTorch name to weight for a task head.
-
-    The dict includes the pooler if `table` has an entry for its dense layer.
-    """
+    """Returns a task head's weights, and its pooler's if `table` has it, by PyTorch name."""
     network = model.network
     classifier = network.classifier if isinstance(network, EncoderMultipleChoice) else network
     state = layer_state(classifier.pooler, table) if "pooler/dense" in table else {}
     state |= layer_state(classifier.head, table)
-    if isinstance(network, EncoderClassifier | CausalClassifier):
+    if isinstance(network, EncoderClassifier):
         kernel, bias = unstandardized_weights(model)
         name = table["head/dense"]
         state |= {f"{name}.weight": kernel.T, f"{name}.bias": bias}

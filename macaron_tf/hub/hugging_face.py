@@ -15,7 +15,7 @@ from macaron_tf.hub.families import FAMILIES
 from macaron_tf.hub.families.macaron import MACARON_LANGUAGE, code
 from macaron_tf.hub.family import LANGUAGE_CLASSES, HuggingFaceFolder, ModelFolder
 from macaron_tf.hub.sentence_transformers import read_modules, with_pooling
-from macaron_tf.hub.tokenizers.reading import read_python_vocabulary, refuse_lower_case
+from macaron_tf.hub.tokenizers.reading import refuse_lower_case
 from macaron_tf.io.paths import read_json
 from macaron_tf.models.base import Network
 from macaron_tf.models.model_card import python_block, readme
@@ -26,9 +26,6 @@ from macaron_tf.training import checkpoints
 from macaron_tf.training.state import require_disk_space
 
 _INSTEAD = "save the model in macaron_tf's own format, or export a SavedModel by `macaron export`"
-_GENERATE = """inputs = tokenizer("A text", return_tensors="pt")
-print(tokenizer.decode(model.generate(**inputs, max_new_tokens=20)[0]))"""
-_GENERATORS = ("text-generation", "translation", "text2text-generation")
 _COMMANDS = """`macaron_tf.load("hugging-face:DIR")` loads the folder in macaron_tf, whose
 command `macaron train RECIPE RUN --init hugging-face:DIR` starts from these weights.
 """
@@ -37,8 +34,6 @@ command `macaron train RECIPE RUN --init hugging-face:DIR` starts from these wei
 def read_hugging_face(
     directory: str | pathlib.Path,
     lower_case: bool | None = None,
-    pooling: bool = True,
-    in_python: bool = False,
 ) -> ModelParts:
     """Reads the folder of a model of transformers or sentence-transformers, with its heads.
 
@@ -51,26 +46,22 @@ def read_hugging_face(
             with the tokenizer's files.
         lower_case: whether to lower-case text. The argument is required for a WordPiece tokenizer
             whose files lack this setting, and must be `None` otherwise.
-        pooling: whether to read the pooling of a sentence-transformers folder. With `False`, only
-            its encoder is read, without a task head.
-        in_python: whether the vocabulary encodes `tokenizer.json` in Python.
     """
     directory = folder = pathlib.Path(directory)
     modules = None
     if (directory / "modules.json").is_file():
         # Early versions saved the encoder in the subfolder 0_Transformer.
-        modules = read_modules(directory, pooling)
+        modules = read_modules(directory)
         folder = directory / next(iter(modules.values()))
     config = ForeignConfig(read_json(folder / "config.json"), str(folder / "config.json"))
-    family = FAMILIES[config.choice("model_type", {name: name for name in FAMILIES})]
+    family = config.choice("model_type", FAMILIES)
     config.require({"quantization_config": None})
-    vocabulary = read_python_vocabulary(folder) if in_python else None
-    model = family.read(ModelFolder(folder, config, lower_case, not modules, vocabulary))
-    config.refuse_unread()
+    model = family.read(ModelFolder(folder, config, lower_case))
+    config.refuse_unknown()
     if not isinstance(model.vocabulary, WordPieceVocabulary):
         refuse_lower_case(lower_case, directory)
     if modules:
-        return with_pooling(model, directory, modules) if pooling else model
+        return with_pooling(model, directory, modules)
     name = config.architecture
     # A model class with a head for tokens may have further weights, such as a value head.
     is_labelled = isinstance(model.settings, LabelledSettings)
@@ -101,7 +92,7 @@ def writer(model: ModelParts, location: str) -> Callable[[epath.Path], None]:
     # Number of settings that a family lacks, one of them or a part, and the family's name.
     lacking = [(math.inf, network, "transformers")]
     for family in families:
-        settings = family.unsupported_settings(model.config)
+        settings = family.unsupported_settings(model.network)
         reasons = [f"{n}={v!r}" for n, v in settings.items()] or [family.missing_part(model)]
         if reasons == [""]:
             break
@@ -144,8 +135,6 @@ def _card(model: ModelParts, folder: HuggingFaceFolder, location: str) -> str:
         lines = [f"model = {package}.{class_name}.from_pretrained({arguments})"]
         if "tokenizer_config.json" in folder.files:
             lines.append(f'tokenizer = {package}.AutoTokenizer.from_pretrained("{location}")')
-            lines += [_GENERATE] if folder.pipeline in _GENERATORS else []
-    remarks = "\n".join(f"- {note}" for note in folder.notes)
     return readme(
         model.card,
         folder.library,
@@ -153,5 +142,4 @@ def _card(model: ModelParts, folder: HuggingFaceFolder, location: str) -> str:
         f"A `{class_name}` trained with macaron_tf.\n",
         f"## Use\n\n{python_block(f'import {package}', *lines)}",
         _COMMANDS,
-        f"## Notes\n\n{remarks}\n" if remarks else "",
     )

@@ -35,7 +35,6 @@ from macaron_tf.layers.dense import policy_of
 from macaron_tf.layers.embeddings import TiedEmbedding
 from macaron_tf.layers.heads import Pooler, Pooling
 from macaron_tf.layers.recording import part_flags, set_part_flags
-from macaron_tf.models.base import Network
 from macaron_tf.models.model_parts import Card, ModelParts
 from macaron_tf.settings import hints_of
 from macaron_tf.tasks import LabelledSettings
@@ -63,16 +62,10 @@ class _Backbone(keras_hub.models.Backbone):
         super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, **kwargs)
         self.config = config
         self.vocabulary_size = config.vocab_size
-        self.hidden_dim = config.hidden_dim
-        self.num_layers = config.num_layers
-        self.num_heads = config.num_heads
-        self.max_sequence_length = config.max_length
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
         config["config"] = keras.saving.serialize_keras_object(self.config)
-        if config["dtype"]["class_name"] == "DTypePolicyMap":
-            config["quantized"] = config["dtype"]  # because KerasHub's loader resets `dtype`
         if flags := part_flags(self):
             config["trainable_parts"] = flags
         return config
@@ -82,8 +75,7 @@ class _Backbone(keras_hub.models.Backbone):
         options = {**config, "config": keras.saving.deserialize_keras_object(config["config"])}
         changes = {n: options.pop(n) for n in config.keys() & hints_of(models.EncoderConfig)}
         options["config"] = dataclasses.replace(options["config"], **changes)
-        quantized, flags = options.pop("quantized", None), options.pop("trainable_parts", {})
-        options["dtype"] = options.get("dtype") or quantized
+        flags = options.pop("trainable_parts", {})
         backbone = super().from_config(options)
         set_part_flags(backbone, flags)
         return backbone
@@ -119,14 +111,10 @@ class EncoderBackbone(_Backbone):
         classifier = EncoderTextClassifier(backbone, num_classes=2)
     """
 
-    def __init__(
-        self, config: models.EncoderConfig, dtype=None, pooler_activation: str = "tanh", **kwargs
-    ):
+    def __init__(self, config: models.EncoderConfig, dtype=None, **kwargs):
         self.encoder = models.Encoder(config, dtype=dtype, name="encoder")
         self.encoder.build()
-        self.pooler = Pooler(
-            config.initializer_range, pooler_activation, dtype=dtype, name="pooler"
-        )
+        self.pooler = Pooler(config.initializer_range, dtype=dtype, name="pooler")
         pool = Pooling("last" if config.summary == "last" else "cls", dtype=dtype, name="pool")
         inputs = _inputs("token_ids", "segment_ids", "padding_mask")
         # The copy has no implicit Keras mask. KerasHub's preprocessors pass sample weights instead.
@@ -134,10 +122,6 @@ class EncoderBackbone(_Backbone):
         vectors = pool(hidden, mask=inputs["padding_mask"])  # (B, D)
         outputs = {"sequence_output": hidden, "pooled_output": self.pooler(vectors[:, None])}
         super().__init__(config, self.encoder.embeddings.tokens, inputs, outputs, dtype, **kwargs)
-        self.pooler_activation = pooler_activation
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "pooler_activation": self.pooler_activation}
 
 
 @_registered
@@ -225,20 +209,6 @@ class _Tokenizer(keras_hub.tokenizers.Tokenizer):
         """Returns the number of tokens, which may be less than the number of embedding rows."""
         return self.vocabulary.pieces
 
-    def get_vocabulary(self) -> list[str]:
-        """Returns the texts of all tokens in the order of their ids.
-
-        A text includes the space before or after the token, if any. A special token has a name such
-        as "[CLS]".
-        """
-        return [self.vocabulary.piece_name(token_id) for token_id in range(self.vocabulary.pieces)]
-
-    def id_to_token(self, id: int) -> str:
-        return self.get_vocabulary()[id]
-
-    def token_to_id(self, token: str) -> int:
-        return self.get_vocabulary().index(token)
-
     @property
     def special_token_ids(self) -> list[int]:
         return list(self.vocabulary.special.ids)
@@ -259,10 +229,7 @@ class LanguageModelTokenizer(_Tokenizer):
 
 
 class _Sized:
-    """Mixin for preprocessors that sets the default of `sequence_length` in `from_preset`.
-
-    The default is the backbone's maximum sequence length, or 512 if the backbone has no maximum.
-    """
+    """Mixin for preprocessors that sets the default of `sequence_length` in `from_preset`."""
 
     @classmethod
     def _add_missing_kwargs(cls, loader, kwargs):
@@ -272,10 +239,7 @@ class _Sized:
 
 
 class _Packing(_Sized):
-    """Mixin for encoder preprocessors.
-
-    The number of [SEP] tokens between two texts is `pair_separators` of the vocabulary.
-    """
+    """Mixin for encoder preprocessors, with `pair_separators` [SEP] tokens between two texts."""
 
     backbone_cls = EncoderBackbone
     tokenizer_cls = EncoderTokenizer
@@ -482,8 +446,6 @@ def task_of(
     model = ModelParts(model) if isinstance(model, keras.Model) else model
     network, preprocessor_options, options = model.network, {}, {}
     encoders = models.PretrainingEncoder | models.EncoderClassifier
-    if isinstance(network, Network) and not network.built:
-        network.build()
     if isinstance(network, models.LanguageModel):
         model.require_head()
         task_class, backbone = LanguageModelCausalLM, LanguageModelBackbone(network.config)
@@ -491,13 +453,12 @@ def task_of(
         preprocessor_options["add_start_token"] = model.card.starts
     elif isinstance(network, encoders) and isinstance(network.config, models.EncoderConfig):
         _check_head(model)
-        task_class, pooler_activation = EncoderMaskedLM, "tanh"
+        task_class, backbone = EncoderMaskedLM, EncoderBackbone(network.config)
         if isinstance(network, models.EncoderClassifier):
-            task_class, pooler_activation = EncoderTextClassifier, network.pooler_activation
+            task_class = EncoderTextClassifier
             options = {"num_classes": network.num_classes, "dropout": network.head_dropout}
         else:
             options = {n: value for n, value in network.head_options.items() if n != "transform"}
-        backbone = EncoderBackbone(network.config, pooler_activation=pooler_activation)
         backbone.encoder.set_weights(network.encoder.get_weights())
         if pooler := network.pooler:
             backbone.pooler.set_weights(pooler.get_weights())
@@ -528,6 +489,8 @@ def _check_head(model: ModelParts) -> None:
     elif isinstance(network, models.EncoderClassifier):
         if limits and limits.language not in (None, *limits.languages[:1]):
             reason = f"the language is {limits.language!r}, but a task reads the first language"
+        elif network.pooler_activation != "tanh":
+            reason = f"a pooler with {network.pooler_activation!r} is no pooler of KerasHub's BERT"
     elif model.card.checkpoint and not model.card.objective:
         reason = f"{model.card.checkpoint} has no masked language head"
     elif not network.head_options.get("transform", True):
@@ -537,10 +500,7 @@ def _check_head(model: ModelParts) -> None:
 
 
 def _head_weights(task: EncoderMaskedLM) -> list[keras.Variable]:
-    """Returns the weights of a task's masked language head, without the embedding table.
-
-    The order of the weights is the same as in macaron_tf's `MaskedLanguageHead`.
-    """
+    """Returns a task's weights in the order of `MaskedLanguageHead`, without the table."""
     table_ids = {id(weight) for weight in task.backbone.token_embedding.weights}
     return [weight for weight in task.masked_lm_head.weights if id(weight) not in table_ids]
 
@@ -596,41 +556,23 @@ def read_preset(directory: str | os.PathLike, trust_code: bool = False) -> Model
         starts = preprocessor is None or preprocessor.add_start_token
         network = backbone.language_model
         return ModelParts(network, vocabulary, card=Card(starts=starts))
-    config, card = backbone.config, Card()
+    config, card, dtype = backbone.config, Card(), policy_of(backbone.encoder)
     if isinstance(model, keras_hub.models.BertTextClassifier):
         if model.activation not in (keras.activations.linear, keras.activations.softmax):
             name = keras.activations.serialize(model.activation)
             found = f"{directory} has a head with activation={name!r}"
             raise UserError(f"{found}, but only 'linear' and 'softmax' can be read")
-        head = (model.num_classes, model.dropout, backbone.pooler_activation)
-        dtype = _dtype_policies("encoder_classifier", backbone)
-        network = models.EncoderClassifier(config, *head, dtype=dtype)
+        network = models.EncoderClassifier(config, model.num_classes, model.dropout, dtype=dtype)
         network.build()
-        network.pooler.set_weights(backbone.pooler.get_weights())
         network.head.set_weights(model.output_dense.get_weights())
     else:
         is_masked = isinstance(model, EncoderMaskedLM)
         options = {"activation": model.activation, "epsilon": model.epsilon} if is_masked else {}
-        dtype = _dtype_policies("pretraining_encoder", backbone)
-        # Another pooler belongs to a classifier's head.
-        options = {"head_options": options, "pooler": backbone.pooler_activation == "tanh"}
-        network = models.PretrainingEncoder(config, **options, dtype=dtype)
+        network = models.PretrainingEncoder(config, head_options=options, pooler=True, dtype=dtype)
         network.build()
         if is_masked:
             network.masked_language.set_weights([w.numpy() for w in _head_weights(model)])
             card = Card(objective="masked_language")
-        if network.pooler:
-            network.pooler.set_weights(backbone.pooler.get_weights())
+    network.pooler.set_weights(backbone.pooler.get_weights())
     network.encoder.set_weights(backbone.encoder.get_weights())
     return ModelParts(network, vocabulary, card=card)
-
-
-def _dtype_policies(name: str, backbone: EncoderBackbone) -> keras.dtype_policies.DTypePolicyMap:
-    """Returns a map from layer path to dtype policy for a model that contains `backbone`.
-
-    The map contains each quantized layer in the backbone under `name/`, and a default policy for
-    all other layers.
-    """
-    quantized_layers = (layer for layer in backbone._flatten_layers() if layer.quantization_mode)
-    policies = {f"{name}/{layer.path}": policy_of(layer) for layer in quantized_layers}
-    return keras.dtype_policies.DTypePolicyMap(policy_of(backbone.encoder), policies)

@@ -55,10 +55,7 @@ def layer_weights(layers: Mapping[str, keras.layers.Layer]) -> Arrays:
 
 
 def activation_name(function: Callable | str | None) -> str:
-    """Returns macaron_tf's name of a Keras activation. For `None`, the name is "linear".
-
-    The function compares output values, because many activations are lambdas.
-    """
+    """Returns macaron_tf's name of a Keras activation, by its values, as many are lambdas."""
     points = np.linspace(-4, 4, 33, dtype="float32")
     values = np.asarray(keras.activations.get(function)(points))
     names = ("gelu", "gelu_tanh", "relu", "silu", "tanh", "linear")
@@ -74,13 +71,10 @@ def read_checkpoint(directory: pathlib.Path) -> dict[str, np.ndarray]:
     """Reads the TensorFlow checkpoint in a folder, without the variables of the optimizer."""
     value = "/.ATTRIBUTES/VARIABLE_VALUE"
     try:
-        prefix = tf.train.latest_checkpoint(directory)
-        if prefix is None:
-            files = list(directory.glob("*.index"))
-            if len(files) != 1:
-                raise UserError(f"{directory} contains {len(files)} checkpoints: leave one *.index")
-            prefix = str(files[0].with_suffix(""))
-        reader = tf.train.load_checkpoint(prefix)
+        files = list(directory.glob("*.index"))
+        if len(files) != 1:
+            raise UserError(f"{directory} contains {len(files)} checkpoints: leave one *.index")
+        reader = tf.train.load_checkpoint(str(files[0].with_suffix("")))
         names = [n for n in reader.get_variable_to_shape_map() if n.endswith(value)]
         others = re.compile("^optimizer/|^save_counter/|OPTIMIZER_SLOT")
         names = [name for name in names if not others.search(name)]

@@ -4,7 +4,6 @@ Transformer-XL is not supported, because transformers no longer contains Transfo
 """
 
 import dataclasses
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,16 +11,15 @@ import keras
 import numpy as np
 
 from macaron_tf import models
-from macaron_tf.errors import UserError
 from macaron_tf.hub import family
 from macaron_tf.hub.arrays import Arrays, Raw, assign_weights, layer_state, padded_rows
 from macaron_tf.hub.config import ends_of, id_tuple, json_bytes
-from macaron_tf.hub.heads import ReadHead, head_state, unstandardized_weights
+from macaron_tf.hub.heads import ReadHead
 from macaron_tf.hub.tokenizers.reading import read_language_vocabulary
 from macaron_tf.hub.tokenizers.writing import language_tokenizer
 from macaron_tf.models.model_parts import Card, ModelParts
 from macaron_tf.special import SPECIAL, Special
-from macaron_tf.tasks import ContinuationSettings, LabelledSettings
+from macaron_tf.tasks import ContinuationSettings
 from macaron_tf.text import PieceVocabulary
 
 # Settings of every language model.
@@ -39,48 +37,35 @@ class LanguageFamily(family.Family):
     example, OpenAI's GPT has only UNK.
 
     Attributes:
-        last_norm: name of the last norm, with `{}` for the index of the last layer. An empty string
-            means that the classifier's head has a bias.
         language_class: suffix of the class name of the model with its output layer.
         bias, output_kernel: names of the output layer's bias and kernel. Most models have no bias.
     """
 
-    networks = (models.LanguageModel, models.CausalClassifier)
+    networks = (models.LanguageModel,)
     tokenizer_files: tuple[str, ...] = ("vocab.json", "tokenizer.json", "tokenizer.model")
-    last_norm: str
     language_class: str
     bias: str = ""
     output_kernel: str = ""
 
     def read(self, folder: family.ModelFolder) -> ModelParts:
-        config, has_task = folder.config, folder.has_task
-        settings, arrays = self.read_settings(config), self.arrays(folder)
+        config, arrays = folder.config, self.arrays(folder)
+        settings = self.read_settings(config)
         tokens = arrays.array(*self.tokens)  # (V', D)
         ends = [*id_tuple(config.get("eos_token_id")), len(tokens) + 1]
         start = config.number("bos_token_id", ends[0])
         pad = config.number("pad_token_id", len(tokens)) if self.bias else len(tokens)
         special = Special(pad, None, start, ends[0], rows=len(tokens))
-        vocabulary, starts, unread_tokenizer = folder.vocabulary, False, ""
-        if vocabulary:
-            starts = vocabulary.starts
-        else:
-            try:
-                vocabulary, starts = read_language_vocabulary(folder.path)
-            except UserError as error:
-                unread_tokenizer = str(error)
-                if folder.has(*self.tokenizer_files):
-                    print(f"note: the tokenizer is not read, because {error}", file=sys.stderr)
-        # A model that macaron_tf exported has special tokens around a text, the last [MASK].
-        has_special = vocabulary is not None and vocabulary.special.mask < vocabulary.pieces
-        head = self.find_head(config, arrays, settings, has_special) if has_task else None
+        vocabulary, starts = None, False
+        if folder.has(*self.tokenizer_files):
+            vocabulary, starts = read_language_vocabulary(folder.path)
+        head = self.find_head(config, arrays, settings)
         model = self.convert(arrays, settings, vocabulary, special, head)
-        generation = {} if head else config.generation(folder.path)
         if not head:
-            settings = ContinuationSettings(
-                ends=ends_of(generation, model.special), generation=generation
-            )
+            generation = config.generation(folder.path)
+            ends = ends_of(generation, model.special)
+            settings = ContinuationSettings(ends=ends, generation=generation)
             model = dataclasses.replace(model, settings=settings)
-        return model.with_card(unread_tokenizer=unread_tokenizer, starts=starts)
+        return model.with_card(starts=starts)
 
     def convert(
         self,
@@ -117,112 +102,62 @@ class LanguageFamily(family.Family):
                 missing = "" if task_head else self.output_kernel
         if task_head:
             bias = np.zeros(head.options["num_classes"], "float32")
-            table |= {**head.table, "head/dense/bias": bias}  # the head may name a bias itself
+            table |= {**head.table, "head/dense/bias": bias}
             random_layers.append("language_head/projection")  # a classifier has no output layer
         settings = {**settings, "vocab_size": size, "pad_id": special.pad}
         network = family.build_model(head.network_class, settings, **head.options)
         assign_weights(network, arrays, table, random_layers)
         unread = self.check_unread(arrays, self.output_kernel if is_tied else "")
-        card = Card(
-            model=self.catalog,
-            special=special,
-            unread=unread,
-            missing_head=missing,
-            results=head.results,
-        )
+        card = Card(model=self.catalog, special=special, unread=unread, missing_head=missing)
         return ModelParts(network, vocabulary, head.settings, card)
 
     def missing_part(self, model: ModelParts) -> str:
-        if isinstance(model.network, models.CausalClassifier):
-            if model.network.symmetric:  # reads pairs in both orders
-                return "symmetric=True"
-            lacks_bias = self.last_norm and self._norm_offset(model) is None
-            return "the bias of the classifier's head" if lacks_bias else ""
         rows = family.kept_rows(model)
         is_predicted = rows != model.special.begin  # [CLS] is never predicted
         has_bias = np.any(_output_bias(model, rows)[is_predicted])
         return "an output bias" if has_bias and not self.bias else ""
 
     def write(self, model: ModelParts) -> family.HuggingFaceFolder:
-        """Converts a language model or its classifier to the files of a Hugging Face model."""
+        """Converts a language model to the files of a Hugging Face model."""
         model.require_head()
-        network, config, special = model.network, model.config, model.special
-        notes, is_classifier = [], isinstance(network, models.CausalClassifier)
-        rows = family.kept_rows(model)
+        head, config, special = model.network.language_head, model.config, model.special
+        rows, notes, fields = family.kept_rows(model), [], {}
         bias = _output_bias(model, rows)  # left out if all of it is 0
-        # Whether the model is a classifier that reads special tokens around each text.
-        labelled = model.settings if isinstance(model.settings, LabelledSettings) else None
-        is_framed = is_classifier and (labelled is None or labelled.limits.special)
-        if is_framed:  # the classifier reads special tokens, even if the checkpoint lacked them
-            rows = np.arange(max(len(rows), *(token_id + 1 for token_id in special.ids)))
         token_ids = {"pad": special.pad, "bos": special.begin, "eos": special.end}
         if not model.card.starts and special.rows is None:
             del token_ids["bos"]
-        if is_classifier and special.pad >= len(rows):
-            token_ids["pad"] = special.end  # the classifier reads the last other token
         token_ids = {f"{role}_token_id": n for role, n in token_ids.items() if n < len(rows)}
         tokens = Raw(self.tokens[0], inverse=lambda table: table[rows])
         table = {**self.table, "tokens/table": tokens}
-        state = layer_state(network.encoder, table, self.prefix, self.transpose_kernels)
-        suffix, pipeline, fields, files = self.language_class, "text-generation", {}, {}
-        if is_classifier:
-            head = self.tasks[models.CausalClassifier]
-            if self.last_norm:
-                state["score.weight"] = unstandardized_weights(model)[0].T
-                norm = f"{self.prefix}{self.last_norm.format(config.num_layers - 1)}.bias"
-                if norm in state:
-                    state[norm] = (state[norm] + self._norm_offset(model)).astype("float32")
-            else:
-                state |= head_state(model, head.table)
-            suffix, pipeline = head.class_suffix, head.pipeline
-            fields = self.head_fields(model)
-            if is_framed:
-                notes.append("the tokenizer adds [CLS] before a text and [MASK] after the text")
-        else:
-            head = network.language_head
-            if head.projection:
-                state |= layer_state(head.projection, self.table)
-            if head.output_table:
-                output_table = head.output_table.matrix("float32")
-                state[self.output_kernel] = keras.ops.convert_to_numpy(output_table)[rows]
-            if self.bias and bias.any():
-                notes.append("the output bias needs our PyTorch file: GPT-2 and Llama have none")
-                state[self.bias] = bias
-            # Generation never produces a special token except [SEP].
-            ids = {*special.ids} if model.vocabulary else {special.pad, special.begin}
-            ids = sorted(token_id for token_id in ids - {special.end} if token_id < len(rows))
-            default = {**token_ids, **({"suppress_tokens": ids} if ids else {})}
-            files = {"generation_config.json": json_bytes(family.generation_of(model) or default)}
+        state = layer_state(model.encoder, table, self.prefix, self.transpose_kernels)
+        if head.projection:
+            state |= layer_state(head.projection, self.table)
+        if head.output_table:
+            output_table = head.output_table.matrix("float32")
+            state[self.output_kernel] = keras.ops.convert_to_numpy(output_table)[rows]
         if self.bias:
             fields["output_bias"] = bool(bias.any())
+            if bias.any():
+                notes.append("the output bias needs our PyTorch file: GPT-2 and Llama have none")
+                state[self.bias] = bias
+        # Generation never produces a special token except [SEP].
+        ids = {*special.ids} if model.vocabulary else {special.pad, special.begin}
+        ids = sorted(token_id for token_id in ids - {special.end} if token_id < len(rows))
+        default = {**token_ids, **({"suppress_tokens": ids} if ids else {})}
+        files = {"generation_config.json": json_bytes(family.generation_of(model) or default)}
         if vocabulary := model.vocabulary:
-            files |= language_tokenizer(vocabulary, config.longest, model.card.starts, is_framed)
-        written = self.written_fields(config, self.class_name(suffix), len(rows))
+            files |= language_tokenizer(vocabulary, config.longest, model.card.starts)
+        written = self.written_fields(config, self.class_name(self.language_class), len(rows))
         return family.HuggingFaceFolder(
             config={**written, **token_ids, **fields},
             state=state,
-            pipeline=pipeline,
+            pipeline="text-generation",
             files=files,
             notes=tuple(notes),
         )
 
-    def _norm_offset(self, model: ModelParts) -> np.ndarray | None:
-        """Returns what to add to the bias of the last norm instead of the bias of the head.
-
-        The last layer of a macaron_tf classifier has a bias, but the last layer of Hugging Face's
-        classifier has no bias. The result is the shortest vector that the kernel maps to the bias,
-        or `None` if there is no such vector: a norm has no bias in Llama, and the scores of the
-        classes may be linearly dependent.
-        """
-        kernel, bias = (value.astype("float64") for value in unstandardized_weights(model))
-        is_biased = model.config.norm_type == "layer"
-        offset = np.linalg.pinv(kernel.T) @ bias * is_biased
-        return offset if np.allclose(offset @ kernel, bias, atol=1e-6) else None
-
 
 def _output_bias(model: ModelParts, rows: np.ndarray) -> np.ndarray:
     """Returns the output bias of the tokens in `rows`: zeros if there is no such bias."""
-    network = model.network
-    if isinstance(network, models.CausalClassifier) or network.language_head.bias is None:
-        return np.zeros(len(rows), "float32")
-    return keras.ops.convert_to_numpy(network.language_head.bias)[rows]
+    bias = model.network.language_head.bias
+    return np.zeros(len(rows), "float32") if bias is None else np.asarray(bias)[rows]

@@ -17,26 +17,19 @@ from macaron_tf.tasks.embedding import SentenceSettings
 # pooling in later versions and in macaron_tf.
 _POOLINGS = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max"}
 _FLAG = "pooling_mode_"
-# Early versions named the file with the maximum length after the kind of the encoder.
-_CONFIGS = tuple(
-    f"sentence_{kind}_config.json"
-    for kind in ("bert", "roberta", "distilbert", "albert", "xlm-roberta", "xlnet", "camembert")
-)
 
 
-def read_modules(directory: pathlib.Path, pooling: bool) -> dict[str, str]:
+def read_modules(directory: pathlib.Path) -> dict[str, str]:
     """Reads `modules.json` as a dict from the type of each module to its folder.
 
-    The first module is the encoder. With `pooling`, the others may only be its pooling and a
-    normalization.
+    The first module is the encoder. The others may only be its pooling and a normalization.
     """
     file = directory / "modules.json"
     with refuse_damage(file, "it must list modules, each with a path: download or copy it again"):
         modules = read_json(file, list)
-        folders = {module.get("type", "").rpartition(".")[2]: module["path"] for module in modules}
-        next(iter([directory / path for path in folders.values()]))
+        folders = {m.get("type", "").rpartition(".")[2]: str(m["path"]) for m in modules}
     kinds, known = (*folders,), ("Transformer", "Pooling", "Normalize")
-    if pooling and kinds not in (known[:2], known):
+    if kinds not in (known[:2], known):
         found = f"{directory}/modules.json lists {', '.join(kinds)}"
         raise UserError(f"{found}, but only Transformer, Pooling and Normalize can be read")
     return folders
@@ -46,7 +39,8 @@ def with_pooling(
     encoder: ModelParts, directory: pathlib.Path, folders: Mapping[str, str]
 ) -> ModelParts:
     """Returns an encoder with the pooling, the normalization and the maximum length of a folder."""
-    config = _optional(directory / folders["Transformer"], *_CONFIGS)
+    # Early versions named this file after the kind of the encoder, such as "roberta".
+    config = _optional(directory / folders["Transformer"], "sentence_*_config.json")
     if config.get("do_lower_case"):
         config.require({"do_lower_case": False})  # only the tokenizer may lower-case text
     # Without a length of its own, the model takes the tokenizer's.
@@ -62,10 +56,10 @@ def with_pooling(
     return dataclasses.replace(encoder, settings=settings)
 
 
-def _optional(directory: pathlib.Path, *names: str) -> ForeignConfig:
-    """Reads the first file of these names; without such a file, the result has no fields."""
-    file = next((directory / n for n in names if (directory / n).is_file()), None)
-    return ForeignConfig(read_json(file) if file else {}, str(file or directory / names[0]))
+def _optional(directory: pathlib.Path, pattern: str) -> ForeignConfig:
+    """Reads the first file whose name matches; without such a file, the result has no fields."""
+    file = next(iter(sorted(directory.glob(pattern))), None)
+    return ForeignConfig(read_json(file) if file else {}, str(file or directory / pattern))
 
 
 def _pooling(file: pathlib.Path) -> str:

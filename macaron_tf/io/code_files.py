@@ -109,10 +109,7 @@ def _files_of(import_path: str) -> dict[str, pathlib.Path]:
 
 
 def _imports(file: pathlib.Path, package: list[str]) -> Iterator[str]:
-    """Yields the full name of each module or object that a Python file imports.
-
-    `package` names the packages that contain the file, to resolve relative imports.
-    """
+    """Yields the full name of each module or object that a Python file imports."""
     for node in ast.walk(ast.parse(file.read_bytes())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -1,7 +1,6 @@
 """File helpers: the cache folder, stamps that detect changes, folder locks, and text readers."""
 
 import bz2
-import codecs
 import concurrent.futures
 import contextlib
 import csv
@@ -23,12 +22,9 @@ from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import Progress
 
 _END = 1 << 20  # number of bytes that a stamp reads at each end of a file
-_BLOCK = 1 << 22  # bytes per read
 _COMPRESSION_MODULES = {".gz": gzip, ".bz2": bz2, ".xz": lzma}
-_MARKS = {  # those of UTF-32 begin with those of UTF-16
-    **dict.fromkeys((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "UTF-32"),
-    **dict.fromkeys((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "UTF-16"),
-}
+# How a file in UTF-16 begins: with a byte order mark, or with a zero byte beside a letter.
+_WIDE = re.compile(rb"\xff\xfe|\xfe\xff|\0[^\0]|[^\0]\0")
 _THREADS = 16  # requests to a bucket have a high latency but can run in parallel
 
 
@@ -104,29 +100,22 @@ def only_writer(folder: str | os.PathLike, activity: str, wait: bool = False) ->
         yield
 
 
-def is_compressed(path: epath.Path) -> bool:
-    """Returns whether a path ends in .gz, .bz2 or .xz, so that `lines_of` decompresses it."""
-    return path.suffix.lower() in _COMPRESSION_MODULES
-
-
-def lines_of(path: epath.Path, may_be_pipe: bool = False) -> Iterator[str]:
+def lines_of(path: epath.Path) -> Iterator[str]:
     """Yields the lines of a plain text file, or of a .gz, .bz2 or .xz file, without line ends.
 
-    Only a line feed ends a line, not U+2028, NEL or a form feed. `may_be_pipe` also reads a device
-    or a pipe, which may never end.
+    Only a line feed ends a line, not U+2028, NEL or a form feed.
     """
-    if not may_be_pipe:
-        storage.refuse_device(path)
+    storage.refuse_device(path)
     number = 0
     try:
         with contextlib.ExitStack() as stack:
             file = stack.enter_context(path.open("rb"))
-            if is_compressed(path):
-                file = stack.enter_context(_COMPRESSION_MODULES[path.suffix.lower()].open(file))
+            if module := _COMPRESSION_MODULES.get(path.suffix.lower()):
+                file = stack.enter_context(module.open(file))
             for number, line in enumerate(file, start=1):
-                if number == 1 and (coding := _wide_coding(line)):
-                    mend = f"convert it, as by `iconv -f {coding} -t UTF-8 {path} > NEW`"
-                    raise UserError(f"{path} is {coding}, not UTF-8: {mend}")
+                if number == 1 and _WIDE.match(line):
+                    mend = f"convert it, as by `iconv -f UTF-16 -t UTF-8 {path} > NEW`"
+                    raise UserError(f"{path} is UTF-16, not UTF-8: {mend}")
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
                 yield text.removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
@@ -135,16 +124,6 @@ def lines_of(path: epath.Path, may_be_pipe: bool = False) -> Iterator[str]:
     except (EOFError, zlib.error, lzma.LZMAError, *storage.FILE_ERRORS) as error:
         why = storage.reason(error)
         raise UserError(f"cannot read {path} ({why}): check or restore the file") from error
-
-
-def _wide_coding(line: bytes) -> str:
-    """Returns the UTF-16 or UTF-32 coding that the first line of a file has, or "" for UTF-8."""
-    for mark, coding in _MARKS.items():
-        if line.startswith(mark):
-            return coding
-    if 3 * line.count(0) < len(line):  # in English text, every second byte is zero
-        return ""
-    return "UTF-16BE" if line.startswith(b"\0") else "UTF-16LE"
 
 
 def is_csv(path: epath.Path) -> bool:
@@ -189,14 +168,3 @@ def _without_blank_end(path: epath.Path) -> Iterator[str]:
 def _unquoted(cell: str) -> str:
     quoted = re.fullmatch(r'"((?:[^"]|"")*)"', cell)
     return quoted[1].replace('""', '"') if quoted and '""' in quoted[1] else cell
-
-
-def count_lines(path: epath.Path) -> int:
-    """Counts the lines that `lines_of` yields for a plain file, without decoding the text."""
-    storage.refuse_device(path)
-    count, last = 0, b"\n"
-    with storage.clear_errors(f"cannot read {path}", "check the path"), path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            count += block.count(b"\n")
-            last = block[-1:]
-    return count + (last != b"\n")

@@ -70,21 +70,10 @@ def push(folder: pathlib.Path, location: str, private: bool | None = None) -> st
         operations += [hub.CommitOperationAdd(n, str(path)) for n, path in uploads.items()]
         api.create_commit(name, operations, commit_message="Upload a model of macaron_tf")
     except Exception as error:  # see `download`
-        raise UserError(_refusal(location, name, error)) from error
+        why = first_line(error).partition(". ")[0]
+        mend = f"check that your token may write to {name.partition('/')[0]}, and the network"
+        raise UserError(f"{location} cannot be pushed to ({why}): {mend}") from error
     return str(address)
-
-
-def _refusal(location: str, name: str, error: Exception) -> str:
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    if status == 401:
-        return f"the hub rejects your token for {location}: run `hf auth login` again"
-    if status in (403, 404):
-        return (
-            f"your token has no write access to {location} (HTTP {status}): replace "
-            f"{name.partition('/')[0]} by your own user name, or use another token"
-        )
-    why = first_line(error).partition(". ")[0]
-    return f"{location} cannot be pushed to ({why}): check the network and push again"
 
 
 def _client(purpose: str) -> Any:

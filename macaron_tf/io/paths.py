@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import tensorflow as tf
 from etils import epath
 
-from macaron_tf.errors import UserError, check_path, first_line, parse_json, store_problem
+from macaron_tf.errors import UserError, check_path, first_line, parse_json
 
 # Errors of file access: Python raises an OSError, and TensorFlow raises an OpError.
 FILE_ERRORS = (OSError, tf.errors.OpError)
@@ -44,14 +44,12 @@ def clear_errors(
 ) -> Iterator[None]:
     """Turns a file error in the `with` block into a UserError of one sentence.
 
-    `failure` begins the message, such as "cannot read FILE", and `mend` ends it for a local file.
+    `failure` begins the message, such as "cannot read FILE", and `mend` ends it.
     """
     try:
         yield
     except errors as error:
-        problem = store_problem(error)
-        why = f", because {problem[0]}" if problem else f" ({reason(error)})"
-        raise UserError(f"{failure}{why}: {problem[1] if problem else mend}") from error
+        raise UserError(f"{failure} ({reason(error)}): {mend}") from error
 
 
 @contextlib.contextmanager
@@ -94,8 +92,6 @@ def is_remote(path: str | os.PathLike) -> bool:
 
 def reason(error: Exception) -> str:
     """Returns the reason of a file error (see `FILE_ERRORS`), such as "Permission denied"."""
-    if problem := store_problem(error):
-        return problem[0]
     # A message of TensorFlow has the form "PATH; No such file or directory".
     text = getattr(error, "strerror", None) or getattr(error, "message", None) or str(error)
     return first_line(error, text).rpartition("; ")[2][:200]
@@ -191,11 +187,8 @@ def open_atomic(path: str | os.PathLike) -> Iterator[BinaryIO]:
 
 def write_atomic(path: str | os.PathLike, content: bytes) -> None:
     """Writes a file atomically; see `atomic_output_path`."""
-    with (
-        atomic_output_path(path) as temporary_path,
-        tf.io.gfile.GFile(temporary_path, "wb") as file,
-    ):
-        file.write(content)
+    with atomic_output_path(path) as temporary_path:
+        as_path(temporary_path).write_bytes(content)
 
 
 def sync(path: str | os.PathLike) -> None:

@@ -22,11 +22,12 @@ import inspect
 import pathlib
 import sys
 import threading
+import traceback
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from macaron_tf.errors import USER_FILES, UserError, sentence_of
+from macaron_tf.errors import UserError
 
 _files: dict[pathlib.Path, types.ModuleType] = {}  # maps each imported FILE.py to its module
 _files_lock = threading.RLock()  # so that two threads do not execute the same FILE.py
@@ -183,7 +184,6 @@ def import_module(name: str) -> types.ModuleType:
                 f"{name} cannot be imported, because there is no module {error.name!r}: run the "
                 "command in the folder that contains the module, or add that folder to PYTHONPATH"
             ) from error
-    USER_FILES.add(vars(module).get("__file__") or "")
     return module
 
 
@@ -192,14 +192,8 @@ def _import_file(file: pathlib.Path) -> types.ModuleType:
         if file not in _files:
             spec = importlib.util.spec_from_file_location(file.stem, file)
             module = importlib.util.module_from_spec(spec)
-            # Dataclasses look up their module in sys.modules.
-            registered = sys.modules.setdefault(file.stem, module)
-            try:
-                spec.loader.exec_module(module)
-            except BaseException:
-                if registered is module:
-                    del sys.modules[file.stem]
-                raise
+            sys.modules.setdefault(file.stem, module)  # in which dataclasses look up their module
+            spec.loader.exec_module(module)
             _files[file] = module
         return _files[file]
 
@@ -215,10 +209,9 @@ def clear_errors(import_path: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(sentence_of(error, import_path)) from error
-
-
-def call_user_code(import_path: str, function: Callable, *arguments) -> Any:
-    """Calls a user's function. Exceptions of the function become a `UserError`."""
-    with clear_errors(import_path):
-        return function(*arguments)
+        description = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        # The message of a SyntaxError already ends with the file and line.
+        is_syntax = isinstance(error, SyntaxError)
+        where = "" if is_syntax else f" ({frame.filename}, line {frame.lineno})"
+        raise UserError(f"{import_path} raised {description}{where}") from error

@@ -89,11 +89,9 @@ class Progress:
         if sys.stderr.isatty():
             if not self._ended.wait(_PATIENCE):
                 self._bar.start()
-        elif not self._ended.wait(_SECONDS):
+            return
+        while not self._ended.wait(_SECONDS):
             print(self._line(), file=sys.stderr, flush=True)
-            while not self._ended.wait(_SECONDS):
-                print(self._line(), file=sys.stderr, flush=True)
-            print(self._line(), file=sys.stderr, flush=True)  # the final count
 
     def _line(self) -> str:
         [task] = self._bar.tasks
@@ -106,10 +104,7 @@ class Progress:
 
 
 def track(chunks: Iterable[tuple[int, Item]], total: int, title: str, unit: str) -> Iterator[Item]:
-    """Yields chunks, and shows the number of units in the chunks so far.
-
-    `chunks` are pairs (number of units in the chunk, chunk). See `Progress` for the others.
-    """
+    """Yields chunks, and shows the number of units in the chunks so far."""
     with Progress(title, unit, total) as progress:
         for size, chunk in chunks:
             progress.advance(size)

@@ -1,6 +1,5 @@
 """Conventions of TensorFlow Serving for version folders, JSON outputs and error messages."""
 
-import base64
 import functools
 import re
 from collections.abc import Mapping
@@ -32,27 +31,21 @@ EXAMPLE_TEXTS = {
 # Default values of the inputs that control a text generator.
 CONTROLS = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 1, "max_tokens": 128}
 MAX_TOKENS = 1024  # maximum number of tokens that an export writes
-MAX_VERSION = 2**63 - 1  # TensorFlow Serving's versions are int64
 
 
 def version_of(name: str) -> int | None:
     """Returns the version number in a folder name, or `None` if the name is not a version."""
-    is_version = name.isascii() and name.isdigit() and len(name) < 40 and int(name) <= MAX_VERSION
-    return int(name) if is_version else None
+    is_number = name.isascii() and name.isdigit() and len(name) < 40
+    return int(name) if is_number and int(name) < 2**63 else None  # versions are int64
 
 
-def as_json(name: str, array: np.ndarray) -> Any:
-    """Converts an array to nested lists of JSON values.
-
-    If the output's name ends in `_bytes`, strings are encoded as base64.
-    """
+def as_json(array: np.ndarray) -> Any:
+    """Converts an array to nested lists of JSON values."""
     if array.dtype == np.object_:
-        if name.endswith("_bytes"):
-            encode = lambda value: {"b64": base64.b64encode(value).decode("ascii")}  # noqa: E731
-        else:  # JSON must be UTF-8, so other bytes become U+FFFD
-            encode = functools.partial(bytes.decode, errors="replace")
-        encoded = np.fromiter(map(encode, array.flat), np.object_, array.size)
-        return encoded.reshape(array.shape).tolist()
+        # JSON must be UTF-8, so other bytes become U+FFFD.
+        decode = functools.partial(bytes.decode, errors="replace")
+        decoded = np.fromiter(map(decode, array.flat), np.object_, array.size)
+        return decoded.reshape(array.shape).tolist()
     if array.dtype in (np.float64, np.bool_) or np.issubdtype(array.dtype, np.integer):
         return array.tolist()
     if array.dtype not in (np.float16, np.float32):  # bfloat16 and the float8s
@@ -68,7 +61,7 @@ def as_json(name: str, array: np.ndarray) -> Any:
 
 def as_rows(outputs: Mapping[str, np.ndarray]) -> list[Any]:
     """Converts outputs `(B, ...)` to B JSON values, or dicts of several outputs."""
-    columns = {name: as_json(name, array) for name, array in outputs.items()}
+    columns = {name: as_json(array) for name, array in outputs.items()}
     if len(columns) == 1:
         [rows] = columns.values()
         return rows

@@ -13,10 +13,7 @@ Key = tuple[jax.Array, jax.Array]  # PRNG key of two uint32
 
 
 def fmix32(x: jax.Array) -> jax.Array:
-    """Applies the finalizer of MurmurHash3, a bijection of uint32, to each element.
-
-    References: Appleby 2011.
-    """
+    """Applies MurmurHash3's finalizer (Appleby 2011), a bijection of uint32, to each element."""
     x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
     x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
     return x ^ (x >> 16)

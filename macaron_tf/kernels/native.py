@@ -169,8 +169,6 @@ def layer_norm(x: tf.Tensor, scale, offset, epsilon: float) -> tf.Tensor:
 def bias_gelu(x: tf.Tensor, bias, approximate: bool = False) -> tf.Tensor:
     """Computes `GELU(x + bias)` for `x (..., D)`, float32 or bfloat16, and `bias (D,)`.
 
-    `approximate` means the tanh approximation of GELU.
-
     References: Hendrycks and Gimpel 2016.
     """
     bias = tf.cast(bias, tf.float32)

@@ -28,10 +28,7 @@ GATES = {
 
 
 def gated(c, x2, state_bias, gate_bias, gate: str):
-    """Applies the gate of SwishRNN, `(c + state_bias) * gate(x2 + gate_bias)`.
-
-    The states `c` and the gate's input `x2` are `(..., R)`, and the biases `(R,)`.
-    """
+    """Applies SwishRNN's gate, `(c + state_bias) * gate(x2 + gate_bias)`, to `(..., R)`."""
     return ops.multiply(ops.add(c, state_bias), GATES[gate](ops.add(x2, gate_bias)))
 
 
@@ -122,7 +119,7 @@ def states_by_loop(x, alpha, beta, start, *marks):
     @ops.custom_gradient
     def forward(x, alpha, beta, start, *marks):
         keep, follows = (*marks, None, None)[:2]
-        c = _loop(lambda c, inputs: one_step(c, alpha, beta, *inputs), start, [x, *marks])
+        c = loop(lambda c, inputs: one_step(c, alpha, beta, *inputs), start, [x, *marks])
 
         def backward(*arguments, upstream=None):
             dc = arguments[0] if upstream is None else upstream
@@ -133,9 +130,7 @@ def states_by_loop(x, alpha, beta, start, *marks):
             passed_on = reset_at_starts(jacobian, follows)
             next_jacobian = ops.concatenate([passed_on[1:], ops.zeros_like(jacobian[:1])], axis=0)
             last = ops.zeros_like(dc[0])
-            g = _loop(
-                lambda g, dc_j: dc_j[0] + dc_j[1] * g, last, [dc, next_jacobian], reverse=True
-            )
+            g = loop(lambda g, dc_j: dc_j[0] + dc_j[1] * g, last, [dc, next_jacobian], reverse=True)
             gq, dstart = g * q, (g * passed_on)[0]
             dalpha, dbeta = (ops.sum(array, axis=(0, 1, 2)) for array in (gq * u, gq))
             return g - g * jacobian, dalpha, dbeta, dstart, *map(ops.zeros_like, marks)
@@ -154,7 +149,7 @@ def marks_of(mask) -> list:
     return [keep] if is_boolean else [keep, ops.cast(keep < 2, "float32")]
 
 
-def _loop(step, start, inputs: list, reverse: bool = False):
+def loop(step, start, inputs: list, reverse: bool = False):
     """Computes all states of a recurrence, stacked along a new first axis, without a gradient.
 
     Not `tf.scan`, which LiteRT cannot convert for an unknown batch size: the loop passes the shape

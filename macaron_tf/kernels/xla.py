@@ -92,10 +92,7 @@ def _with_gradient(iterations, steps, size, keep=None, follows=None):
     static_size = size if isinstance(size, int) else None
 
     def read(rows, step):
-        """Reads the rows of one step, or of the last step if `step` is past the end.
-
-        The shapes are `(n S, R) -> (size, R)`.
-        """
+        """Reads the rows of one step, or of the last one: `(n S, R) -> (size, R)`."""
         rows = xla.dynamic_slice(rows, [step * size, 0], [size, rows.shape[-1]])
         # The slice loses its static shape, which the state of a loop must have.
         return tf.cast(tf.ensure_shape(rows, (static_size, rows.shape[-1])), tf.float32)
@@ -237,8 +234,5 @@ def _xor_shift(key, by: int):
 
 
 def _with_barrier(array):
-    """Returns the array behind an optimization barrier.
-
-    The barrier prevents XLA from changing the memory layout of the op that computes the array.
-    """
+    """Returns the array behind a barrier, so that XLA keeps the memory layout of its op."""
     return xla.optimization_barrier(array)[0]

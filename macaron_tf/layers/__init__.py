@@ -6,6 +6,7 @@ from macaron_tf.layers.block import Block
 from macaron_tf.layers.blocks import (
     BLOCKS,
     AttentionGatedMLPBlock,
+    GatedDeltaNetBlock,
     GatedMLPBlock,
     MacaronBlock,
     SwishRNNBlock,
@@ -17,6 +18,7 @@ from macaron_tf.layers.convolution import CausalConvolution, ConvolutionBlock
 from macaron_tf.layers.dense import activation, gelu_tanh
 from macaron_tf.layers.embeddings import AdaptiveEmbedding, EncoderEmbeddings, TiedEmbedding
 from macaron_tf.layers.feed_forward import FeedForward
+from macaron_tf.layers.gated_deltanet import GatedDeltaNet
 from macaron_tf.layers.gated_mlp import GatedMLP, SpatialGating
 from macaron_tf.layers.heads import ClassificationHead, LayerMixture, Pooler, Pooling, SpanHead
 from macaron_tf.layers.language_heads import (
@@ -27,6 +29,7 @@ from macaron_tf.layers.language_heads import (
     SpanBoundaryHead,
 )
 from macaron_tf.layers.lstm import ProjectedLSTM, ProjectedLSTMStack
+from macaron_tf.layers.mixture_of_experts import MixtureOfExperts
 from macaron_tf.layers.positions import LearnedPositions, RelativePositionBias, SinusoidalPositions
 from macaron_tf.layers.relative_attention import RelativeAttention
 from macaron_tf.layers.residual import Residual

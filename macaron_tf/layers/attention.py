@@ -421,10 +421,7 @@ class MultiHeadAttention(Mixer):
         return ops.arange(ops.shape(key_value[0])[-2], dtype="int32")
 
     def _attend_with_read_only_cache(self, query, cache, new, context: Context):
-        """Attends from new tokens to a read-only cache and causally to the new tokens.
-
-        Concatenates scores instead of keys, so that the cache is not copied.
-        """
+        """Attends to a read-only cache and causally to new tokens, without a copy of the cache."""
         length, query = query.shape[3], self._scale_query(query)
         new_scores = self.scores(query, new[0], context, context.positions)
         cached_scores = self.scores(query, cache[0], context, self._key_positions(cache))

@@ -13,6 +13,7 @@ from macaron_tf.layers.attention import MultiHeadAttention
 from macaron_tf.layers.config import BlockConfig, FeedForwardConfig, take_fields
 from macaron_tf.layers.feed_forward import FeedForward
 from macaron_tf.layers.mixer import Context, Mixer
+from macaron_tf.layers.mixture_of_experts import MixtureOfExperts
 from macaron_tf.layers.relative_attention import RelativeAttention
 from macaron_tf.layers.residual import Residual
 from macaron_tf.layers.rotary import RotaryAttention
@@ -143,7 +144,11 @@ class Block(Mixer):
         """
         options = self.config.options(*hints_of(FeedForwardConfig)) | changes
         options |= {"feed_forward_dim": feed_forward_dim, "name": "feed_forward"}
-        return FeedForward(**options, **self._initializers())
+        if self.config.num_experts is None:
+            return FeedForward(**options, **self._initializers())
+        del options["use_bias"]
+        options |= self.config.options("num_experts", "experts_per_token", "router_loss")
+        return MixtureOfExperts(**options, **self._initializers())
 
     def _attention(self, attention_class=MultiHeadAttention, **options) -> MultiHeadAttention:
         options |= self.config.options("num_heads", "head_dim", "scaled", "scale_dim")
@@ -157,10 +162,7 @@ class Block(Mixer):
         return {"kernel_initializer": kernel.clone(), "output_initializer": output.clone()}
 
     def _mixers(self) -> Iterator[tuple[str, str, Mixer, Mix, bool]]:
-        """Yields the operator, name, mixer and `Mix` of each sub-layer, and a branch flag.
-
-        The flag is True for each parallel branch after the first of a step.
-        """
+        """Yields operator, name, mixer, `Mix` of each sub-layer; True in later branches."""
         places_memory = any(mix.operator == "memory" for mix in self.scheme)
         last: dict[str, Mixer] = {}  # the latest mixer of each operator, for `again`
         beside = False
@@ -252,10 +254,7 @@ class Block(Mixer):
         return x, new_states
 
     def _evaluated_mixers(self) -> Iterator[Mixer]:
-        """Yields each mixer that keeps a state, except cross-attention, once per evaluation.
-
-        Every evaluation by the ODE solver has a separate state.
-        """
+        """Yields each mixer that keeps a state, except cross-attention, once per evaluation."""
         for operator, residual in self.sublayers:
             if operator != "memory" and residual.sublayer.keeps_state:
                 yield from [residual.sublayer] * len(SOLVERS[residual.solver])
@@ -301,10 +300,7 @@ class Block(Mixer):
 
 
 def _options(residual: Residual) -> list[tuple]:
-    """Returns (name, value) pairs from the configs of a residual layer and its sub-layer.
-
-    Two residual layers can share weights only if their pairs are equal.
-    """
+    """Returns (name, value) pairs of a residual layer and its sub-layer; equal ones can share."""
     options = [*residual.get_config().items(), *residual.sublayer.get_config().items()]
     # Objects such as initializers are left out, because Keras numbers their configs when loading a
     # model.

@@ -1,8 +1,9 @@
-"""Blocks from the literature: Transformer, Macaron, SwishRNN, gMLP and aMLP."""
+"""Blocks from the literature: Transformer, Macaron, SwishRNN, gMLP, aMLP and Gated DeltaNet."""
 
 from macaron_tf.errors import check_choice
 from macaron_tf.io.plug_ins import find, is_import_path
 from macaron_tf.layers.block import Block
+from macaron_tf.layers.gated_deltanet import GatedDeltaNet
 from macaron_tf.layers.gated_mlp import GatedMLP
 from macaron_tf.layers.mixer import Mixer
 from macaron_tf.layers.scheme import Mix
@@ -95,12 +96,31 @@ class AttentionGatedMLPBlock(GatedMLPBlock):
     tiny_attention = True
 
 
+class GatedDeltaNetBlock(Block):
+    """Transformer block with a `GatedDeltaNet` in place of attention.
+
+    `model.block=[gated_deltanet, gated_deltanet, gated_deltanet, transformer]` has attention in
+    every fourth layer, as in Qwen3-Next. Positions inside attention do not concern this block.
+
+    References: Yang et al. 2024, "Gated Delta Networks", figure 1.
+    """
+
+    scheme = (Mix("tokens"), Mix("channels"))
+
+    def token_mixer(self) -> Mixer:
+        options = self.config.options("num_heads", "head_dim", "epsilon")
+        return GatedDeltaNet(
+            causal=self.causal, **options, **self._initializers(), name="gated_deltanet"
+        )
+
+
 BLOCKS: dict[str, type[Block]] = {
     "transformer": TransformerBlock,
     "macaron": MacaronBlock,
     "swish_rnn": SwishRNNBlock,
     "gmlp": GatedMLPBlock,
     "amlp": AttentionGatedMLPBlock,
+    "gated_deltanet": GatedDeltaNetBlock,
 }
 
 

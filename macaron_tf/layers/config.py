@@ -10,7 +10,7 @@ from macaron_tf.kernels import GATES
 from macaron_tf.layers.dense import activation
 from macaron_tf.layers.rotary import check_scaling
 from macaron_tf.layers.scheme import Mix, parse_scheme
-from macaron_tf.settings import Count, Dropout, OneOf, Positive, Settings, hints_of
+from macaron_tf.settings import Count, Dropout, NonNegative, OneOf, Positive, Settings, hints_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,6 +69,10 @@ class BlockConfig(FeedForwardConfig):
         max_length: maximum sequence length in gated MLPs and for learned positions.
         toeplitz: whether gated MLPs have one weight per distance between positions instead of one
             weight per pair of positions.
+        num_experts: number of experts E in a mixture of experts, which replaces each feed-forward
+            layer; every expert has the width of that layer. `None` means no mixture.
+        experts_per_token: number of experts that are applied to a token.
+        router_loss: weight of the load-balancing loss of each mixture.
         tiny_attention_dim: width of the attention head in block `"amlp"`.
         clamp_length: maximum distance in relative attention, to which larger distances are clipped.
             `None` means no limit.
@@ -101,6 +105,9 @@ class BlockConfig(FeedForwardConfig):
     rnn_gate: Annotated[str, OneOf(tuple(GATES))] = "gelu"
     max_length: Count = 512
     toeplitz: bool = False
+    num_experts: Count | None = None
+    experts_per_token: Count = 2
+    router_loss: NonNegative = 0.01
     tiny_attention_dim: Count = 64
     clamp_length: Count | None = None
     positions: Literal["none", "rotary", "alibi"] = "none"
@@ -116,6 +123,8 @@ class BlockConfig(FeedForwardConfig):
         if self.scale_dim and not self.scaled:
             raise self.error(f"scale_dim={self.scale_dim} needs scaled=True: leave one of them out")
         check_scaling(self.rotary_scaling)
+        if self.num_experts is not None and self.num_experts < self.experts_per_token:
+            raise self.error(f"num_experts={self.num_experts} is below experts_per_token")
         if self.num_kv_heads is not None:
             check_divisible("num_heads", self.num_heads, "num_kv_heads", self.num_kv_heads)
         for mix in self.splitting():

@@ -97,10 +97,7 @@ class TiedEmbedding(Recording, keras.layers.Layer):
 
 
 def cluster_bounds(vocab_size: int, cutoffs: Sequence[int]) -> list[tuple[int, int]]:
-    """Returns one pair per cluster: the first token id and the exclusive end.
-
-    `cutoffs` are the first token ids of all clusters except the first.
-    """
+    """Returns one pair per cluster: the first token id and the exclusive end."""
     bounds = (0, *cutoffs, vocab_size)
     if any(b <= a for a, b in itertools.pairwise(bounds)):
         raise ValueError(f"cutoffs={(*cutoffs,)} must ascend between 0 and vocab_size={vocab_size}")
@@ -108,10 +105,7 @@ def cluster_bounds(vocab_size: int, cutoffs: Sequence[int]) -> list[tuple[int, i
 
 
 def cluster_width(width: int, divisor: int, cluster: int) -> int:
-    """Returns the vector width in cluster `cluster`: `width / divisor^cluster`, rounded down.
-
-    A result of 0 raises a ValueError.
-    """
+    """Returns the vector width in cluster `cluster`: `width / divisor^cluster`, rounded down."""
     cluster_dim = width // divisor**cluster
     if not cluster_dim:
         raise ValueError(f"divisor={divisor} leaves no width in cluster {cluster}: lower it")

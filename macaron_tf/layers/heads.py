@@ -140,7 +140,6 @@ class Pooler(Head):
     ):
         super().__init__(initializer_range, **kwargs)
         self.activation = activation_named(activation)
-        self.activation_argument = activation
 
     def is_like(self, other: "Pooler") -> bool:
         """Returns whether `other` computes the same function if it has the same weights."""

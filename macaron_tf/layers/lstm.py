@@ -99,9 +99,6 @@ class ProjectedLSTMStack(Recording, keras.layers.Layer):
     All layers except the first add their input to their output. A call returns the list of layer
     outputs, each `(B, L, projection_dim)`.
 
-    Args:
-        dropout: dropout rate applied to the LSTM input in each layer.
-
     References: Peters et al. 2018 (ELMo), section 3.4.
     """
 

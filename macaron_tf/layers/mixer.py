@@ -135,10 +135,7 @@ class Mixer(Recording, keras.layers.Layer):
         raise SettingError(f"{type(self).__name__} has no cached decoding: define init_cache")
 
     def init_memory(self, batch_size, length: int) -> Any:
-        """Returns the state before the first segment of a text: tensors `(B, ...)`.
-
-        Attention keeps `length` earlier positions in memory.
-        """
+        """Returns the state before a text's first segment, `(B, ...)`, for `length` positions."""
         raise SettingError(f"{type(self).__name__} keeps no earlier segments: define init_memory")
 
     def call(

@@ -55,7 +55,6 @@ class LearnedPositions(Recording, keras.layers.Layer):
     """Learned position embeddings, which the layer adds to `x (B, L, D)`.
 
     Args:
-        max_length: maximum number of positions.
         initializer: initializer of the table `(offset + max_length, D)`.
         offset: number of unused rows at the beginning of the table, as in RoBERTa and BART.
 

@@ -240,10 +240,7 @@ def _parts(layer, prefix: str = "") -> Iterator[tuple[str, keras.layers.Layer, k
 
 
 def part_flags(layer: keras.layers.Layer) -> dict[str, bool]:
-    """Returns the values of `trainable` that differ from the parent's, by the sub-layer's path.
-
-    Those that `set_part_flags` stored for sub-layers to come are among them.
-    """
+    """Returns the values of `trainable` that differ from the parent's, by the sub-layer's path."""
     flags = {n: p.trainable for n, p, owner in _parts(layer) if p.trainable != owner.trainable}
     return {**flags, **vars(layer).get("_pending_flags", {})}
 

@@ -41,7 +41,8 @@ def mix_with_remat(mixer: Mixer, x, context: Context, state=None):
         values = [*arrays[len(names) :], *old_values]
         old_state = [inputs.get(index, leaf) for index, leaf in enumerate(leaves)]
         old_state = keras.tree.pack_sequence_as(state, old_state)
-        with keras.StatelessScope(zip(weights + non_trainable, values, strict=True)) as scope:
+        mapping = zip(weights + non_trainable, values, strict=True)
+        with keras.StatelessScope(mapping, collect_losses=True) as scope:
             before = [scope.get_current_value(variable) for variable in non_trainable]
             y, new_state = mixer.mix(inputs["x"], recomputed_context, old_state)
             after = [scope.get_current_value(variable) for variable in non_trainable]
@@ -49,12 +50,14 @@ def mix_with_remat(mixer: Mixer, x, context: Context, state=None):
         changed = [n for n, value in enumerate(after) if value is not before[n]]
         structure[:] = [new_state, changed]
         present = [leaf for leaf in keras.tree.flatten(new_state) if leaf is not None]
-        return y, *present, *(after[n] for n in changed)
+        return y, *present, *(after[n] for n in changed), *scope.losses
 
     arrays = [tensors[name] for name in names] + [ops.copy(weight) for weight in weights]
     y, *outputs = keras.remat(forward)(*arrays)
     (new_state, changed), outputs = structure, iter(outputs)
     flat = [leaf if leaf is None else next(outputs) for leaf in keras.tree.flatten(new_state)]
-    for index, value in zip(changed, outputs, strict=True):
+    for index, value in zip(changed, outputs, strict=False):
         non_trainable[index].assign(value)
+    for loss in outputs:
+        mixer.add_loss(loss)
     return y, keras.tree.pack_sequence_as(new_state, flat)

@@ -18,7 +18,7 @@ from macaron_tf.special import Special
 
 Epsilon = Annotated[float, Gt(0), Lt(1)]
 # Blocks with attention, which decode token by token.
-SEQUENCE_BLOCKS = ("transformer", "macaron", "swish_rnn")
+SEQUENCE_BLOCKS = ("transformer", "macaron", "swish_rnn", "gated_deltanet")
 _BlockName = Annotated[str, OneOf(tuple(BLOCKS), Block)]
 _SequenceBlockName = Annotated[str, OneOf(SEQUENCE_BLOCKS, Block)]
 BY_ATTENTION = ("rotary", "alibi")  # position encodings inside attention
@@ -158,7 +158,7 @@ class StackConfig(BlockConfig, Sizes):
 # Settings that only some layers read. Each layer lists those that it reads in `Recording.reads`.
 READ_BY_SOME = (
     *("head_dim", "scaled", "relative_bias", "num_kv_heads", "qk_norm", "attention_dropout"),
-    *("scale_dim", "activation"),
+    *("scale_dim", "activation", "num_experts", "experts_per_token", "router_loss"),
     *("activation_dropout", "gated", "use_bias", "scaled_outputs", "rnn_gate", "rnn_step_sizes"),
     *("toeplitz", "tiny_attention_dim", "clamp_length", "shared_position_biases"),
     *("position_layout", "rotary_base", "rotary_dim", "rotary_scaling", "local_rotary_base"),

@@ -98,11 +98,7 @@ class Elmo(Network):
         self.output_layer.build((None, config.projection_dim))
 
     def run_both_directions(self, characters, training=None):
-        """Computes the CNN's word vectors and the outputs of all LSTM layers in each direction.
-
-        The result is the word vectors, the list of forward outputs and the list of backward
-        outputs, all `(B, L, P)`.
-        """
+        """Computes the CNN's word vectors and each direction's LSTM outputs, all `(B, L, P)`."""
         x, options = self.words(characters), {"mask": self.compute_mask(characters)}
         options["training"] = training
         return x, self.forwards(x, **options), self.backwards(x, **options)

@@ -2,29 +2,12 @@
 
 import dataclasses
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from macaron_tf.models.base import Network
 from macaron_tf.models.model_parts import Card, ModelParts
 
-# Metric names of this library, and their names on the Hugging Face Hub.
-_HUB_METRICS = {name: name for name in ("accuracy", "f1", "exact_match", "bleu", "perplexity")}
-_HUB_METRICS |= {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}
-# Names of tasks and of datasets in TensorFlow Datasets, and their names on the Hugging Face Hub.
-_GLUE = ("glue", "cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
-_HUB_DATASETS = dict.fromkeys(_GLUE, "nyu-mll/glue") | {
-    "boolq": "aps/super_glue",
-    "conll2003": "eriktks/conll2003",
-    "multi30k": "bentrevett/multi30k",
-    "snli": "stanfordnlp/snli",
-    "xnli": "facebook/xnli",
-    "squad": "rajpurkar/squad",
-    "squad2": "rajpurkar/squad_v2",
-    "imdb_reviews": "stanfordnlp/imdb",
-    "wikipedia": "wikimedia/wikipedia",
-}
 USE_OF_EXPORT = """This folder is a version of a SavedModel. `macaron serve MODEL` serves the model
 over REST, where MODEL is the parent folder. TensorFlow Serving can also serve the model. A program
 that loads this folder needs tensorflow and tensorflow_text.
@@ -42,22 +25,14 @@ def readme(
     Args:
         pipeline: name of the task on the Hugging Face Hub. "" means no task.
     """
-    measured = {f"validation, step {card.results.get('step')}": card.results.get("metrics", {})}
-    measured |= card.results.get("scores", {})
-    rows = [(title, *leaf) for title, metrics in measured.items() for leaf in _leaves(metrics)]
-    metrics = [path.rpartition(".")[2] for _, path, _ in rows]
-    data = [
-        *re.findall(r"tfds:(\w+)", str(card.recipe)),
-        str(card.recipe.get("task", {}).get("name")),
-    ]
+    title = f"validation, step {card.results.get('step')}"
+    rows = [(title, *leaf) for leaf in _leaves(card.results.get("metrics", {}))]
     fields = {
         "library_name": library,
         "pipeline_tag": pipeline,
         "tags": ["macaron_tf", *tags],
         "license": card.license,
         "language": [*card.languages],
-        "datasets": [*dict.fromkeys(_HUB_DATASETS[n] for n in data if n in _HUB_DATASETS)],
-        "metrics": [*dict.fromkeys(_HUB_METRICS[n] for n in metrics if n in _HUB_METRICS)],
     }
     omitted = ("kind", "model_options", *card.unlisted)
     settings = [leaf for leaf in _leaves(card.recipe) if not leaf[0].startswith(omitted)]

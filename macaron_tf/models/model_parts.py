@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Self
 
 import keras
 
-from macaron_tf.errors import UserError, needs_vocabulary
+from macaron_tf.errors import UserError
 from macaron_tf.models import catalog
 from macaron_tf.models import config as configs
 from macaron_tf.models.base import Network
@@ -55,14 +55,12 @@ class Card(Settings):
             heads.
         missing_head: head that `predict` would need, but that was not read from the checkpoint,
             such as "lm_head.weight". "" means that no head is missing.
-        unread_tokenizer: why the tokenizer beside the weights was not read; "" if it was.
         license: license of the weights as an identifier of the Hugging Face hub; "" if unknown.
         recipe: content of the run's recipe.json.
         unlisted: names of recipe settings that the model card omits, because they do not affect the
             network. A name that ends in a dot matches every name with this prefix.
         results: results of a run. `step` and `metrics` are from the validation of the weights.
-            `scores` maps the file name of each evaluation to its metrics. `warning` says why the
-            expected weights were not read.
+            `warning` says why the expected weights were not read.
     """
 
     name: str = ""
@@ -77,7 +75,6 @@ class Card(Settings):
     special: Special = SPECIAL
     unread: tuple[str, ...] = ()
     missing_head: str = ""
-    unread_tokenizer: str = ""
     license: str = ""
     recipe: Any = dataclasses.field(default_factory=dict)
     unlisted: tuple[str, ...] = ()
@@ -154,10 +151,7 @@ class ModelParts:
         return tuple(sorted(configs.differing_fields(self.config, catalog_config).items()))
 
     def record(self) -> dict[str, Any]:
-        """Returns the content of `model.json`, from which `read_model` builds these parts again.
-
-        The settings of the recipe are in `recipe.json`.
-        """
+        """Returns the content of `model.json`, from which `read_model` builds these parts again."""
         card = {**dataclasses.asdict(self.card), "special": dataclasses.asdict(self.special)}
         del card["recipe"], card["name"], card["checkpoint"]
         settings = self.settings
@@ -176,12 +170,9 @@ class ModelParts:
 
     def require_vocabulary(self) -> None:
         """Raises a UserError if the model has no vocabulary."""
-        if self.vocabulary is None and self.card.checkpoint.endswith(".keras"):
-            raise needs_vocabulary(self.card.checkpoint)
         if self.vocabulary is None:
-            why = self.card.unread_tokenizer and f", because {self.card.unread_tokenizer}"
-            advice = "pass `vocabulary=`, or put the tokenizer's files beside it"
-            raise UserError(f"{self.card.title} has no vocabulary{why}: {advice}")
+            advice = "give `vocabulary=`, or put the tokenizer's files beside it"
+            raise UserError(f"{self.card.title} has no vocabulary: {advice}")
 
     def require_head(self) -> None:
         """Raises a UserError if the model's head was not read (see `Card.missing_head`)."""

@@ -22,10 +22,7 @@ def onnx_file(path: str | os.PathLike) -> Iterator[None]:
 
     @tf_op("Erfc")
     class Erfc:
-        """Handler that converts `Erfc(x)`, which the exact GELU uses, to `1 - Erf(x)`.
-
-        The rounding error is at most 6e-8.
-        """
+        """Converts `Erfc(x)`, which the exact GELU uses, to `1 - Erf(x)`, within 6e-8."""
 
         @classmethod
         def version_9(cls, graph, node, **kwargs):

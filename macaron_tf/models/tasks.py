@@ -1,6 +1,5 @@
 """Task models: classifiers, taggers, span readers, multiple-choice models and sentence encoders."""
 
-import abc
 from operator import attrgetter
 from typing import ClassVar
 
@@ -159,10 +158,7 @@ def _flattened(inputs):
 
 
 def choice_logits(scores, real):
-    """Reshapes B R scores to `(B, R)` float32. Rows of padding get -1e9.
-
-    `real (B, R, L)` is False at padding.
-    """
+    """Reshapes B R scores to `(B, R)` float32, -1e9 at rows without `real (B, R, L)` positions."""
     is_choice = ops.any(real, axis=-1)  # (B, R)
     scores = ops.cast(ops.reshape(scores, ops.shape(is_choice)), "float32")
     return ops.where(is_choice, scores, -1e9)
@@ -248,12 +244,13 @@ class EncoderTokenClassifier(TokenLevelModel):
         return self.head(hidden, training=training)  # (B, L, C)
 
 
-class CausalReader(TaskModel, abc.ABC):
+class CausalReader(TaskModel):
     """Base class of task models with a language model and a linear layer over the last token.
 
     The subclasses are `CausalClassifier` and `CausalMultipleChoice`. An example consists of R rows,
     which the method `rows` returns. An auxiliary objective may also train the language model on
-    these rows.
+    these rows. A subclass defines `answers(vectors, token_ids, training)`, which computes the
+    outputs from the vectors `(B, R, D)` of rows with ids `(B, R, L)`.
 
     References: Radford et al. 2018 (GPT), sections 3.2 and 3.3.
     """
@@ -284,13 +281,9 @@ class CausalReader(TaskModel, abc.ABC):
         hidden = ops.reshape(hidden, (-1, count, length, self.config.hidden_dim))
         return self.answers(vectors, token_ids, training=training), token_ids, hidden
 
-    @abc.abstractmethod
     def rows(self, inputs):
         """Returns the token ids of each example's rows, `(B, R, L)`."""
-
-    @abc.abstractmethod
-    def answers(self, vectors, token_ids, training=None):
-        """Computes the outputs from the vectors `(B, R, D)` of rows with ids `(B, R, L)`."""
+        return inputs["token_ids"]
 
 
 class CausalClassifier(CausalReader):
@@ -345,9 +338,6 @@ class CausalMultipleChoice(CausalReader):
 
     def __init__(self, config: EncoderConfig, head_dropout: float = 0.1, **kwargs):
         super().__init__(config, 1, head_dropout, **kwargs)
-
-    def rows(self, inputs):
-        return inputs["token_ids"]
 
     def answers(self, vectors, token_ids, training=None):
         scores = self.head(vectors, training=training)  # (B, R, D) -> (B, R, 1)
@@ -440,10 +430,7 @@ class SiameseEncoder(TaskModel):
 
 
 def parse_concatenation(text: str) -> tuple[str, ...]:
-    """Parses a text such as `"u,v,|u-v|"` into the names of features, in order.
-
-    A name that is unknown or occurs twice raises a ValueError.
-    """
+    """Parses a text such as `"u,v,|u-v|"` into the names of features, in order."""
     names = tuple(part.strip() for part in text.split(","))
     if len(set(names)) < len(names) or not set(names) <= set(FEATURES):
         raise ValueError(f"concatenation={text!r} must be some of {', '.join(FEATURES)}, each once")

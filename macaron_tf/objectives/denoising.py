@@ -141,10 +141,7 @@ def shuffle_near(text: tf.Tensor, seed: tf.Tensor, reach: float, pad: int) -> tf
 
 
 def rotate(text: tf.Tensor, seed: tf.Tensor, pad: int) -> tf.Tensor:
-    """Rotates each text `(B, R)` so that it begins with a token drawn uniformly.
-
-    Padding stays at the end.
-    """
+    """Rotates each text `(B, R)` to begin with a uniformly drawn token; padding stays last."""
     tokens = lengths_of(text, pad)[:, None]  # (B, 1)
     columns = tf.range(text.shape[1])
     uniform = draws.uniform(seed, tf.shape(text)[0], 1)
@@ -215,10 +212,7 @@ class DenoisingObjective(DenoisingConfig, CorruptionObjective):
     name: str = "denoising"
 
     def corruption(self, vocabulary: PieceVocabulary, length: int) -> Corruption:
-        """Returns the function that adds noise to texts.
-
-        Sources and targets have the shape `(B, length + 1)`, with room for EOS.
-        """
+        """Returns the function that adds noise: sources and targets are `(B, length + 1)`."""
         noise, special, pad = self, vocabulary.special, vocabulary.special.pad
         if noise.infilling:
             starts_word = np.array(vocabulary.word_starts(), bool)  # (V,)

@@ -93,7 +93,6 @@ class ElmoRecipe(Recipe):
     def plan(self, run: Run, start: None, inputs: Inputs) -> Plan:
         self.model_config()  # raises for wrong settings before minutes are spent on the data
         self.check_metric(self.make_objective().metric_names)
-        run.check_continues()
         rows, held_out, vocabulary = read_rows(self, run.vocabulary, inputs.tfds)
         validation = held_out.evaluation_dataset()
         return Plan(
@@ -105,7 +104,7 @@ class ElmoRecipe(Recipe):
             note=f"; {rows.ids.size:,} training words, {held_out.ids.size:,} held-out words, "
             f"{vocabulary.size:,} words in the vocabulary",
             next=(
-                "predict {run} --input lines.txt --output vectors.npz",
+                "predict {run} --input FILE --json",
                 "train finetune_elmo:sst2 {run}-sst2 --init {run} --data-dir DIR",
             ),
         )
@@ -169,10 +168,7 @@ def build_vocabulary(word_splits: list[list[str]], size: int) -> WordVocabulary:
 def read_rows(
     recipe: ElmoRecipe, vocabulary: WordVocabulary | None, tfds: Tfds | None
 ) -> tuple[Rows, Rows, WordVocabulary]:
-    """Reads the training rows, the held-out rows and the vocabulary of a recipe.
-
-    The `vocabulary` `None` means a new vocabulary of the most frequent training words.
-    """
+    """Reads the training rows, the held-out rows and the vocabulary of a recipe."""
     word_splits = read_word_splits(recipe, tfds)
     vocabulary = vocabulary or build_vocabulary(word_splits, recipe.data.vocabulary_size)
     num_train, num_validation = (len(words) // recipe.data.row_length for words in word_splits)

@@ -1,15 +1,13 @@
 """Sentence-BERT: recipe, data, and the function that opens a sentence encoder."""
 
 import dataclasses
-import os
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import tensorflow as tf
-from annotated_types import Ge
 
 from macaron_tf.data.sources.tfds import Tfds
-from macaron_tf.data.tasks.definitions import TASKS, Task, get_task
+from macaron_tf.data.tasks.definitions import Task, get_task
 from macaron_tf.data.tasks.encoding import encode_sets
 from macaron_tf.data.tasks.examples import Examples, read_triplets
 from macaron_tf.errors import UserError
@@ -26,7 +24,7 @@ from macaron_tf.runs.finetuning import EpochRecipe, ExampleData, warn_start
 from macaron_tf.runs.recipe import as_user_errors
 from macaron_tf.runs.run import Inputs, Plan, Run
 from macaron_tf.runs.starts import Start, read_start
-from macaron_tf.settings import INT32, Positive, Settings
+from macaron_tf.settings import Positive, ReadIf, Settings
 from macaron_tf.tasks import labelled
 from macaron_tf.tasks.embedding import SentenceEmbedding, SentenceSettings, warn_cut
 from macaron_tf.training import FitModel
@@ -59,26 +57,24 @@ class EmbeddingTask(Settings):
 
     name: str
     pooling: Literal["mean", "max", "cls"] = "mean"
-    concatenation: str = "u,v,|u-v|"
+    concatenation: Annotated[str, ReadIf(lambda recipe: recipe.objective == "softmax")] = (
+        "u,v,|u-v|"
+    )
     normalize: bool = False
-    margin: Positive = 1.0
-
-
-@dataclasses.dataclass(frozen=True)
-class SentenceData(ExampleData):
-    """Settings of sentences. A sentence is a row, and is truncated to `max_length` tokens."""
-
-    max_length: Annotated[int, Ge(3), INT32] = 128  # [CLS], a token, [SEP]
+    margin: Annotated[Positive, ReadIf(lambda recipe: recipe.objective == "triplet")] = 1.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EmbeddingRecipe(EpochRecipe):
-    """Settings of a Sentence-BERT run."""
+    """Settings of a Sentence-BERT run.
+
+    A sentence is a row, and is truncated to `data.max_length` tokens.
+    """
 
     kind = "embedding"
 
     task: EmbeddingTask
-    data: SentenceData
+    data: ExampleData
 
     def check(self) -> None:
         with as_user_errors("sentence vectors"):
@@ -88,11 +84,6 @@ class EmbeddingRecipe(EpochRecipe):
         task = self.task
         arguments = (task.pooling, task.normalize, self.num_classes, task.concatenation)
         return SiameseEncoder(config, *arguments, dtype=self.training.dtype_policy)
-
-    def unread(self) -> list[str]:
-        readers = {"task.concatenation": "softmax", "task.margin": "triplet"}
-        unread = (name for name, objective in readers.items() if self.objective != objective)
-        return [*super().unread(), *unread]
 
     @property
     def task_definition(self) -> Task:
@@ -120,10 +111,8 @@ class EmbeddingRecipe(EpochRecipe):
             return CosineObjective(*self.task_definition.score_range)
         return TripletObjective(self.task.margin)
 
-    def read_start(self, inputs: Inputs, earlier: Run | None) -> Start:
-        if earlier or not self.init:
-            return super().read_start(inputs, earlier)
-        return read_encoder(self.init, inputs.lower_case, inputs.trust_code, inputs.vocabulary)
+    def read_model(self, inputs: Inputs) -> Start:
+        return read_encoder(self.init, inputs.lower_case, inputs.trust_code)
 
     def started(self, start: Start) -> "EmbeddingRecipe":
         """Returns the recipe with the pooling, normalization and length of the encoder `start`."""
@@ -149,14 +138,12 @@ class EmbeddingRecipe(EpochRecipe):
         )
         recipe = self.resolved(len(examples))
         warn_start(start, recipe)
-        # Raises for a run of other settings before the tokenization.
         run = dataclasses.replace(run, recipe=recipe, vocabulary=vocabulary)
-        run.check_continues()
         train_data, validation_data = (
             encode_sets(vocabulary, sets, recipe.data.max_length) for sets in (examples, held_out)
         )
         for sets in (train_data, validation_data):
-            warn_cut(sets.truncated_count, len(sets.rows.lengths), recipe.data.max_length)
+            warn_cut(sets.rows, recipe.data.max_length)
         objective = recipe.make_objective()
 
         def validation(network: SiameseEncoder):
@@ -179,26 +166,17 @@ class EmbeddingRecipe(EpochRecipe):
 
 def pair_task(name: str) -> Task:
     """Returns the task `name`, whose examples are sentence pairs or triplets."""
-    if name == TRIPLETS.name:
-        return TRIPLETS
-    if not _is_of_pairs(get_task(name)):
-        choices = ", ".join(task.name for task in (TRIPLETS, *filter(_is_of_pairs, TASKS.values())))
-        raise UserError(f"{name} is not a task with sentence pairs: choose one of {choices}")
-    return get_task(name)
-
-
-def _is_of_pairs(task: Task) -> bool:
+    task = TRIPLETS if name == TRIPLETS.name else get_task(name)
     # Excludes MultiRC, which scores all answers to a question together.
-    return bool(task.second) and task.kind == "classification" and not task.grouped
+    if task is not TRIPLETS and (not task.second or task.kind != "classification" or task.grouped):
+        raise UserError(f"{name} is not a task with sentence pairs: `macaron tasks` lists tasks")
+    return task
 
 
 def read_sets(
     task: Task, split: str, source: str | None = None, tfds: Tfds | None = None
 ) -> Examples:
-    """Reads the examples of a task with two texts per example, or of `TRIPLETS`.
-
-    The `source` `None` means the default source of the task.
-    """
+    """Reads the examples of a task with two texts per example, or of `TRIPLETS`."""
     if task is not TRIPLETS:
         return labelled(task).read(split, tfds, source)
     if not source:
@@ -228,14 +206,9 @@ def measure(
     return labelled(task).measure(tf.cast(logits, tf.float32).numpy(), Examples((), labels))
 
 
-def read_encoder(
-    location: str,
-    lower_case: bool | None = None,
-    trust_code: bool = False,
-    vocabulary: str | os.PathLike | None = None,
-) -> Start:
+def read_encoder(location: str, lower_case: bool | None = None, trust_code: bool = False) -> Start:
     """Loads an encoder by `read_start`, also from a sentence-transformers folder."""
-    init = read_start(location, ("encoder",), lower_case, True, trust_code, vocabulary)
+    init = read_start(location, ("encoder",), lower_case, trust_code)
     if init.config.summary == "last":
         raise UserError(f"{location} is an XLNet with [CLS] at the end: give another encoder")
     return init

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import keras
 import numpy as np
@@ -17,7 +17,7 @@ from macaron_tf.data.batches import EncodedExamples, ExampleBatches
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task, get_task
 from macaron_tf.data.tasks.own_tables import TableSettings
-from macaron_tf.distribution import Workers, is_tpu
+from macaron_tf.distribution import is_tpu
 from macaron_tf.engines.graph import columns_of
 from macaron_tf.errors import UserError, nearest, warn
 from macaron_tf.hub.tokenizers.reading import refuse_lower_case
@@ -30,17 +30,17 @@ from macaron_tf.models import (
     catalog,
 )
 from macaron_tf.models.model_parts import ModelParts
-from macaron_tf.objectives import Objective
+from macaron_tf.objectives import AuxiliaryLanguageObjective, Objective
 from macaron_tf.runs.recipe import MAY_CHANGE, Recipe, as_user_errors
-from macaron_tf.runs.run import RESULT, Inputs, Plan, Run, metrics_line, write_json
+from macaron_tf.runs.run import Inputs, Plan, Run, metrics_line
 from macaron_tf.runs.starts import Start, read_start, start_of
 from macaron_tf.runs.trainer import Trainer, warn_truncated
-from macaron_tf.settings import Count, Dropout, NonNegative, Settings, hints_of
+from macaron_tf.settings import Count, Dropout, NonNegative, ReadIf, Settings, hints_of
 from macaron_tf.tasks import LabelledSettings, LabelledTask, Limits, SpanLimits, labelled
 from macaron_tf.tasks.labelled import embeds_languages
 from macaron_tf.tasks.sets import SetOutputs
-from macaron_tf.text import MosesPairVocabulary, PieceVocabulary, load_encoder_vocabulary
-from macaron_tf.training import FitModel, TrainingResult
+from macaron_tf.text import PieceVocabulary, load_encoder_vocabulary
+from macaron_tf.training import FitModel
 from macaron_tf.training.checkpoints import CheckpointDirectory, read_manifest
 from macaron_tf.training.config import EpochTraining, fine_tuning
 from macaron_tf.training.locations import RECIPE
@@ -51,6 +51,9 @@ TRAIN = "train"
 _KINDS = ("encoder", "reader")  # models that can get the head of a task, see `starts.KINDS`
 _FILES = "examples"  # folder of the examples in the folder of a run
 NOTHING = "random weights"
+# Numbers of updates, and the settings in epochs that determine them.
+_COUNTS = {"max_steps": "epochs", "warmup_steps": "warmup_fraction"}
+_COUNTS |= {"validate_every": "validate_epochs"}
 CHANCE_MARGIN = 0.02  # a score that is better by no more than this is at chance level
 
 
@@ -135,16 +138,13 @@ class EpochRecipe(Recipe):
     # determine are compared instead.
     may_change = (
         *MAY_CHANGE,
-        *(f"training.{name}" for name in ("epochs", "warmup_fraction", "validate_epochs")),
+        *(f"training.{name}" for name in _COUNTS.values()),
     )
+    from_data = (*(f"training.{name}" for name in _COUNTS), "data.table.")
     training_flags = ("vocabulary", "lower_case")
-    by_argument: ClassVar = dict.fromkeys(
-        ("task", "task.name"), "the recipe with its task, as in finetune:sst2,"
-    )
+    derived = ("task.name",)
     implied: ClassVar = {
-        "training.max_steps": ("training.epochs", "None"),
-        "training.warmup_steps": ("training.warmup_fraction", "None"),
-        "training.validate_every": ("training.validate_epochs", "None"),
+        f"training.{count}": (f"training.{passes}", "None") for count, passes in _COUNTS.items()
     }
     start_settings = ("init", "model")
     lengths = ("data.max_length",)
@@ -178,11 +178,10 @@ class EpochRecipe(Recipe):
 
     def read_start(self, inputs: Inputs, earlier: Run | None) -> Start:
         vocabulary, lower_case = inputs.vocabulary, inputs.lower_case
+        if vocabulary and (self.init or earlier):
+            raise UserError("the model already has a vocabulary: leave --vocabulary out")
         if self.init:
-            options = {"trust_code": inputs.trust_code, "vocabulary": vocabulary}
-            return read_start(self.init, lower_case=lower_case, **options)
-        if earlier and vocabulary:
-            raise UserError("--resume cannot be combined with --vocabulary: leave it out")
+            return self.read_model(inputs)
         if earlier:
             return Start(NOTHING, earlier.vocabulary)
         if not vocabulary:
@@ -192,6 +191,10 @@ class EpochRecipe(Recipe):
         if self.model in catalog.names(ElmoConfig):
             raise UserError(f"model={self.model} needs pre-trained weights: give --init RUN")
         return Start(NOTHING, load_encoder_vocabulary(vocabulary))
+
+    def read_model(self, inputs: Inputs) -> Start:
+        """Loads the model of `init`."""
+        return read_start(self.init, lower_case=inputs.lower_case, trust_code=inputs.trust_code)
 
     def plan_of_examples(
         self,
@@ -271,8 +274,10 @@ class FinetuningTask(Settings):
 
     name: str
     head_dropout: Dropout = 0.1
-    language_weight: NonNegative = 0.5
-    words: WordEncoderConfig = WordEncoderConfig()
+    language_weight: Annotated[NonNegative, ReadIf(lambda recipe: recipe.has_auxiliary_loss)] = 0.5
+    words: Annotated[
+        WordEncoderConfig, ReadIf(lambda recipe: isinstance(recipe.model_config(), ElmoConfig))
+    ] = WordEncoderConfig()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -288,9 +293,14 @@ class LabelledData(ExampleData):
         languages: the model's languages, in the order of its language embeddings.
     """
 
-    spans: SpanLimits = SpanLimits()
+    spans: Annotated[SpanLimits, ReadIf(lambda recipe: recipe.task_definition.kind == "spans")] = (
+        SpanLimits()
+    )
     table: TableSettings = TableSettings()
-    language: str | None = None
+    language: Annotated[
+        str | None,
+        ReadIf(lambda recipe: "language" in labelled(recipe.task_definition).takes),
+    ] = None
     languages: tuple[str, ...] = ()
 
 
@@ -305,24 +315,15 @@ class FinetuningRecipe(EpochRecipe):
     """
 
     kind = "finetuning"
+    evaluation_settings = ("data.language",)
     configs = (EncoderConfig, EncoderDecoderConfig, ElmoConfig)
-    by_argument: ClassVar[dict] = EpochRecipe.by_argument | dict.fromkeys(
-        ("data.languages", "task.words.elmo", "task.words.max_characters"), "--init"
-    )
+    derived = ("task.name", "data.languages", "task.words.elmo", "task.words.max_characters")
 
     task: FinetuningTask
     data: LabelledData
 
     def check(self) -> None:
-        data, name = self.data, self.task.name
-        data.table.check_task(get_task(name, own=True))
-        task = labelled(self.task_definition)
-        if data.max_length < (min_length := task.min_length(data.spans)):
-            found = f"max_length is {data.max_length}"
-            raise data.error(f"{found}, but {name} needs at least {min_length}")
-        if data.language and "language" not in task.takes:
-            found = f"language={data.language!r} applies only to classification tasks"
-            raise data.error(f"{found}, not {name}")
+        data = self.data
         Limits(data.max_length, language=data.language, languages=data.languages)
 
     @functools.cached_property
@@ -343,19 +344,19 @@ class FinetuningRecipe(EpochRecipe):
         layout = config.causal, data.language, data.languages, embeds_languages(config)
         return Limits(data.max_length, data.spans, *layout)
 
-    def unread(self) -> list[str]:
-        kind, config = self.task_definition.kind, self.model_config()
-        read = {
-            "data.spans.": kind == "spans",
-            "task.words.": isinstance(config, ElmoConfig),
-            "task.language_weight": config.causal and kind in ("classification", "choice"),
-        }
-        return [*super().unread(), *(path for path in read if not read[path])]
+    @property
+    def has_auxiliary_loss(self) -> bool:
+        """Whether a language-modeling loss is added, as in GPT."""
+        return self.model_config().causal and self.task_definition.kind in (
+            "classification",
+            "choice",
+        )
 
     def make_objective(self, static_shapes: bool = False) -> Objective:
-        return labelled(self.task_definition).training_objective(
-            self.model_config(), self.task.language_weight
-        )
+        definition = self.task_definition
+        if self.has_auxiliary_loss:
+            return AuxiliaryLanguageObjective(definition.num_classes, self.task.language_weight)
+        return labelled(definition).objective
 
     def model_config(
         self, vocab_size: int | None = None
@@ -382,7 +383,6 @@ class FinetuningRecipe(EpochRecipe):
     def plan(self, run: Run, start: Start, inputs: Inputs) -> Plan:
         task = get_task(self.task.name, own=True)
         start.check(self.model_config(start.vocabulary.size))
-        self.check_metric(("score", *task.metrics, *task.more_metrics, "loss"))
         data = TaskData(task, self.data.source, inputs.tfds, self.data.table)
         if task.own:
             print(f"{self.data.source}: {data.task.summary()}", file=sys.stderr)
@@ -392,9 +392,7 @@ class FinetuningRecipe(EpochRecipe):
         mend = "; to classify texts in {} give --set data.language=CODE"
         warn_start(start, recipe, recipe.data.language, mend)
         vocabulary = start.vocabulary
-        # Raises for a run of other settings before tokenization, which takes minutes.
         run = dataclasses.replace(run, recipe=recipe, vocabulary=vocabulary)
-        run.check_continues()
         encoded = data.encoded(vocabulary, recipe.limits)
         level, strategy = data.chance_level(), inputs.devices
 
@@ -425,11 +423,8 @@ class FinetuningRecipe(EpochRecipe):
 
             return validate
 
-        def ended(result: TrainingResult | None) -> tuple[str, Sequence[str]]:
-            record = result_of(run.path, result)
-            if Workers(strategy).chief:
-                write_json(run.path / RESULT, record)
-            metrics = record["metrics"]
+        def ended() -> tuple[str, Sequence[str]]:
+            metrics = best_metrics(run.path)
             best = "best validation scores at step {step:,}: " + metrics_line(metrics)
             if not metrics or metrics["score"] > level + CHANCE_MARGIN:
                 return best, commands
@@ -442,10 +437,7 @@ class FinetuningRecipe(EpochRecipe):
             return best, []
 
         commands = ["evaluate {run}{data}", "predict {run} --input FILE"]
-        if task.submissions:
-            commands.append("submit {run} OUT{data}")
-        if not isinstance(vocabulary, MosesPairVocabulary):
-            commands.append(f"export {{run}} served/{run.path.name}")
+        commands.append(f"export {{run}} served/{run.path.name}")
         return recipe.plan_of_examples(
             run,
             encoded[TRAIN],
@@ -478,24 +470,14 @@ def load_labelled_task(run: Run, checkpoint: os.PathLike | str | None = None) ->
     return labelled(run.recipe.task_definition, run.recipe.limits, *arguments)
 
 
-def result_of(path: epath.Path, trained: TrainingResult | None) -> dict[str, Any]:
-    """Returns the contents of result.json in the folder `path` of a run.
+def best_metrics(path: epath.Path) -> dict[str, float]:
+    """Returns the validation metrics of a run's best checkpoint.
 
-    The keys are `reason` (why the run ended, such as "max_steps"), `step` (number of updates),
-    `best_step`, `best_score` and `metrics` (of the best checkpoint; `None` or empty if there is
-    none, for example because all scores were NaN) and `seconds`. If training diverged, `trained` is
-    `None`, and so are `step` and `seconds`.
+    The dict is empty if there is none, for example because all scores were NaN.
     """
     directory = CheckpointDirectory(path)
-    best = directory.best() or {}
-    return {
-        "reason": trained.reason if trained else "diverged",
-        "step": trained and trained.step,
-        "best_step": best.get("step"),
-        "best_score": best.get("score"),
-        "metrics": read_manifest(directory.of_step(best["step"]))["metrics"] if best else {},
-        "seconds": trained and round(trained.elapsed_seconds, 1),
-    }
+    best = directory.best()
+    return read_manifest(directory.of_step(best["step"]))["metrics"] if best else {}
 
 
 def fit_examples(
@@ -518,10 +500,14 @@ def fit_examples(
         task: task on the user's own table; `None` means the task of the labels' type.
         settings: further settings of `FinetuningTask`, `LabelledData` or `EpochTraining`.
     """
-    known = [*hints_of(FinetuningTask), *hints_of(LabelledData), *hints_of(EpochTraining)]
-    for name in sorted(settings.keys() - {*known}):
-        near = nearest(name, (*known, "validation", "folder"))
-        raise UserError(f"fit has no argument {name!r}{near}: see help(model.fit)")
+    classes = {"task": FinetuningTask, "data": LabelledData, "training": EpochTraining}
+    sections = {name: section for section, cls in classes.items() for name in hints_of(cls)}
+    given: dict[str, dict[str, Any]] = {section: {} for section in classes}
+    for name, value in sorted(settings.items()):
+        if name not in sections:
+            near = nearest(name, (*sections, "validation", "folder"))
+            raise UserError(f"fit has no argument {name!r}{near}: see help(model.fit)")
+        given[sections[name]][name] = value
     texts, labels = [*training[0]], [*training[1]]
     task = task or _task_of(texts, labels)
     sets = {"train": _records(task, texts, labels)}
@@ -529,20 +515,14 @@ def fit_examples(
     if validation is not None:
         pattern, sets["validation"] = "{split}", _records(task, *map(list, validation))
     start = start_of(model.card.checkpoint or model.card.title, model, _KINDS)
-    config, data_settings = model.config, hints_of(LabelledData).keys()
-    data = {name: settings.pop(name) for name in data_settings & settings.keys()}
-    max_length = data.pop("max_length", LabelledData.max_length)
-    head = {name: settings.pop(name) for name in hints_of(FinetuningTask).keys() & settings.keys()}
+    data = {"max_length": LabelledData.max_length, **given["data"]}
+    data["max_length"] = min(data["max_length"], model.config.longest or data["max_length"])
     recipe = FinetuningRecipe(
         model=model.card.model,
         init=start.given,
-        task=FinetuningTask(task, **head),
-        data=LabelledData(
-            f"jsonl:{folder / _FILES / pattern}.jsonl",
-            max_length=min(max_length, config.longest or max_length),
-            **data,
-        ),
-        training=fine_tuning(learning_rate, seed=seed, best_metric="score", **settings),
+        task=FinetuningTask(task, **given["task"]),
+        data=LabelledData(f"jsonl:{folder / _FILES / pattern}.jsonl", **data),
+        training=fine_tuning(learning_rate, seed=seed, best_metric="score", **given["training"]),
     )
     for name, records in sets.items():
         lines = [json.dumps(record, ensure_ascii=False) for record in records]

@@ -5,14 +5,14 @@ import os
 import pathlib
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import keras
 from etils import epath
 from keras.src.saving.serialization_lib import SafeModeScope  # no public name
 
-from macaron_tf.errors import UserError, check_choice, first_line, parse_json
+from macaron_tf.errors import UserError, first_line, parse_json
 from macaron_tf.hub.hugging_face import read_hugging_face
 from macaron_tf.hub.keras_models import read_model_garden_bert
 from macaron_tf.hub.tokenizers.reading import GIVE_CASE, refuse_lower_case
@@ -34,27 +34,16 @@ _MEND = "restore the file, or train or save the model again"
 def read_model(
     location: str | os.PathLike,
     lower_case: bool | None = None,
-    pooling: bool = True,
     trust_code: bool = False,
-    tokenizer: str = "graph",
 ) -> ModelParts:
     """Reads a trained network, its vocabulary and its use; see `macaron_tf.load`."""
     location = os.fspath(location)
-    check_choice("tokenizer", tokenizer, ("graph", "python"))
-    parsed = None if location.endswith(".keras") else locations.locate(location)
-    if tokenizer == "python" and (not parsed or parsed.library != locations.HUGGING_FACE):
-        needed = "hugging-face:DIR or a hub's folder"
-        raise UserError(f"tokenizer='python' needs {needed}, not {location}")
-    if not parsed or parsed.library not in (locations.HUGGING_FACE, locations.MODEL_GARDEN):
+    parsed = locations.locate(location)
+    if parsed.library not in (locations.HUGGING_FACE, locations.MODEL_GARDEN):
         refuse_lower_case(lower_case, location)
-    if not parsed:
-        path = paths.as_path(location)
-        with _refuse_network(location), SafeModeScope(not trust_code):
-            network = keras.saving.load_model(path, compile=False)
-        return ModelParts(network, card=Card(name=path.stem, checkpoint=location))
     with Progress(f"loading {location}"):
         if parsed.library:
-            model = _read_library(parsed, lower_case, pooling, trust_code, tokenizer)
+            model = _read_library(parsed, lower_case, trust_code)
             model = model.with_card(checkpoint=location)
         else:
             model = _read_native(parsed, trust_code)
@@ -91,7 +80,7 @@ def _read_record(path: epath.Path, location: str) -> dict[str, Any]:
         if (path / "1" / "saved_model.pb").exists():
             raise UserError(f"{location} is an export: serve it by `macaron serve`") from error
         known = "the folder that `macaron train` or `save_pretrained` wrote, hugging-face:DIR, "
-        known += "keras-hub:DIR, model-garden:DIR, hub:OWNER/NAME or a .keras file"
+        known += "keras-hub:DIR, model-garden:DIR or hub:OWNER/NAME"
         raise UserError(f"{location} has no readable model.json: give {known}") from error
 
 
@@ -123,44 +112,23 @@ def _read_native(parsed: locations.Location, trust_code: bool) -> ModelParts:
         weights = find_checkpoint(path, parsed.checkpoint, record.get("save_every_steps"))
         folder = record["vocabulary"] and str(record["vocabulary"])
         card["special"] = Special.of(card["special"])
-        scores = card["results"].get("scores") or _read_scores(path)
     vocabulary = Vocabulary.load(path / folder) if folder else None
     network = _build_network(path, record, trust_code)
     with _refuse_network(str(path / MODEL)):
         manifest = load_network(weights, network, vocabulary.hash if vocabulary else "")
-    results = {name: manifest[name] for name in ("step", "metrics") if name in manifest}
     card |= {
         "checkpoint": weights.name,
         "recipe": paths.read_optional(path / locations.RECIPE),
-        "results": {**results, "scores": scores},
+        "results": {name: manifest[name] for name in ("step", "metrics") if name in manifest},
     }
     with paths.refuse_damage(path / MODEL, _MEND):
         return ModelParts(network, vocabulary, settings, Card(**card, trust_code=False))
 
 
-def _read_scores(run: epath.Path) -> dict[str, dict[str, float]]:
-    """Reads metrics of earlier evaluations, as a dict from each file in RUN/scores to its floats.
-
-    The name of a file lacks `.json`, and the field `seconds` is left out.
-    """
-    files = sorted((run / "scores").glob("*.json")) if (run / "scores").exists() else ()
-    scores = {}
-    for file in files:
-        record = paths.read_optional(file)
-        metrics = record.get("metrics", record)
-        if isinstance(metrics, Mapping):
-            scores[file.stem] = {
-                n: v for n, v in metrics.items() if isinstance(v, float) and n != "seconds"
-            }
-    return scores
-
-
 def _read_library(
     parsed: locations.Location,
     lower_case: bool | None,
-    pooling: bool,
     trust_code: bool,
-    tokenizer: str,
 ) -> ModelParts:
     folder = pathlib.Path(parsed.folder)
     if not folder.is_dir():
@@ -171,7 +139,7 @@ def _read_library(
         return read_preset(folder, trust_code)
     if parsed.library == locations.MODEL_GARDEN:
         return read_model_garden_bert(folder, _lower_case(folder, lower_case))
-    return read_hugging_face(folder, lower_case, pooling, tokenizer == "python")
+    return read_hugging_face(folder, lower_case)
 
 
 def _lower_case(folder: pathlib.Path, lower_case: bool | None) -> bool:

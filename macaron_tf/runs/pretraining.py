@@ -43,7 +43,7 @@ from macaron_tf.objectives.corruption import SENTINEL_ROWS
 from macaron_tf.runs.recipe import MAY_CHANGE, Recipe, as_user_errors
 from macaron_tf.runs.run import Inputs, Plan, Run
 from macaron_tf.runs.trainer import evaluate_model, needs_static_shapes
-from macaron_tf.settings import INT32, Count, Settings, Variants, hints_of
+from macaron_tf.settings import INT32, Count, ReadIf, Settings, Variants, hints_of
 from macaron_tf.text import (
     BytePairVocabulary,
     MosesPairVocabulary,
@@ -84,7 +84,9 @@ class VocabularyConfig(Settings):
     size: Annotated[int, Ge(8), INT32] = 8_000
     lower_case: bool = True
     max_documents: Count | None = None
-    max_characters: Count | None = None
+    max_characters: Annotated[
+        Count | None, ReadIf(lambda recipe: recipe.data.vocabulary.kind == "wordpiece")
+    ] = None
 
     @classmethod
     def of(cls, vocabulary: PieceVocabulary) -> Self:
@@ -120,7 +122,7 @@ class PretrainingData(CorpusConfig):
 
     vocabulary: VocabularyConfig = VocabularyConfig()
     batch_size: Count = 32
-    isolate_documents: bool = False
+    isolate_documents: Annotated[bool, ReadIf(lambda recipe: recipe.data.crosses_documents)] = False
     validation_batches: Count | None = None
 
     @property
@@ -153,12 +155,10 @@ class PretrainingRecipe(Recipe):
     training_flags = ("corpus", "vocabulary", "lower_case", "own_shards")
     trains_on_jax = True
     may_change = (*MAY_CHANGE, "data.validation_batches")
+    from_data = CORPUS_SETTINGS
     evaluation_settings = ("objective.memory_length", "model.clamp_length")
     configs = (EncoderConfig, EncoderDecoderConfig)
-    by_argument: ClassVar[dict[str, str]] = {
-        "objective.name": "--set objective=NAME",
-        "objective.sentence_pair": "--set data.pairs",
-    }
+    derived = ("objective.sentence_pair",)  # from data.pairs
 
     data: PretrainingData
     objective: Annotated[PretrainingObjective, Variants(PRETRAINING, PretrainingObjective)] = (
@@ -186,13 +186,6 @@ class PretrainingRecipe(Recipe):
         if isinstance(objective, MaskedLanguageObjective):
             paired = dataclasses.replace(objective, sentence_pair=data.paired)
             object.__setattr__(self, "objective", paired)
-
-    def unread(self) -> list[str]:
-        read = {
-            "data.isolate_documents": self.data.crosses_documents,
-            "data.vocabulary.max_characters": self.data.vocabulary.kind == "wordpiece",
-        }
-        return [*super().unread(), *(path for path in read if not read[path])]
 
     def model_config(self, vocab_size: int | None = None) -> EncoderConfig | EncoderDecoderConfig:
         config, objective = super().model_config(vocab_size), self.objective
@@ -277,11 +270,8 @@ class PretrainingRecipe(Recipe):
 
     def plan(self, run: Run, start: "Start | None", inputs: Inputs) -> Plan:
         earlier = run.earlier if inputs.resumes else None
-        # Checks the settings before the data are read, which may take minutes. The settings of
-        # corpus and vocabulary are compared later, because they come from the prepared corpus.
         objective = self.make_objective(needs_static_shapes(inputs.devices))
         self.check_metric(objective.metric_names)
-        run.check_continues(*CORPUS_SETTINGS)
         if inputs.vocabulary and (inputs.corpus or start):
             owner = "the model of --init" if start else "the corpus"
             raise UserError(f"{owner} already has a vocabulary: leave --vocabulary out")
@@ -304,10 +294,6 @@ class PretrainingRecipe(Recipe):
         workers, own_shards = Workers(inputs.devices), inputs.own_shards
         validation_data = validation_batches(recipe, corpus, objective)
 
-        def explain(error: Exception) -> UserError | None:
-            # A shard may have been damaged since the corpus was opened.
-            return corpus.shard_error(error) if isinstance(error, tf.errors.OpError) else None
-
         example = "text_to_text:sst2" if objective.encoder_decoder else "finetune:sst2"
         commands = ["evaluate {run}"]
         commands += [f"train {example} {{run}}-sst2 --init {{run}} --data-dir DIR"]
@@ -325,7 +311,6 @@ class PretrainingRecipe(Recipe):
             objective=objective,
             note=f"{f', from {self.init}' if start else ''}; {corpus.summary()}",
             next=commands,
-            explain=explain,
             **({"initialize": start.copy_to} if start else {}),
         )
 
@@ -354,7 +339,7 @@ def vocabulary_lines(recipe: PretrainingRecipe, tfds: Tfds | None = None) -> Ite
     """
     corpus, max_documents = recipe.data, recipe.data.vocabulary.max_documents
     if corpus.language_alpha is not None:
-        monolingual = tuple(source for source in corpus.sources if not source.is_translation)
+        monolingual = tuple(source for source in corpus.sources if not source.pair)
         corpus = dataclasses.replace(
             corpus, sources=monolingual or corpus.sources, packing=None, batch_alpha=None
         )

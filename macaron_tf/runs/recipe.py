@@ -18,12 +18,11 @@ from macaron_tf.errors import ALIASES, UserError, nearest, parse_json, warn
 from macaron_tf.io.plug_ins import find_sources, imported_names, source_names
 from macaron_tf.models import EncoderConfig, catalog
 from macaron_tf.objectives import Objective
-from macaron_tf.settings import Settings, Variants, describe, hints_of, parse
+from macaron_tf.settings import ReadIf, Settings, Variants, describe, hints_of, parse
 from macaron_tf.text import PieceVocabulary
-from macaron_tf.training.config import ENDING_SCHEDULES, EpochTraining, TrainingConfig
+from macaron_tf.training.config import ENDING_SCHEDULES, TrainingConfig
 
 if typing.TYPE_CHECKING:
-    from macaron_tf.data.sources.tfds import Tfds
     from macaron_tf.models.model_parts import TaskSettings
     from macaron_tf.runs.run import Inputs, Plan, Run
 
@@ -75,12 +74,13 @@ class Recipe(Settings):
     kind: typing.ClassVar[str] = ""
     # Settings that may differ when a run is resumed. A path that ends in a dot is a whole section.
     may_change: typing.ClassVar[tuple[str, ...]] = MAY_CHANGE
-
+    # Settings that the run takes from its data, which are not known before the data are read.
+    from_data: typing.ClassVar[tuple[str, ...]] = ()
     # Dict mapping a setting to the path of a setting that it replaces, and to the new text of this
     # setting; `None` means the same text.
     implied: typing.ClassVar[dict[str, tuple[str, str | None]]] = {}
-    # Dict mapping a setting to the name of the command-line argument that determines the setting.
-    by_argument: typing.ClassVar[dict[str, str]] = {}
+    # Settings that follow from the name of the recipe, from `init` or from other settings.
+    derived: typing.ClassVar[tuple[str, ...]] = ()
     # Settings that determine the pre-trained model from which training starts.
     start_settings: typing.ClassVar[tuple[str, ...]] = ("init",)
     # Settings that an evaluation may change. A path that ends in a dot is a whole section.
@@ -145,10 +145,6 @@ class Recipe(Settings):
         """Returns the recipe with the settings of the pre-trained model `start`."""
         return self.changed(**start.settings)
 
-    def train_vocabulary(self, tfds: "Tfds | None") -> PieceVocabulary:
-        """Trains the vocabulary of the recipe on its text."""
-        raise UserError(f"a recipe of kind {self.kind} trains no vocabulary: give another recipe")
-
     def plan(self, run: "Run", start: typing.Any, inputs: "Inputs") -> "Plan":
         """Reads the data of a run with this recipe, and returns all that training needs.
 
@@ -162,7 +158,7 @@ class Recipe(Settings):
 
     def sized_config(self, vocabulary: typing.Any) -> typing.Any:
         """Returns the model's configuration for a vocabulary."""
-        return self.model_config(vocabulary.size)
+        return self.model_config(vocabulary and vocabulary.size)
 
     def adapt(self, network: keras.Model) -> None:
         """Prepares a network with initial weights for training."""
@@ -170,11 +166,7 @@ class Recipe(Settings):
     def memory(
         self, network: keras.Model, use: typing.Literal["training", "evaluation"] = "training"
     ) -> Sequence[keras.Variable]:
-        """Returns the variables of the network that keep state from batch to batch, if any.
-
-        For example, a Transformer-XL has a memory for training and a separate memory for
-        evaluation.
-        """
+        """Returns the variables of the network that keep state from batch to batch, if any."""
         return ()
 
     def make_objective(self, static_shapes: bool = False) -> Objective:
@@ -192,7 +184,7 @@ class Recipe(Settings):
     def card(self) -> dict[str, typing.Any]:
         """Returns the fields of the trained model's `Card` that the recipe sets."""
         defaults = (leaf.path for leaf in _leaves(self) if leaf.value == leaf.field.default)
-        unlisted = {*self.unread(), *self.may_change, *defaults} - {*CARD_SETTINGS}
+        unlisted = {*_unread(self), *self.may_change, *defaults} - {*CARD_SETTINGS}
         return {
             "recipe": {"kind": self.kind},
             "model": self.model,
@@ -206,50 +198,27 @@ class Recipe(Settings):
             choices = ", ".join(catalog.names(classes[0]))
             raise UserError(f"the model {self.model} does not fit: set model to {choices}")
 
-    def unread(self) -> list[str]:
-        """Returns the paths of settings that nothing reads, apart from those of the model.
-
-        A path that ends in a dot stands for a whole section.
-        """
-        adam = self.training.optimizer == "adam"
-        return [] if adam else [f"training.{name}" for name in ("beta_1", "beta_2", "epsilon")]
-
     def check_metric(self, metric_names: Iterable[str]) -> None:
         """Raises a `UserError` if `training.best_metric` is not in `metric_names`."""
         metric, names = self.training.best_metric, tuple(metric_names)
         if metric not in names:
             raise UserError(f"training.best_metric is {metric!r}, not one of {', '.join(names)}")
 
-    def check_continues(self, before: "Recipe", where, may_change: Iterable[str]) -> None:
+    def check_continues(
+        self, before: "Recipe", where, may_change: Iterable[str], unknown: Iterable[str] = ()
+    ) -> None:
         """Raises a `UserError` if this recipe cannot continue a run that `before` started.
 
-        The two recipes must agree in all settings except `may_change`. They must also agree in
-        `training.max_steps` if the schedule is linear or cosine.
+        The two recipes must agree in all settings except `may_change` and `unknown`. They must also
+        agree in `training.max_steps`, unless it is `unknown`, if the schedule is linear or cosine.
         """
-        self.check_length(before, where)
         if self.training.schedule in ENDING_SCHEDULES:
             may_change = {*may_change} - {"training.max_steps"}
         for name, (old, new) in before.differences(self).items():
-            if not is_among(name, may_change):
+            if not is_among(name, (*may_change, *unknown)):
                 found = f"{where} was trained with {name}={old!r}, not {new!r}"
                 advice = f"continue the run with its own settings by `train --resume {where}`"
                 raise UserError(f"{found}: choose another folder, or {advice}")
-
-    def check_length(self, before: "Recipe", where) -> None:
-        """Raises a `UserError` if this recipe changes the length of a linear or cosine schedule.
-
-        The function needs no data. If the length is in epochs, it compares the epochs.
-        """
-        training = self.training
-        in_epochs = isinstance(training, EpochTraining) and training.epochs is not None
-        name = "training.epochs" if in_epochs else "training.max_steps"
-        old, new = before.differences(self).get(name, (None, None))
-        if training.schedule in ENDING_SCHEDULES and old is not None:
-            raise UserError(
-                f"{where} was trained with {name}={old!r}, not {new!r}, and a {training.schedule} "
-                "schedule cannot change its end: choose another folder, and give --init "
-                f"{where} to begin with the weights of this run"
-            )
 
     def differences(self, other: "Recipe") -> dict[str, tuple[typing.Any, typing.Any]]:
         """Returns the settings that differ between two recipes.
@@ -335,11 +304,13 @@ def override(
             user code. The saved run keeps its warm-up unless `settings` give another.
     """
     settings, texts = tuple(settings), {}
-    refuse_argument_settings(settings, recipe.by_argument)
     for setting in settings:
         path, equals, texts[path] = setting.partition("=")
         if not equals:
             raise UserError(f"--set {setting} contains no '=': write PATH=VALUE")
+        if path in recipe.derived:
+            why = "it follows from the recipe's name, --init or other settings"
+            raise UserError(f"--set {setting} is not possible, because {why}: leave it out")
     for path, (implied, text) in recipe.implied.items():
         if path in texts:
             texts[implied] = text or texts[path]
@@ -360,7 +331,7 @@ def override(
         if path in chosen:
             continue
         if path not in hints:
-            raise _unknown(path, text, [*hints], ("model_options", *recipe.by_argument))
+            raise _unknown(path, text, [*hints], ("model_options", *recipe.derived))
         value, section = parse(path, text, hints[path]), values
         if sections == ["model"]:
             model_options[name] = value
@@ -404,11 +375,19 @@ def named_settings(cls: type[Settings], texts: Iterable[str]) -> dict[str, typin
 
 def warn_unread(recipe: Recipe, network: keras.Model, settings: Iterable[str]) -> None:
     """Warns on stderr of settings that no part of the built model reads."""
-    unread = [*recipe.unread(), *(f"model.{name}" for name in network.unread())]
+    unread = [*_unread(recipe), *(f"model.{name}" for name in network.unread())]
     for path in dict.fromkeys(setting.partition("=")[0] for setting in settings):
-        if is_among(path, unread):
-            name = path.rstrip(".")
-            warn(f"{name} has no effect, because no part of this model reads it")
+        if path in unread:
+            warn(f"{path} has no effect, because no part of this model reads it")
+
+
+def _unread(recipe: Recipe) -> list[str]:
+    """Returns the paths of settings, apart from the model's, whose `ReadIf` does not hold."""
+    return [
+        leaf.path
+        for leaf in _leaves(recipe)
+        if not all(reader.condition(recipe) for reader in leaf.readers)
+    ]
 
 
 def refuse_argument_settings(settings: Iterable[str], by_argument: dict[str, str]) -> None:
@@ -474,12 +453,16 @@ def _variants(cls: type[Settings]) -> dict[str, typing.Any]:
 
 
 class _Leaf(typing.NamedTuple):
-    """A single setting: its dotted path, its value, and its field in the class `owner`."""
+    """A single setting: its dotted path, its value, and its field in the class `owner`.
+
+    The setting is read if all conditions in `readers` hold, its own and those of its sections.
+    """
 
     path: str
     value: typing.Any
     owner: type[Settings]
     field: dataclasses.Field
+    readers: tuple[ReadIf, ...]
 
 
 def settings_of(recipe: Recipe) -> Iterator[tuple[str, str, str, str]]:
@@ -487,29 +470,33 @@ def settings_of(recipe: Recipe) -> Iterator[tuple[str, str, str, str]]:
     leaves = [*_leaves(recipe), *_leaves(recipe.model_config(), "model.")]
     owners = {leaf.owner for leaf in leaves}
     items = {(owner, item.name): item for owner in owners for item in describe(owner)}
-    for path, value, owner, field in leaves:
+    for path, value, owner, field, _ in leaves:
         if path != "model_options":
             item = items[owner, field.name]
             yield path, repr(value), item.range, item.text
 
 
 def _leaves(
-    node: Settings, path: str = "", replaced: Mapping[str, Settings] = {}
+    node: Settings,
+    path: str = "",
+    replaced: Mapping[str, Settings] = {},
+    readers: tuple[ReadIf, ...] = (),
 ) -> Iterator[_Leaf]:
     """Yields all settings in nested settings, with the sections `replaced` in place of the node's.
 
-    `path` is a prefix such as "model.".
+    `path` is a prefix such as "model.", and `readers` has the conditions of the outer sections.
     """
-    values = {**vars(node), **replaced}
-    leaves = [
-        _Leaf(f"{path}{field.name}", values[field.name], type(node), field)
-        for field in dataclasses.fields(node)
-    ]
+    values, hints, leaves = {**vars(node), **replaced}, hints_of(type(node)), []
+    for field in dataclasses.fields(node):
+        parts = typing.get_args(hints[field.name])
+        own = (part for part in parts if isinstance(part, ReadIf))
+        value = values[field.name]
+        leaves.append(_Leaf(f"{path}{field.name}", value, type(node), field, (*readers, *own)))
     yield from (leaf for leaf in leaves if not dataclasses.is_dataclass(leaf.value))
     variants = _variants(type(node))
     for leaf in leaves:
         if dataclasses.is_dataclass(leaf.value):
-            for inner in _leaves(leaf.value, f"{leaf.path}."):
+            for inner in _leaves(leaf.value, f"{leaf.path}.", readers=leaf.readers):
                 names_class = leaf.field.name in variants and inner.path == f"{leaf.path}.name"
                 yield leaf._replace(value=inner.value) if names_class else inner
 
@@ -520,27 +507,17 @@ def _unknown(path: str, text: str, known: Sequence[str], hidden: Iterable[str]) 
     The error suggests a setting whose last name is similar, also one of another section. It does
     not list the settings in `hidden`.
     """
-    setting, section = f"--set {path}={text}", path
-    while section and not any(name.startswith(f"{section}.") for name in known):
-        if section in known:
-            name = section.rpartition(".")[2]
-            reason = f"uses {name} as a section, but {name} is a single setting"
-            return UserError(f"{setting} {reason}")
-        section = section.rpartition(".")[0]
-    start = f"{section}." if section else ""
-    inner = [name for name in known if name.startswith(start) and name not in hidden]
-    if section == path:
-        return UserError(f"{setting} sets a section of settings: choose one of {', '.join(inner)}")
     last_names = {name: name.rpartition(".")[2] for name in known}
-    last = path.rpartition(".")[2]
+    last, section = path.rpartition(".")[2], path
     similar = difflib.get_close_matches(ALIASES.get(last, last), last_names.values(), 1)
     matches = [name for name in known if last_names[name] in similar]
     closest = difflib.get_close_matches(path, matches, 1, cutoff=0.0)
     suggestion = "".join(f"; perhaps you meant {name!r}" for name in closest)
+    while section and not any(name.startswith(f"{section}.") for name in known):
+        section = section.rpartition(".")[0]
+    start = f"{section}." if section else ""
+    inner = (name for name in known if name.startswith(start) and name not in hidden)
     choices = dict.fromkeys(name.removeprefix(start).partition(".")[0] for name in inner)
-    unknown = path.removeprefix(start).partition(".")[0]
     # The suggestion comes first, because the list may be long.
-    return UserError(
-        f"{setting} names an unknown setting, {unknown!r}{suggestion}: choose one of "
-        f"{', '.join(choices)}"
-    )
+    setting = f"--set {path}={text} names no single setting{suggestion}"
+    return UserError(f"{setting}: choose one of {', '.join(choices)}")

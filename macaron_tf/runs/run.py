@@ -12,7 +12,6 @@ RUN/tensorboard/         the same metrics for TensorBoard
 RUN/scores/              results of `evaluate`
 RUN/comparison.json      scores of the run in a comparison by `macaron compare`
 RUN/comparison/          outputs of a translation run in a comparison
-RUN/result.json          final step, reason for stopping and scores of a fine-tuning run
 RUN/diverged.json        error message, if training diverged
 """
 
@@ -31,7 +30,7 @@ from etils import epath
 
 from macaron_tf.data.sources.names import Source
 from macaron_tf.data.sources.tfds import Tfds
-from macaron_tf.errors import UserError, warn
+from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.code_files import code_digests, offer_code
 from macaron_tf.models.model_parts import VOCABULARY, Card, ModelParts
@@ -40,14 +39,13 @@ from macaron_tf.runs.recipe import Recipe, recipe_from_json
 from macaron_tf.runs.versions import versions
 from macaron_tf.settings import Settings, hints_of
 from macaron_tf.text import PieceVocabulary
-from macaron_tf.training import TrainingResult
 from macaron_tf.training.checkpoints import CheckpointDirectory, find_checkpoint, is_saved
 from macaron_tf.training.progress import finite
 from macaron_tf.training.session import Validate
 from macaron_tf.training.state import load_network
 from macaron_tf.training.updates import FirstStage
 
-DIVERGED, RESULT = "diverged.json", "result.json"
+DIVERGED = "diverged.json"
 _DATA_DIR = "data_dir"
 _HASH = "vocabulary"  # key in data.json of the vocabulary hash, on which the fingerprint depends
 
@@ -111,7 +109,6 @@ class Run:
 
         Args:
             trust_code: whether to import user code that the run names; see `recipe_from_json`.
-            kind: kind that the recipe must have; `None` means any.
         """
         path = storage.as_path(path)
         file = path / "recipe.json"
@@ -139,17 +136,6 @@ class Run:
             advice = f"choose another folder for the run, and start by --init {path}"
             raise UserError(f"{path} was written by save_pretrained: {advice}")
         return cls.open(path, trust_code, kind)
-
-    def check_continues(self, *may_change: str) -> None:
-        """Raises a `UserError` if this run cannot continue the run `earlier`.
-
-        Args:
-            may_change: settings that may differ in addition to `recipe.may_change`. A name that
-                ends in a dot stands for a whole section.
-        """
-        if self.earlier:
-            allowed = *self.recipe.may_change, *may_change
-            self.recipe.check_continues(self.earlier.recipe, self.path, allowed)
 
     def build_network(self, config: Settings | None = None) -> keras.Model:
         """Makes and builds the network with the configuration `config`, or that of the recipe.
@@ -179,7 +165,6 @@ class Run:
                 resumed run reads the same data.
             counts: sizes and locations of the training data, which are written to data.json.
         """
-        (self.path / RESULT).unlink(missing_ok=True)
         if self.data_dir is not None:
             data_dir = storage.absolute(storage.as_path(self.data_dir).expanduser())
             counts[_DATA_DIR] = str(data_dir)
@@ -207,18 +192,16 @@ class Run:
         code = code_digests(dataclasses.asdict(self.recipe))
         return [path for path, digest in saved.items() if code.get(path) != digest]
 
-    def check_data(
-        self, fingerprint: str, mend: str = "restore the data, or start another run"
-    ) -> None:
+    def check_data(self, fingerprint: str) -> None:
         """Raises a `UserError` if the data or the vocabulary have changed since the run began.
 
-        The method also raises if data.json is missing or has no fingerprint. `mend` is the end of
-        the error message about changed data, which says what to do.
+        The method also raises if data.json is missing or has no fingerprint.
         """
         record = self.data_record()
         if record["sha256"] != fingerprint:
             if self.vocabulary is not None and record.get(_HASH) != self.vocabulary.hash:
                 raise UserError(f"{self.path}/vocabulary is not the run's vocabulary: restore it")
+            mend = "restore the data, or start another run"
             raise UserError(f"the training data differ from those of {self.path}: {mend}")
 
     def data_record(self) -> dict[str, typing.Any]:
@@ -228,10 +211,6 @@ class Run:
             file = self.path / "data.json"
             raise UserError(f"{file} has no fingerprint of the data (sha256): restore it")
         return record
-
-    def regular_steps(self) -> list[int]:
-        """Returns the steps of the checkpoints that `macaron average` may average."""
-        return CheckpointDirectory(self.path).steps(self.recipe.training.save_every_steps)
 
     def checkpoint(self, name: os.PathLike | str | None = None) -> os.PathLike:
         """Returns the folder of the checkpoint `name`, such as "best", or a path unchanged."""
@@ -281,9 +260,8 @@ class Plan:
             {score} and {step}.
         next: format strings of commands to try next, with the fields {run} (folder of the run) and
             {data} (the flag `--data-dir` with its value, or "" if the flag is not set).
-        ended: function that is called after training with the result, or with `None` if training
-            diverged. It returns other values of `best` and `next`, or `None` to keep them.
-        explain: function that returns the `UserError` for an exception of the data, or `None`.
+        ended: function that is called after training. It returns other values of `best` and `next`,
+            or `None` to keep them.
     """
 
     run: Run
@@ -299,8 +277,7 @@ class Plan:
     note: str = ""
     best: str = "best validation {metric} {score:.4f} at step {step:,}"
     next: Sequence[str] = ()
-    ended: Callable[[TrainingResult | None], tuple[str, Sequence[str]] | None] = lambda result: None
-    explain: Callable[[Exception], UserError | None] = lambda error: None
+    ended: Callable[[], tuple[str, Sequence[str]] | None] = lambda: None
 
 
 def refuse_flags(
@@ -309,12 +286,7 @@ def refuse_flags(
     allowed: Sequence[str],
     subject: str,
 ) -> None:
-    """Raises a `UserError` if a flag of `names` is set that does not apply to the `subject`.
-
-    Args:
-        names: names of flags, such as "lower_case".
-        allowed: names of flags that apply.
-    """
+    """Raises a `UserError` if a flag of `names` is set that does not apply to the `subject`."""
     for name in names:
         default = False if name in ("own_shards", "backward") else None
         if vars(options)[name] is not default and name not in allowed:
@@ -349,33 +321,21 @@ def default_splits(source: str | None, splits: list[str]) -> list[str]:
     return splits if not source or Source.of(source).has_splits else ["all"]
 
 
-def scores_name(subject: str, settings: str, identity: typing.Any) -> str:
-    """Returns a name for a file of scores.
+def save_scores(
+    output: str | None, run: epath.Path, subject: str, checkpoint: str | None = None, **record
+) -> None:
+    """Writes scores to a JSON file, and prints the path of the file.
 
-    The name is the end of `subject` (at most 100 characters, with hyphens in place of special
-    characters), followed by `settings` and a hash of `identity`, which are the weights, texts and
-    settings that determine the scores. Another `identity` therefore gives another file.
+    The name of the file is the end of `subject` (at most 100 characters, with hyphens in place of
+    special characters) and a hash of the record without its field `seconds`, so that other scores,
+    settings or outputs give another file. The folder is `output` or, if `output` is `None`, the
+    folder `scores` of the run. With the name of a `checkpoint`, the record has the fields `run` and
+    `checkpoint`.
     """
     stem = re.sub(r"[^A-Za-z0-9.]+", "-", subject)[-100:].strip("-.")
-    text = json.dumps(identity, sort_keys=True, default=lambda array: array.tolist())
-    return f"{stem}-{settings}{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-
-
-def save_scores(
-    output: str | None, run: epath.Path, name: str, checkpoint: str | None = None, **record
-) -> None:
-    """Writes scores to the JSON file `name`.json, and prints the path of the file.
-
-    The folder is `output` or, if `output` is `None`, the folder `scores` of the run. If that folder
-    cannot be written, as in a read-only run, the function only warns on stderr. With the name of a
-    `checkpoint`, the record has the fields `run` and `checkpoint`.
-    """
-    path = storage.as_path(output or run / "scores") / f"{name}.json"
+    text = json.dumps({**record, "seconds": None}, sort_keys=True)
+    name = f"{stem}-{hashlib.sha256(text.encode()).hexdigest()[:8]}.json"
+    path = storage.as_path(output or run / "scores") / name
     origin = {"run": str(run), "checkpoint": checkpoint} if checkpoint else {}
-    try:
-        write_json(path, {**origin, **record})
-        print(f"scores: {path}")
-    except UserError as error:
-        if output:
-            raise
-        warn(f"the scores are not saved, because {error}")
+    write_json(path, {**origin, **record})
+    print(f"scores: {path}")

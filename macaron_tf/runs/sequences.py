@@ -28,7 +28,7 @@ from macaron_tf.runs.elmo import WordData, build_vocabulary, read_word_splits
 from macaron_tf.runs.recipe import MAY_CHANGE, Recipe, as_user_errors
 from macaron_tf.runs.run import Inputs, Plan, Run
 from macaron_tf.runs.trainer import evaluate_model
-from macaron_tf.settings import INT32, OneOf, Settings
+from macaron_tf.settings import INT32, OneOf, ReadIf, Settings
 from macaron_tf.text.token_rows import fingerprint
 from macaron_tf.text.words import WordVocabulary, count_words, read_words
 from macaron_tf.training import TrainedModel
@@ -515,6 +515,9 @@ class SequenceTask(Settings):
     recurrent: tuple[str, ...] = ()
 
 
+_IF_DOCUMENTS = ReadIf(lambda recipe: recipe.task.name in ("wikitext", "lambada"))
+
+
 @dataclasses.dataclass(frozen=True)
 class SequenceData(WordData):
     """Settings of the sequences of a task.
@@ -527,8 +530,10 @@ class SequenceData(WordData):
             `lambada`, which may be compressed (.txt.gz). The other tasks read no file.
     """
 
-    vocabulary_size: Annotated[int, Ge(4), INT32] = 10_000
-    path: str | None = None
+    sources: Annotated[tuple[str, ...], _IF_DOCUMENTS] = ()
+    vocabulary_size: Annotated[int, Ge(4), INT32, _IF_DOCUMENTS] = 10_000
+    held_out: Annotated[int, Ge(2), INT32, _IF_DOCUMENTS] = 50
+    path: Annotated[str | None, ReadIf(lambda recipe: TASKS[recipe.task.name].takes_data)] = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -542,17 +547,6 @@ class SequenceRecipe(Recipe):
     task: SequenceTask
     data: SequenceData = SequenceData()
     init: None = None
-
-    def unread(self) -> list[str]:
-        reads_documents = self.task.name in ("wikitext", "lambada")
-        names = ("sources", "vocabulary_size", "held_out")
-        unread = [] if reads_documents else [f"data.{name}" for name in names]
-        return [*super().unread(), *unread]
-
-    def check(self) -> None:
-        if self.data.path and not TASKS[self.task.name].takes_data:
-            found = f"path={self.data.path} has no effect in {self.task.name}"
-            raise self.data.error(f"{found}: leave it out")
 
     def model_config(self, vocab_size: int | None = None) -> TemporalConfig:
         """Returns the configuration of the network.
@@ -570,15 +564,11 @@ class SequenceRecipe(Recipe):
         with as_user_errors(f"{config.mixer} with as many parameters as the TCN"):
             return dataclasses.replace(config, mixer="tcn").equal_sized(config.mixer)
 
-    def sized_config(self, vocabulary: None) -> TemporalConfig:
-        return self.model_config()
-
     def make_objective(self, static_shapes: bool = False) -> SequenceObjective:
         return SequenceObjective(TASKS[self.task.name].loss, skip_padding=not static_shapes)
 
     def plan(self, run: Run, start: None, inputs: Inputs) -> Plan:
         self.check_metric([TASKS[self.task.name].metric])
-        run.check_continues()
         data = TASKS[self.task.name].read_data(self, inputs.tfds)
         return Plan(
             run=run,

@@ -1,7 +1,6 @@
 """Initialization of networks from pre-trained weights, for the flag `--init`."""
 
 import dataclasses
-import os
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -167,21 +166,10 @@ def read_start(
     given: str,
     kinds: Collection[str] = ("encoder", "reader", "words"),
     lower_case: bool | None = None,
-    pooling: bool = False,
     trust_code: bool = False,
-    vocabulary: str | os.PathLike | None = None,
 ) -> Start:
-    """Loads the pre-trained network that `--init` names.
-
-    Args:
-        kinds: see `start_of`.
-        lower_case, pooling, trust_code: see `macaron_tf.load`.
-        vocabulary: folder of a vocabulary, which must equal that of the loaded model.
-    """
-    start = start_of(given, read_model(given, lower_case, pooling, trust_code=trust_code), kinds)
-    if vocabulary:
-        check_vocabulary(start.vocabulary.hash, load_encoder_vocabulary(vocabulary).hash, given)
-    return start
+    """Loads the pre-trained network that `--init` names."""
+    return start_of(given, read_model(given, lower_case, trust_code), kinds)
 
 
 def start_of(given: str, source: ModelParts, kinds: Collection[str]) -> Start:
@@ -219,7 +207,6 @@ def check_shapes(
     """Raises a UserError if two configurations differ in a field that is not in `free`.
 
     Args:
-        given: value of the flag `--init`, for the error message.
         free: by default the fields that do not affect the weights.
     """
     for name in differing_fields(source_config, target_config):
@@ -354,10 +341,7 @@ class TranslationStart:
     init: Start | None = None
 
     def apply(self, recipe: "TranslationRecipe") -> "TranslationRecipe":
-        """Returns `recipe` with the location (`init`) and the sizes of the pre-trained model.
-
-        The dropout rates of `recipe` stay unchanged.
-        """
+        """Returns `recipe` with the location (`init`) and the sizes of the pre-trained model."""
         return recipe
 
     def check(self, recipe: "TranslationRecipe") -> None:
@@ -372,8 +356,6 @@ class TranslationStart:
             check_shapes(self.init.given, self.apply(recipe).model_config(), wanted, _MAY_DIFFER)
         elif wanted.num_source_layers:
             raise UserError("model.num_source_layers needs --init with a run of BART or T5")
-        if self.init and data.bpe_dropout.dropout:
-            raise UserError("data.bpe_dropout needs a vocabulary of the run: leave it out")
 
     def vocabulary(
         self, recipe: "TranslationRecipe", directory: str | None = None, tfds: Tfds | None = None
@@ -467,8 +449,7 @@ class EncoderStart(TranslationStart):
     ) -> PairVocabulary:
         vocabulary, data = self.init.vocabulary, recipe.data
         if directory:
-            saved_hash = load_encoder_vocabulary(directory).hash
-            check_vocabulary(vocabulary.hash, saved_hash, self.init.given)
+            raise UserError(f"{self.init.given} already has a vocabulary: leave --vocabulary out")
         return PairVocabulary(vocabulary, vocabulary, data.normalization, data.languages)
 
     def copy_to(self, network: EncoderDecoder, recipe: "TranslationRecipe") -> None:
@@ -478,10 +459,7 @@ class EncoderStart(TranslationStart):
             network.decoder.copy_from(self.decoder.source.encoder.stack)
 
     def _language_rows(self, recipe: "TranslationRecipe") -> list[int]:
-        """Returns the language embedding indices of the source and the target language.
-
-        The result is [0, 0] if the pre-trained model has no language embeddings.
-        """
+        """Returns the language embedding indices of source and target, [0, 0] if there are none."""
         if not self.init.config.num_languages:
             return [0, 0]
         pretrained = self.init.source.card.languages

@@ -17,10 +17,8 @@ from macaron_tf.data.tasks.questions import Answer
 from macaron_tf.data.tasks.text_tasks import (
     PREFIXES,
     SUMMARIES,
-    answer_text,
     as_texts,
     questions_as_texts,
-    read_answer,
     read_answers,
 )
 from macaron_tf.data.translation import BatchingConfig, CleaningConfig, TranslationData
@@ -37,11 +35,12 @@ from macaron_tf.runs.recipe import MAY_CHANGE, Recipe
 from macaron_tf.runs.run import Inputs, Plan, Run
 from macaron_tf.runs.starts import Start, read_start
 from macaron_tf.runs.trainer import plan_of_pairs, warn_truncated
-from macaron_tf.settings import INT32, Count, Dropout, Natural, Settings
+from macaron_tf.settings import INT32, Count, Dropout, Natural, ReadIf, Settings
 from macaron_tf.tasks import TextToTextSettings, labelled
 from macaron_tf.text import PieceVocabulary, TextVocabulary
 from macaron_tf.training import TrainingConfig
 
+_ENDS = ("", "_ratio", "_offset")  # of the settings that limit the length of beam search
 # Tasks whose answer is a class, a score or a span of the context.
 TEXT_TASKS = tuple(
     name for name, task in TASKS.items() if task.kind == "classification" or name == "squad"
@@ -69,7 +68,7 @@ class TextTask(Settings):
     section: typing.ClassVar[str] = "task"
 
     name: str
-    prefix: str | None = None
+    prefix: Annotated[str | None, ReadIf(lambda recipe: recipe.task.name in PREFIXES)] = None
     starts: bool = False
     sentinel_rows: Natural = 0
     label_smoothing: Dropout = 0.0
@@ -80,10 +79,6 @@ class TextTask(Settings):
             if name not in (choices := (*TEXT_TASKS, *PREFIXES)):
                 known = f"{', '.join(choices)}{nearest(name, choices)}"
                 raise self.error(f"name is {name!r}, but must be one of {known}")
-            if self.names.count(name) > 1:
-                raise self.error(f"name={self.name!r} has {name!r} twice: name each task once")
-        if self.prefix is not None and self.name not in PREFIXES:
-            raise self.error(f"prefix={self.prefix!r} is only for {' or '.join(PREFIXES)}")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -116,7 +111,9 @@ class TextData(Settings):
     max_source: Annotated[int, Ge(2), INT32] = 128
     max_target: Annotated[int, Ge(2), INT32] = 32
     batching: BatchingConfig = BatchingConfig()
-    mixing: MixingConfig = MixingConfig()
+    mixing: Annotated[MixingConfig, ReadIf(lambda recipe: len(recipe.task.names) > 1)] = (
+        MixingConfig()
+    )
     validation_examples: Count | None = None
 
 
@@ -129,30 +126,16 @@ class TextRecipe(Recipe):
     lengths = ("data.max_source", "data.max_target")
     evaluation_settings = ("task.decoding.",)
     may_change = (*MAY_CHANGE, "task.decoding.", "data.validation_examples")
-    by_argument: typing.ClassVar = {
-        **dict.fromkeys(
-            ("task", "task.name"), "the recipe with its tasks, as in text_to_text:sst2+cola,"
-        ),
-        # `max_target` limits the length of answers, see `TextToTextSettings.lines`.
-        **dict.fromkeys(
-            (f"task.decoding.max_length{end}" for end in ("", "_ratio", "_offset")),
-            "--set data.max_target",
-        ),
-    }
+    # `data.max_target` limits the length of answers, see `TextToTextSettings.lines`.
+    derived = ("task.name", *(f"task.decoding.max_length{end}" for end in _ENDS))
 
     task: TextTask
     data: TextData = TextData()
 
     def check(self) -> None:
-        for name in ("max_source", "max_target"):
-            if self.task.starts and getattr(self.data, name) < 3:
-                raise self.data.error(f"{name} must be at least 3, for [CLS], one token and EOS")
         task, source = self.task, self.data.source
         if source and len(task.names) > 1 and all(default_examples(name)[0] for name in task.names):
             raise self.data.error(f"source={source} has no effect on {task.name}: leave it out")
-
-    def unread(self) -> list[str]:
-        return [*super().unread(), *(["data.mixing."] if len(self.task.names) == 1 else [])]
 
     def examples_of(self, task: str) -> tuple[str, tuple[str, str]]:
         """Returns the source of a task's examples, and the names of the two text fields."""
@@ -201,9 +184,6 @@ class TextRecipe(Recipe):
         config = self.data
         for name in self.task.names:
             self.examples_of(name)  # raises for a task without a source
-            # An answer ends with EOS, and may begin with [CLS].
-            check_answers(name, start.vocabulary, config.max_target - 1 - self.task.starts)
-        run.check_continues()
         run = dataclasses.replace(run, vocabulary=start.vocabulary)
         max_tokens = max(config.max_source, config.max_target)
         cleaning = CleaningConfig(max_length=None, max_tokens=max_tokens)
@@ -216,9 +196,6 @@ class TextRecipe(Recipe):
 
         def make_draw(pair_indices: np.ndarray) -> Draw:
             counts = np.bincount(task_indices[pair_indices], minlength=len(sizes))
-            if not counts.all():
-                name = self.task.names[int(counts.argmin())]
-                raise UserError(f"all examples of {name} have an empty text: leave {name} out")
             rates = zip(self.task.names, counts, config.mixing.rates(counts), strict=True)
             listing = (f"{name} {rate:.3f} ({count:,} pairs)" for name, count, rate in rates)
             print(f"sampling rates of the tasks: {', '.join(listing)}", flush=True)
@@ -335,10 +312,7 @@ class TextPairs:
         return glue.score(task, read_answers(task, answers, labels), labels, groups)
 
     def baselines(self) -> dict[str, dict[str, float]]:
-        """Computes the ROUGE of "lead-1" and "lead-3", the first sentences of each text.
-
-        Tasks other than summaries have no such baseline.
-        """
+        """Computes the ROUGE of "lead-1" and "lead-3", the first sentences of each text."""
         if self.task not in SUMMARIES:
             return {}
         texts = [source.removeprefix(self.prefix) for source, _ in self.pairs]
@@ -347,24 +321,6 @@ class TextPairs:
             f"lead-{count}": rouge([lead(text, count) for text in texts], targets)
             for count in (1, 3)
         }
-
-
-def check_answers(name: str, vocabulary: PieceVocabulary, max_tokens: int | None = None) -> None:
-    """Raises a `UserError` if the model cannot generate the answers of a task.
-
-    This happens if the vocabulary cannot represent an answer, or if an answer has more than
-    `max_tokens` tokens without EOS. Tasks whose answers are free text or spans are not checked.
-    """
-    if name in PREFIXES or (task := get_task(name)).kind == "spans":
-        return
-    labels = range(task.num_classes) if task.labels else (3.8,)
-    answers = [answer_text(task, label) for label in labels]
-    rows = [row[:max_tokens] for row in vocabulary.encode_lines(answers)]
-    decoded = vocabulary.decode_lines(rows)
-    for label, answer, text in zip(labels, answers, decoded, strict=True):
-        if read_answer(task, text) != label:
-            why = f"because it decodes to {text!r}: raise data.max_target, or give another model"
-            raise UserError(f"the model cannot generate the answer {answer!r} of {name}, {why}")
 
 
 # T5's training settings for fine-tuning (Raffel et al. 2020, section 3.1.2).

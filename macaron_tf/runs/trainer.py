@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.data.translation import TranslationData
-from macaron_tf.distribution import Workers, emulates_bfloat16, is_tpu
+from macaron_tf.distribution import Workers, is_tpu
 from macaron_tf.errors import UserError, out_of_memory, warn
 from macaron_tf.io.paths import as_path
 from macaron_tf.io.progress import track
@@ -89,8 +89,9 @@ class Trainer:
             earlier=earlier,
             settings=settings,
         )
-        if earlier:
-            recipe.check_length(earlier.recipe, path)  # before the data are read
+        if earlier:  # checks before the data are read
+            unknown = recipe.from_data
+            recipe.check_continues(earlier.recipe, path, recipe.may_change, unknown)
         if recipe.names_code and isinstance(config := recipe.model_config(), StackConfig):
             check_causal(config)
         self.inputs, self.plan = inputs, recipe.plan(run, start, inputs)
@@ -114,7 +115,8 @@ class Trainer:
         """
         plan, run, strategy = self.plan, self.plan.run, self.inputs.devices
         is_new, recipe, earlier = not run.path.exists(), run.recipe, run.earlier
-        run.check_continues()
+        if earlier:
+            recipe.check_continues(earlier.recipe, run.path, recipe.may_change)
         if changed := run.changed_code() if earlier else []:
             warn(f"{', '.join(changed)} changed after {run.path} began, and is used as it is now")
         vocabulary_hash = run.vocabulary.hash if run.vocabulary else ""
@@ -122,11 +124,6 @@ class Trainer:
             check_vocabulary(earlier.vocabulary.hash, vocabulary_hash, run.path)
         if earlier and plan.fingerprint:
             earlier.check_data(plan.fingerprint)
-        if recipe.training.dtype_policy == "mixed_bfloat16" and emulates_bfloat16(strategy):
-            warn(
-                "this CPU has no bfloat16 instructions, so mixed_bfloat16 can be several "
-                "times slower than float32: give --set training.dtype_policy=float32"
-            )
         # This seed determines the initial weights, dropout, masks and the order of batches.
         keras.utils.set_random_seed(recipe.training.seed)
         with Workers(strategy).watched(), strategy.scope():
@@ -168,17 +165,14 @@ class Trainer:
         except Exception as error:
             if holds_lock and isinstance(error, Diverged):
                 write_json(run.path / DIVERGED, {"reason": str(error)})
-                plan.ended(None)
             metrics = run.path / "metrics.jsonl"
             has_metrics = metrics.exists() and metrics.read_bytes()
             is_useless = out_of_memory(error) or not (has_metrics or isinstance(error, Diverged))
             is_own = is_new and holds_lock and run.path.exists()
             if is_own and is_useless and not CheckpointDirectory(run.path).steps():
                 as_path(run.path).rmtree()  # frees the folder for a run with other settings
-            if user_error := plan.explain(error):
-                raise user_error from error
             raise
-        self.best, self.next = plan.ended(result) or (plan.best, plan.next)
+        self.best, self.next = plan.ended() or (plan.best, plan.next)
         return result
 
 

@@ -8,20 +8,14 @@ import keras
 from annotated_types import Ge, Gt, Lt
 
 from macaron_tf.data.sources.names import WHOLE_SPLITS, HeldOut, Source
-from macaron_tf.data.sources.readers import count_texts, read_pairs
-from macaron_tf.data.sources.tfds import Tfds
-from macaron_tf.data.translation import (
-    BatchingConfig,
-    BpeDropoutConfig,
-    CleaningConfig,
-    TranslationData,
-)
+from macaron_tf.data.sources.readers import read_pairs
+from macaron_tf.data.translation import BatchingConfig, CleaningConfig, TranslationData
 from macaron_tf.decoding import (
     BackTranslationObjective,
     BeamSearchConfig,
 )
 from macaron_tf.distribution import is_tpu
-from macaron_tf.errors import UserError, warn
+from macaron_tf.errors import UserError
 from macaron_tf.evaluation.translation import TranslationMetric, evaluate_translations
 from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import first_stage_variables
@@ -30,17 +24,15 @@ from macaron_tf.runs.recipe import MAY_CHANGE, Recipe
 from macaron_tf.runs.run import Inputs, Plan, Run
 from macaron_tf.runs.starts import TranslationStart, read_init
 from macaron_tf.runs.trainer import needs_static_shapes, plan_of_pairs
-from macaron_tf.settings import INT32, Count, Dropout, Natural, Settings
+from macaron_tf.settings import INT32, Count, Dropout, Natural, ReadIf, Settings
 from macaron_tf.tasks.translation import TranslationSettings
 from macaron_tf.text import (
     PairVocabulary,
     PieceVocabulary,
     SentencePieceVocabulary,
-    check_vocabulary,
 )
 from macaron_tf.text.normalization import NormalizationConfig
 from macaron_tf.text.sentencepiece import NormalizationRule
-from macaron_tf.training import TrainingResult
 from macaron_tf.training.updates import FirstStage
 
 
@@ -65,7 +57,6 @@ class DataConfig(Settings):
             that end in `_cf` also fold case.
         cleaning: filters for the training pairs.
         batching: batch sizes and shapes.
-        bpe_dropout: settings of BPE-dropout on the training text.
         validation_lines: number of lines from the validation split that each validation translates
             to compute BLEU; `None` means all lines.
         held_out: fraction of the pairs that forms the validation split if the source has no splits
@@ -88,7 +79,6 @@ class DataConfig(Settings):
     normalization_rule: NormalizationRule = "nmt_nfkc"
     cleaning: CleaningConfig = CleaningConfig()
     batching: BatchingConfig = BatchingConfig()
-    bpe_dropout: BpeDropoutConfig = BpeDropoutConfig()
     validation_lines: Count | None = None
     held_out: Annotated[float, Gt(0), Lt(1)] = 0.1
     seed: Natural = 1
@@ -137,7 +127,9 @@ class TranslationTask(Settings):
     metric: TranslationMetric
     label_smoothing: Dropout = 0.1
     unsupervised: bool = False
-    denoising: DenoisingConfig = DenoisingConfig()
+    denoising: Annotated[DenoisingConfig, ReadIf(lambda recipe: recipe.task.unsupervised)] = (
+        DenoisingConfig()
+    )
     sentinel_rows: Natural = 0
     first_stage_steps: Natural = 0
     average_last: Count = 5
@@ -165,12 +157,7 @@ class TranslationRecipe(Recipe):
     lengths = ("data.cleaning.max_tokens", "task.decoding.max_length")
     implied: ClassVar = {"data.target_language": ("task.metric.language", None)}
     start_settings = ("init", "init_decoder", "init_parts")
-    evaluation_settings = (
-        "task.decoding.",
-        "task.metric.",
-        "data.source_language",
-        "data.target_language",
-    )
+    evaluation_settings = ("task.decoding.", "task.metric.")
     may_change = (
         *MAY_CHANGE,
         "data.test_split",
@@ -209,9 +196,6 @@ class TranslationRecipe(Recipe):
     def task_settings(self) -> TranslationSettings:
         return TranslationSettings(self.task.decoding)
 
-    def unread(self) -> list[str]:
-        return [*super().unread(), *([] if self.task.unsupervised else ["task.denoising."])]
-
     def make_objective(
         self, static_shapes: bool = False
     ) -> TranslationObjective | BackTranslationObjective:
@@ -238,14 +222,10 @@ class TranslationRecipe(Recipe):
         steps = self.task.first_stage_steps
         return FirstStage(steps, first_stage_variables(network)) if steps else None
 
-    def train_vocabulary(self, tfds: Tfds | None) -> PieceVocabulary:
-        return TranslationStart().vocabulary(self, tfds=tfds)
-
     def plan(self, run: Run, start: TranslationStart, inputs: Inputs) -> Plan:
         config, tfds = self.data, inputs.tfds
         start.check(self)  # before the data are read, which may take minutes
         self.check_metric((*TranslationObjective.metric_names, "bleu", "sacrebleu", "chrf"))
-        run.check_continues()
         train_split, validation_split = (
             config.parts.get(name, name) for name in (config.train_split, config.validation_split)
         )
@@ -256,8 +236,6 @@ class TranslationRecipe(Recipe):
         vocabulary = run.vocabulary
         if inputs.vocabulary or vocabulary is None:
             vocabulary = start.vocabulary(self, inputs.vocabulary, tfds)
-        if run.earlier:
-            check_vocabulary(run.earlier.vocabulary.hash, vocabulary.hash, run.path)
         for name in ("languages", "normalization"):
             trained, wanted = getattr(vocabulary, name), getattr(config, name)
             if trained != wanted:
@@ -277,11 +255,9 @@ class TranslationRecipe(Recipe):
             vocabulary,
             tfds=tfds,
             processes=inputs.processes,
-            **config.options("target_split", "cleaning", "batching", "bpe_dropout"),
+            **config.options("target_split", "cleaning", "batching"),
         )
         print(f"training text: {data.summary()}", flush=True)
-        if config.target_split:
-            _warn_unequal_lengths(config, tfds)
         tokens = max(data.tokens.source.size, data.tokens.target.size)
         if tokens < config.batching.max_tokens:
             raise UserError(f"the text has only {tokens} tokens: lower data.batching.max_tokens")
@@ -304,11 +280,6 @@ class TranslationRecipe(Recipe):
             names = {"bleu": "tokenized_bleu", "sacrebleu": "bleu", "chrf": "chrf"}
             return {name: scores[key] for name, key in names.items()}
 
-        def ended(result: TrainingResult | None) -> tuple[str, list[str]]:
-            commands = ["average {run}"] if len(run.regular_steps()) > 1 else []
-            best = "best validation {metric} {score:.2f} at step {step:,}"
-            return best, [*commands, "evaluate {run}{data}", "predict {run} --input FILE"]
-
         return plan_of_pairs(
             dataclasses.replace(run, vocabulary=vocabulary),
             data,
@@ -320,18 +291,7 @@ class TranslationRecipe(Recipe):
             note=f", from {start.init.given}" if start.init else "",
             objective=objective,
             first_stage=self.first_stage,
-            ended=ended,
+            best="best validation {metric} {score:.2f} at step {step:,}",
+            next=("average {run}", "evaluate {run}{data}", "predict {run} --input FILE"),
             **options,
-        )
-
-
-def _warn_unequal_lengths(config: DataConfig, tfds: Tfds | None) -> None:
-    """Warns on stderr if one text is longer, because training never reads its surplus lines."""
-    splits = config.train_split, config.target_split
-    counts = [count_texts(config.source, name, config.languages, tfds) for name in splits]
-    if all(counts) and counts[0] != counts[1]:
-        (fewer, shorter), (more, longer) = sorted(zip(counts, splits, strict=True))
-        warn(
-            f"{more - fewer:,} line(s) of {longer!r} are not read, because {shorter!r} has only "
-            f"{fewer:,} lines: give splits with equal numbers of lines"
         )

@@ -39,21 +39,9 @@ from macaron_tf.tasks.question_answering import QuestionAnswering
 from macaron_tf.tasks.token_classification import TokenClassification
 from macaron_tf.tasks.translation import Translation, TranslationSettings
 
-TASK_CLASSES: tuple[type[TaskKind], ...] = (
-    Classification,
-    MultiLabel,
-    MultipleChoice,
-    QuestionAnswering,
-    TokenClassification,
-    SentenceEmbedding,
-    WordVectors,
-    TextToText,
-    Continuation,
-    Filling,
-    Translation,
-)
 DECODING = {cls.name: cls for cls in (TextToText, Continuation, Translation)}
-_LABELLED = {cls.kind: cls for cls in TASK_CLASSES if issubclass(cls, LabelledTask)}
+_TEXTS = (Classification, MultiLabel, MultipleChoice)
+_LABELLED = {cls.kind: cls for cls in (*_TEXTS, QuestionAnswering, TokenClassification)}
 _OF_SETTINGS: dict[type[TaskSettings], Any] = {
     SentenceSettings: SentenceEmbedding,
     ContinuationSettings: Continuation,
@@ -74,9 +62,6 @@ CLASSIFIERS = (EncoderClassifier, CausalClassifier, EncoderTokenClassifier)
 
 def labelled(task: Task, *arguments) -> LabelledTask:
     """Creates a `LabelledTask` of the subclass that supports `task.kind`."""
-    if task.kind not in _LABELLED:
-        kinds = ", ".join(_LABELLED)
-        raise UserError(f"kind={task.kind!r} of the task {task.name} must be one of {kinds}")
     return _LABELLED[task.kind](task, *arguments)
 
 

@@ -10,7 +10,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.decoding.sampling import Prompts, State
 from macaron_tf.errors import LineError, UserError, plural
 from macaron_tf.io.serving import EXAMPLE, EXAMPLE_TEXTS, as_rows
 from macaron_tf.models.model_parts import TaskSettings
@@ -95,12 +94,8 @@ class TaskKind(abc.ABC):
     def with_options(self, **options: Any) -> Self:
         """Returns a copy of the task with changed options, such as `n_best`."""
         for name in [name for name in options if name not in self.takes]:
-            problem = f"{name}={options[name]!r} is"
-            if name in self.controls:
-                raise UserError(f"{problem} an option of each call: pass it to predict")
-            names = (*self.takes, *self.controls)
-            advice = f"choose among {', '.join(names)}" if names else f"leave out {name}"
-            raise UserError(f"{problem} not an option of a {self.name}: {advice}")
+            known = f"whose options are {', '.join(self.takes) or 'none'}"
+            raise UserError(f"{name}={options[name]!r} is not possible for a {self.name}, {known}")
         return self.changed(**options)
 
     def changed(self, **attributes: Any) -> Self:
@@ -165,22 +160,11 @@ class Decoding(TaskKind):
     @classmethod
     @abc.abstractmethod
     def from_exported(cls, decoder: Any, vocabulary: Any, facts: Mapping[str, Any]) -> Self:
-        """Creates the task of an exported model.
-
-        Args:
-            facts: result of the method `facts`, from the record of the exported model.
-        """
+        """Creates the task of an exported model from its record, the result of `facts`."""
 
     @abc.abstractmethod
     def with_decoder(self, decoder: Any) -> Self:
         """Returns a copy of the task that uses another decoding engine, such as a `LiteDecoder`."""
-
-    @abc.abstractmethod
-    def begin(self, text: tf.Tensor) -> tuple[Prompts, Any, State]:
-        """Converts texts `(B,)` to the decoder's prompts, context and initial state.
-
-        The graph raises InvalidArgumentError for a text that the task does not accept.
-        """
 
 
 class OnePass(TaskKind):

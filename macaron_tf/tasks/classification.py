@@ -22,11 +22,7 @@ from macaron_tf.models import (
     EncoderClassifier,
     EncoderMultipleChoice,
 )
-from macaron_tf.objectives import (
-    AuxiliaryLanguageObjective,
-    ClassificationObjective,
-    MultiLabelObjective,
-)
+from macaron_tf.objectives import ClassificationObjective, MultiLabelObjective
 from macaron_tf.tasks.base import require
 from macaron_tf.tasks.labelled import LabelledTask, Limits
 
@@ -103,11 +99,6 @@ class Classification(LabelledTask):
     def objective(self) -> ClassificationObjective:
         return ClassificationObjective(self.task.num_classes)
 
-    def training_objective(self, config, language_weight) -> ClassificationObjective:
-        if not config.causal:
-            return self.objective
-        return AuxiliaryLanguageObjective(self.task.num_classes, language_weight)
-
     def outputs(self, logits, encoded, examples) -> np.ndarray:
         if not self.task.regression:
             return logits
@@ -162,9 +153,6 @@ class MultiLabel(Classification):
     @property
     def objective(self) -> MultiLabelObjective:
         return MultiLabelObjective()
-
-    def training_objective(self, config, language_weight) -> MultiLabelObjective:
-        return self.objective
 
     def decide(self, outputs: np.ndarray) -> np.ndarray:
         return outputs > 0  # (N, C)

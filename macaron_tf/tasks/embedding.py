@@ -2,8 +2,6 @@
 
 import dataclasses
 import functools
-import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
@@ -12,8 +10,9 @@ import tensorflow as tf
 
 from macaron_tf.data.batches import EncodedExamples
 from macaron_tf.data.sampler import bucket_shapes, choose_lengths, plan_batches
-from macaron_tf.data.tasks.encoding import encode_pairs, encode_sentences
-from macaron_tf.errors import check_encodable, warn
+from macaron_tf.data.tasks.encoding import encode_pairs, encode_sets
+from macaron_tf.data.tasks.examples import Examples
+from macaron_tf.errors import warn
 from macaron_tf.io.progress import track
 from macaron_tf.models.model_parts import ModelParts, TaskSettings
 from macaron_tf.models.tasks import SiameseEncoder, unit_length
@@ -58,23 +57,15 @@ class SentenceEmbedding(OnePass):
 
     Args:
         max_length: maximum number of ids in a row, including special ids.
-        max_tokens: maximum number of tokens per batch of `encode`, including padding.
     """
 
     name = "sentence encoder"
     pipeline = "sentence-similarity"
     truncates = True
 
-    def __init__(
-        self,
-        network: SiameseEncoder,
-        vocabulary: PieceVocabulary,
-        max_length: int,
-        max_tokens: int = _MAX_TOKENS,
-    ):
+    def __init__(self, network: SiameseEncoder, vocabulary: PieceVocabulary, max_length: int):
         super().__init__(network, vocabulary)
         self.max_length = self.longest = max_length
-        self.max_tokens = max(max_tokens, max_length)
 
     @classmethod
     def of(
@@ -127,11 +118,12 @@ class SentenceEmbedding(OnePass):
 
         The vectors have norm 1 only if the `normalize` of the network is True. An empty sentence is
         encoded as two special ids. Long sentences are truncated, and a warning on stderr reports
-        the number of truncated sentences.
+        how many sentences have the maximum length.
         """
-        check_encodable(texts)
-        rows, cut = encode_sentences(self.vocabulary, texts, self.max_length)
-        warn_cut(cut, len(texts), self.max_length)
+        if not len(texts):
+            return np.empty((0, self.network.config.hidden_dim), np.float32)
+        rows = encode_sets(self.vocabulary, Examples((texts,), None), self.max_length).rows
+        warn_cut(rows, self.max_length)
         return self.encode_rows(rows)
 
     @functools.cached_property
@@ -141,10 +133,10 @@ class SentenceEmbedding(OnePass):
     def encode_rows(self, rows: TokenRows) -> np.ndarray:
         """Encodes N rows of ids, with special ids, as vectors `(N, D)` float32; see `encode`."""
         vectors = np.empty((len(rows.lengths), self.network.config.hidden_dim), np.float32)
-        if not len(vectors):
-            return vectors
         lengths = choose_lengths(rows.lengths, _NUM_LENGTHS, multiple=1)
-        plan = plan_batches(bucket_shapes(lengths, self.max_tokens), rows.lengths, None)
+        plan = plan_batches(
+            bucket_shapes(lengths, max(_MAX_TOKENS, self.max_length)), rows.lengths, None
+        )
         # Drop the rows of padding in the last batch. A single short query would add 500 such rows.
         real_batches = ((batch.rows[batch.rows >= 0], batch.length) for batch in plan)
         batches: Iterator = (
@@ -162,23 +154,12 @@ class SentenceEmbedding(OnePass):
         width = self.network.config.hidden_dim
         return self.encode_rows(data.rows).reshape(-1, data.rows_per_example, width)
 
-    def identity(self) -> str:
-        """Computes a SHA-256 digest (hex) of the encoder's settings, vocabulary and weights."""
-        settings = {**self.network.get_config(), "max_length": self.max_length}
-        digest = hashlib.sha256(f"{self.vocabulary.hash}\n".encode())
-        digest.update(json.dumps(settings, sort_keys=True, default=str).encode())
-        for weight in self.network.get_weights():
-            digest.update(np.ascontiguousarray(weight))
-        return digest.hexdigest()
 
-
-def warn_cut(cut: int, total: int, max_length: int) -> None:
-    """Warns on stderr if `cut` of `total` sentences were truncated to `max_length` ids."""
-    if cut:
-        warn(
-            f"{cut:,} of {total:,} sentences have more than {max_length - 2} tokens and "
-            "were truncated"
-        )
+def warn_cut(rows: TokenRows, max_length: int) -> None:
+    """Warns on stderr if sentences have the maximum length, because they may be truncated."""
+    if count := int((rows.lengths >= max_length).sum()):
+        found = f"{count:,} of {len(rows):,} sentences have {max_length} tokens"
+        warn(f"{found} or were truncated to {max_length} tokens")
 
 
 class WordVectors(OnePass):

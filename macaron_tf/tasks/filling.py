@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import tensorflow as tf
@@ -51,13 +51,14 @@ class Filling(OnePass):
         longest = model.card.trained_length or model.config.longest or _LONGEST
         return cls(model.network, model.vocabulary, longest)
 
-    def typical_texts(self) -> Sequence[str]:
-        return (f"A dog is {MASK}.",)
-
-    def changed(self, top: int) -> Self:
+    def changed(self, **attributes: Any) -> Self:
+        top = attributes.get("top", self.top)
         if type(top) is not int or top < 1:
             raise UserError(f"top={top!r} must be a whole number of at least 1")
-        return super().changed(top=top)
+        return super().changed(**attributes)
+
+    def typical_texts(self) -> Sequence[str]:
+        return (f"A dog is {MASK}.",)
 
     @functools.cached_property
     def _token_texts(self) -> list[str]:

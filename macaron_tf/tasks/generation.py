@@ -19,7 +19,7 @@ from macaron_tf.decoding import (
     TextGenerator,
     TextScorer,
 )
-from macaron_tf.decoding.sampling import DrawSettings, Rules, State, first_state
+from macaron_tf.decoding.sampling import Rules
 from macaron_tf.decoding.text_generator import GAP
 from macaron_tf.io.serving import CONTROLS, EXAMPLE, MAX_TOKENS
 from macaron_tf.models import EncoderDecoder
@@ -50,7 +50,7 @@ class TextToTextSettings(TaskSettings):
         starts: whether texts and answers begin with [CLS], as in Hugging Face's BART.
         prefix: beginning of each source in summarization and translation; `None` means that of
             `PREFIXES`.
-        min_length, no_repeat_ngram_size: see `LengthLimits`.
+        min_length, no_repeat_ngram_size: see `BeamSearchConfig`.
     """
 
     kind = "text_to_text"
@@ -161,13 +161,6 @@ class Continuation(Decoding):
     def with_decoder(self, decoder: Any) -> Self:
         return self.changed(generator=self.generator.with_model(decoder))
 
-    def begin(self, text: tf.Tensor) -> tuple[Prompts, Any, State]:
-        rows, lengths = self._rows(text)
-        ones = tf.ones_like(lengths)
-        prompts = Prompts(rows, lengths, ones, ones[:, None])
-        prompts, context, cache = self.generator.begin(prompts)
-        return prompts, context, first_state(prompts, context, cache, self.generator.prefill_fn)
-
     def _rows(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Converts texts `(B,)` to padded rows of ids `(B, L)` and the row lengths `(B,)`."""
         generator = self.generator
@@ -258,7 +251,14 @@ class TextToText(Continuation):
 
     @classmethod
     def of(cls, model: ModelParts) -> Self:
-        generator = TaskGenerator(model.network, model.vocabulary, **model.settings.get_config())
+        options, special = model.settings.get_config(), model.vocabulary.special
+        if options.pop("starts", False):
+            starts = {
+                "source_start": (special.begin,),
+                "answer_start": (special.end, special.begin),
+            }
+            options |= starts
+        generator = TaskGenerator(model.network, model.vocabulary, **options)
         return cls(generator, model.card.trained_length or _WINDOW)
 
     @classmethod
@@ -266,44 +266,25 @@ class TextToText(Continuation):
         return cls(TaskGenerator(decoder, vocabulary, **facts["generator"]))
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class TaskGenerator(SequenceGenerator):
     """Text generator that reads input lines of a text-to-text task and generates the answers.
 
-    Args:
+    Attributes:
         task: task name, as in `frame_lines`.
         max_target: maximum number of tokens in an answer, including EOS and an initial [CLS].
-        starts: whether texts and answers begin with [CLS], as in Hugging Face's BART. The decoder
-            then reads [SEP] and [CLS] before an answer.
         prefix, min_length, no_repeat_ngram_size: see `TextToTextSettings`.
-        options: further arguments of `SequenceGenerator`.
     """
 
-    def __init__(
-        self,
-        network,
-        vocabulary,
-        task: str,
-        max_target: int,
-        starts: bool = False,
-        prefix: str | None = None,
-        min_length: int = 0,
-        no_repeat_ngram_size: int = 0,
-        **options,
-    ):
-        if starts:
-            begin, end = vocabulary.special.begin, vocabulary.special.end
-            options |= {"source_start": (begin,), "answer_start": (end, begin)}
-        super().__init__(network, vocabulary, **options)
-        self.task, self.max_target, self.prefix = task, max_target, prefix
-        self.limits = {"min_length": min_length, "no_repeat_ngram_size": no_repeat_ngram_size}
+    task: str = ""
+    max_target: int = 0
+    prefix: str | None = None
+    min_length: int = 0
+    no_repeat_ngram_size: int = 0
 
-    def options(self) -> dict[str, Any]:
-        own = {"task": self.task, "max_target": self.max_target, "prefix": self.prefix}
-        return {**own, **self.limits, **super().options()}
-
-    def rules(self, controls: Controls | DrawSettings, min_tokens: int = 0) -> Rules:
-        rules = super().rules(controls, max(min_tokens, self.limits["min_length"]))
-        return rules._replace(no_repeat_ngram_size=self.limits["no_repeat_ngram_size"])
+    def rules(self, controls: Controls | GenerationConfig, min_tokens: int = 0) -> Rules:
+        rules = super().rules(controls, max(min_tokens, self.min_length))
+        return rules._replace(no_repeat_ngram_size=self.no_repeat_ngram_size)
 
     def rows(self, texts: tf.Tensor) -> tf.RaggedTensor:
         sources = frame_lines(self.task, texts, self.prefix)

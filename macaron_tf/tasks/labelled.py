@@ -135,7 +135,6 @@ class LabelledTask(OnePass):
         tfds: Tfds | None,
         source: str | None,
         table: TableSettings,
-        language: str | None = None,
     ) -> dict[str, Any]:
         """Returns the examples of several splits, as a dict from split to the result of `read`.
 
@@ -144,15 +143,14 @@ class LabelledTask(OnePass):
         then has the remaining examples, and the split "all" has all examples.
         """
         if (names := self.split_names(splits, tfds, source)) is not None:
-            arguments = tfds, source, language
-            return {split: self.read(names.get(split, split), *arguments) for split in splits}
+            return {split: self.read(names.get(split, split), tfds, source) for split in splits}
         source_name = source or self.task.source
         known_splits = ("train", *self.task.validation_splits)
         if unknown_splits := sorted({*splits} - {*known_splits, "all"}):
             advice = "all, or use a file per split, with {split} in its name"
             choices = f"choose {', '.join(known_splits)} or {advice}"
             raise UserError(f"{source_name} has no split {unknown_splits[0]!r}: {choices}")
-        examples = self.read("train", tfds, source, language)
+        examples = self.read("train", tfds, source)
         is_validation = table.held_out_mask(examples.labels, str(source_name))
         chosen = {"all": np.ones_like(is_validation), "train": ~is_validation}
         return {
@@ -184,13 +182,6 @@ class LabelledTask(OnePass):
             return None
         return {} if parsed.has_splits or not {*splits} - {"all"} else None
 
-    def min_length(self, spans: SpanLimits) -> int:
-        """Returns the minimum `max_length` at which a row has room for a token of each text.
-
-        The method assumes that one [SEP] separates two texts. Only question answering uses `spans`.
-        """
-        return 5 if self.task.second else 3
-
     def with_characters(self, rows: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Replaces token ids by character ids `(..., L, C)` if the network reads characters.
 
@@ -221,16 +212,7 @@ class LabelledTask(OnePass):
     @property
     @abc.abstractmethod
     def objective(self) -> Objective:
-        """Objective of validation. Training has the same objective by default."""
-
-    def training_objective(self, config: EncoderConfig, language_weight: float) -> Objective:
-        """Returns the training objective.
-
-        Args:
-            language_weight: weight of an auxiliary language modelling loss. Only causal models for
-                classification and multiple choice have this loss.
-        """
-        return self.objective
+        """Objective of validation, and of training without an auxiliary loss."""
 
     @abc.abstractmethod
     def outputs(self, logits: np.ndarray, encoded: EncodedExamples, examples: Any) -> Any:
@@ -278,7 +260,7 @@ class LabelledTask(OnePass):
 def of_classes(
     model: ModelParts, labels: Sequence[str] = (), max_length: int | None = None
 ) -> LabelledSettings:
-    """Returns the settings of a classifier or tagger from a `.keras` file, which names no classes.
+    """Returns the settings of a classifier or tagger that your own code trained.
 
     Args:
         labels: names of the classes, class 0 first.
@@ -287,7 +269,7 @@ def of_classes(
     num_outputs = model.network.head.num_classes
     if len(labels) != (num_outputs if num_outputs > 1 else 0):
         found = f"{num_outputs} classes, but {len(labels)} class {plural('name', len(labels))}"
-        raise UserError(f"{model.card.title} has {found}: give --labels in `macaron export`")
+        raise UserError(f"{model.card.title} has {found}: give settings=of_classes(model, labels)")
     task = "classify" if num_outputs > 1 else "regress"
     task = "tag" if isinstance(model.network, EncoderTokenClassifier) else task
     table = TableSettings(text=("text",), classes=tuple(labels))

@@ -9,7 +9,6 @@ import tensorflow as tf
 from macaron_tf.data.batches import EncodedExamples
 from macaron_tf.data.tasks.questions import (
     Questions,
-    SpanLimits,
     encode_question_examples,
     encode_questions,
     read_questions,
@@ -62,10 +61,7 @@ class QuestionAnswering(LabelledTask):
 
     @property
     def threshold(self) -> float | None:
-        """No-answer threshold of `macaron_tf.decoding.spans.decide_answered`, by default 0.
-
-        `None` means that every question of the task has an answer.
-        """
+        """No-answer threshold, by default 0; `None` if every question of the task has an answer."""
         return float(self.tuned.get(_THRESHOLD, 0.0)) if self.task.unanswerable else None
 
     def prepare(self, question: tf.Tensor, context: tf.Tensor) -> tuple[dict, tuple]:
@@ -85,9 +81,6 @@ class QuestionAnswering(LabelledTask):
         answer = tf.strings.substr(context, start, end - start, unit="UTF8_CHAR")
         probability = decision["probability"]
         return {"answer": answer, "start": start, "end": end, "probability": probability}
-
-    def min_length(self, spans: SpanLimits) -> int:
-        return spans.max_question + 4
 
     def encode(self, vocabulary, examples: Questions, limits: Limits) -> EncodedExamples:
         return encode_question_examples(vocabulary, examples, limits.max_length, limits.spans)

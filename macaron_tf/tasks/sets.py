@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from macaron_tf.data.batches import ExampleBatches
 from macaron_tf.distribution import is_tpu
-from macaron_tf.distribution.replicas import ReplicaMap
 from macaron_tf.io.progress import Progress
 from macaron_tf.layers.packing import packing_scope
 from macaron_tf.tasks.labelled import LabelledTask
@@ -26,8 +25,7 @@ class RowOutputs:
     """Compiled forward pass, which computes a network's outputs batch by batch in float32.
 
     A `tf.function` with unknown dimensions is traced once for all shapes, and uses the network's
-    current weights. If the constructor runs in the scope of a `tf.distribute` strategy, each
-    replica of the strategy computes a part of the batches.
+    current weights.
 
     Args:
         network: built network that maps a dict of ids to one tensor.
@@ -49,8 +47,7 @@ class RowOutputs:
         # warn about retracing in a grid search, which traces each network once.
         forward = functools.partial(_forward, network, names)
         signature = [first, *[spec] * (len(names) - 1)]
-        function = tf.function(forward, input_signature=signature, autograph=False)
-        self._map = ReplicaMap(tf.distribute.get_strategy(), function)
+        self._function = tf.function(forward, input_signature=signature, autograph=False)
 
     def fill(
         self, array: np.ndarray, batches: Iterable[tuple[np.ndarray, tuple[np.ndarray, ...]]]
@@ -63,29 +60,20 @@ class RowOutputs:
             batches: pairs of row indices `(B,)` and a tuple of inputs in the order of `names`. The
                 index -1 marks a row of padding.
         """
-        indices_of_batches: list[np.ndarray] = []  # row indices (B,) of each batch
-
-        def inputs() -> Iterator[tuple[np.ndarray, ...]]:
-            for rows, arrays in batches:
-                indices_of_batches.append(rows)
-                yield arrays
-
         with Progress("computing", "rows", len(array)) as progress:
-            for batch, result in enumerate(self._map(inputs())):
-                rows, outputs = indices_of_batches[batch], result["outputs"]
+            for rows, arrays in batches:
+                outputs = self._function(*arrays).numpy()
                 is_real, slices = rows >= 0, tuple(slice(size) for size in outputs.shape[1:])
                 array[(rows[is_real], *slices)] = outputs[is_real]
                 progress.advance(np.count_nonzero(is_real))
         return array
 
 
-def _forward(
-    network: keras.Model, names: Sequence[str], *inputs: tf.Tensor
-) -> dict[str, tf.Tensor]:
+def _forward(network: keras.Model, names: Sequence[str], *inputs: tf.Tensor) -> tf.Tensor:
     packed = contextlib.nullcontext() if is_tpu(tf.distribute.get_strategy()) else packing_scope()
     with packed:
         outputs = network(dict(zip(names, inputs, strict=True)), training=False)
-    return {"outputs": tf.cast(outputs, tf.float32)}  # (B, ...)
+    return tf.cast(outputs, tf.float32)  # (B, ...)
 
 
 class SetOutputs:
@@ -116,12 +104,9 @@ class SetOutputs:
             with_languages = {"language_ids": np.zeros_like(batch["token_ids"]), **batch}
             yield batch["index"], {name: with_languages[name] for name in self._names}
 
-    def compute(self, examples: Any, language: str | None = None) -> Any:
-        """Computes the result of `LabelledTask.outputs` for examples. Labels are ignored.
-
-        The `language` is a code; `None` means `task.limits.language`.
-        """
-        task = self.task.with_options(language=language) if language else self.task
+    def compute(self, examples: Any) -> Any:
+        """Computes the result of `LabelledTask.outputs` for examples. Labels are ignored."""
+        task = self.task
         encoded = task.encoded(task.vocabulary, examples, task.limits)
         data = ExampleBatches(encoded, self.batch_size)
         return task.outputs(self.logits(data), encoded, examples)

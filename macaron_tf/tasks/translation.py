@@ -1,23 +1,13 @@
 """Translation of text lines by beam search."""
 
 import dataclasses
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 import tensorflow as tf
 
-from macaron_tf.decoding import (
-    BeamSearchConfig,
-    LineTranslator,
-    SamplingConfig,
-    score_ids,
-    translate_ids,
-)
-from macaron_tf.decoding.sampling import Prompts, State, first_state
+from macaron_tf.decoding import BeamSearchConfig, LineTranslator, score_ids, translate_ids
 from macaron_tf.errors import UserError
-from macaron_tf.io.serving import EXAMPLE
-from macaron_tf.kernels import implementation_scope
 from macaron_tf.models import EncoderDecoder
 from macaron_tf.models.encoder_decoder import Backward
 from macaron_tf.models.model_parts import ModelParts
@@ -54,7 +44,6 @@ class Translation(Decoding):
 
     Args:
         decoding: settings of the beam search; `None` means the default settings.
-        compiled: whether to compile the search by XLA for requests with a single line.
 
     Attributes:
         max_tokens: maximum number of tokens in a line, without EOS: 256, or one less than the
@@ -63,17 +52,16 @@ class Translation(Decoding):
 
     name = "translator"
     pipeline = "translation"
-    takes: ClassVar = (*(field.name for field in dataclasses.fields(BeamSearchConfig)), "compiled")
+    takes: ClassVar = tuple(field.name for field in dataclasses.fields(BeamSearchConfig))
 
     def __init__(
         self,
         network: EncoderDecoder,
         vocabulary: PieceVocabulary,
         decoding: BeamSearchConfig | None = None,
-        compiled: bool = False,
     ):
         super().__init__(network, vocabulary)
-        self.decoding, self.compiled = decoding or BeamSearchConfig(), compiled
+        self.decoding = decoding or BeamSearchConfig()
         self.decoder: Any = network
         longest = network.config.longest
         self.max_tokens = _MAX_SOURCE if longest is None else min(_MAX_SOURCE, longest - 1)
@@ -88,35 +76,23 @@ class Translation(Decoding):
     def from_exported(cls, decoder: Any, vocabulary: Any, facts: Mapping[str, Any]) -> Self:
         return cls(decoder, vocabulary, BeamSearchConfig(**facts["decoding"]))
 
-    def changed(self, compiled: bool = False, **fields: Any) -> Self:
-        """Returns a copy with changed `BeamSearchConfig` fields. A compiled task stays compiled."""
-        decoding = dataclasses.replace(self.decoding, **fields)
-        return super().changed(decoding=decoding, compiled=compiled or self.compiled)
+    def changed(self, **fields: Any) -> Self:
+        """Returns a copy with changed `BeamSearchConfig` fields."""
+        return super().changed(decoding=dataclasses.replace(self.decoding, **fields))
 
     def with_decoder(self, decoder: Any) -> Self:
         return super().changed(decoder=decoder)
 
-    def begin(self, text: tf.Tensor) -> tuple[Prompts, Any, State]:
-        source = self.ids(text, self.vocabulary.languages[0])
-        ones = tf.ones((tf.shape(source)[0],), tf.int32)
-        begin = self.vocabulary.special.begin
-        prompts = Prompts(begin * ones[:, None], ones, ones, ones[:, None])
-        context, cache = self.decoder.init_decode(source, 1)
-        return prompts, context, first_state(prompts, context, cache)
-
     def lines(
-        self,
-        decoding: BeamSearchConfig | SamplingConfig | None = None,
-        seed: int = 1,
-        backward: bool = False,
+        self, decoding: BeamSearchConfig | None = None, backward: bool = False
     ) -> LineTranslator:
         """Creates a translator of lines of any length.
 
         The translator truncates lines of more than `max_tokens` tokens, and then prints a warning.
 
         Args:
-            decoding: settings of beam search or sampling; `None` means `self.decoding`. On Keras's
-                JAX backend, the search is greedy (see `LineTranslator`).
+            decoding: settings of beam search; `None` means `self.decoding`. On Keras's JAX backend,
+                the search is greedy (see `LineTranslator`).
             backward: whether to translate from the target language to the source language.
         """
         network, vocabulary = self.decoder, self.vocabulary
@@ -127,9 +103,7 @@ class Translation(Decoding):
             sides = (pair.target, pair.source, pair.normalization, pair.languages[::-1])
             vocabulary = PairVocabulary(*sides)
         decoding = decoding or self.decoding
-        return LineTranslator(
-            network, vocabulary, decoding, max_source_length=self.max_tokens, seed=seed
-        )
+        return LineTranslator(network, vocabulary, decoding, max_source_length=self.max_tokens)
 
     def functions(self):
         score = {"source": tf.string, "target": tf.string}
@@ -137,21 +111,6 @@ class Translation(Decoding):
 
     def facts(self) -> dict[str, Any]:
         return {"decoding": dataclasses.asdict(self.decoding)}
-
-    def typical_texts(self) -> Sequence[str]:
-        if not self.compiled:
-            return super().typical_texts()
-        language = self.vocabulary.languages[0]
-        words = EXAMPLE.split() * _COMPILED_LENGTHS[-1]
-        texts = [" ".join(words[:count]) for count in range(1, _COMPILED_LENGTHS[-1])]
-        sizes = [len(ids) for ids in self.vocabulary.encode_lines(texts, language)]
-        selected = []
-        for length in _COMPILED_LENGTHS:
-            # Select the longest text that fits into the row with EOS.
-            max_tokens = min(length - 1, self.max_tokens)
-            fitting = [text for text, size in zip(texts, sizes, strict=True) if size <= max_tokens]
-            selected += fitting[-1:]
-        return list(dict.fromkeys(selected))
 
     def ids(self, lines: tf.Tensor, language: str) -> tf.Tensor:
         """Encodes lines `(B,)` as ids `(B, L)`, with EOS at the end and padding by PAD."""
@@ -164,25 +123,17 @@ class Translation(Decoding):
 
     def serve(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         source = self.ids(text, self.vocabulary.languages[0])
-        special = self.vocabulary.special
-        if self.compiled:
-            result = _run_compiled(self.search, source, special.pad)
-        else:
-            result = self.search(source)
+        result = translate_ids(self.decoder, source, self.decoding, self.vocabulary.pieces)
         n_best = self.decoding.n_best
         # (B, N, T) -> (B N, T)
         ids = tf.reshape(result["ids"], (-1, tf.shape(result["ids"])[2]))
         # (B N,) -> (B, N)
         translations = tf.reshape(self.vocabulary.decode(ids), (-1, n_best))
-        empty = (source[:, 0] == special.end)[:, None]  # (B, 1)
+        empty = (source[:, 0] == self.vocabulary.special.end)[:, None]  # (B, 1)
         return {
             "translations": tf.where(empty, "", translations),
             "scores": tf.where(empty, 0.0, result["scores"]),
         }
-
-    def search(self, source: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Finds the `n_best` translations of source ids `(B, L)` by `translate_ids`."""
-        return translate_ids(self.decoder, source, self.decoding, self.vocabulary.pieces)
 
     def likelihood(self, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
         """Computes log-probabilities of targets given their sources, for the signature `score`."""
@@ -190,31 +141,3 @@ class Translation(Decoding):
         ids = self.ids(source, languages[0]), self.ids(target, languages[1])
         scores = score_ids(self.network, *ids)
         return {"log_probs": scores["log_probs"], "tokens": scores["lengths"]}
-
-
-# Row lengths for which XLA compiles a function. Other rows are padded to the next length.
-_COMPILED_LENGTHS = (16, 32, 64, 128)
-
-
-def _run_compiled(function: Callable, ids: tf.Tensor, pad: int) -> Any:
-    """Calls `function` on ids `(B, L)`, compiled by XLA for a single row of at most 128 ids.
-
-    For a single row, launching the operations takes as long as their computation. XLA fuses
-    operations, so that fewer operations are launched. The row is padded with `pad` to the next
-    length in `_COMPILED_LENGTHS`. The first request with a padded length compiles the function.
-    """
-
-    @functools.partial(tf.function, jit_compile=True, autograph=False)
-    def compiled(row):
-        with implementation_scope("xla"):
-            return function(row)
-
-    def run_padded(length: int) -> Any:
-        paddings = [[0, 0], [0, length - tf.shape(ids)[1]]]
-        row = tf.pad(ids, paddings, constant_values=pad)
-        return compiled(tf.reshape(row, (1, length)))  # a static shape, which XLA needs
-
-    branches = [functools.partial(run_padded, length) for length in _COMPILED_LENGTHS]
-    index = tf.reduce_sum(tf.cast(tf.shape(ids)[1] > _COMPILED_LENGTHS, tf.int32))
-    index = tf.where(tf.shape(ids)[0] == 1, index, len(branches))
-    return tf.switch_case(index, [*branches, lambda: function(ids)])

@@ -12,7 +12,6 @@ from macaron_tf.text.byte_pairs import (
 from macaron_tf.text.normalization import NormalizationConfig
 from macaron_tf.text.sentencepiece import SentencePieceVocabulary
 from macaron_tf.text.source_target import PairVocabulary, TextVocabulary
-from macaron_tf.text.tokenizer_json import TokenizerJsonVocabulary
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 from macaron_tf.text.words import WordVocabulary
 

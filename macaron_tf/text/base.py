@@ -88,10 +88,7 @@ class Vocabulary(abc.ABC):
         """Returns the bytes of the file `contents_name`, which stores the tokens."""
 
     def settings(self) -> dict[str, Any]:
-        """Returns a dict of JSON types: the fields with a default value and `added` tokens.
-
-        It also contains the ids of the special tokens of another library.
-        """
+        """Returns a dict of JSON types: the fields with a default value and `added` tokens."""
         names = [f.name for f in dataclasses.fields(self) if f.default is not dataclasses.MISSING]
         values = {name: getattr(self, name) for name in names}
         values |= {"special": self.special} if self.special.rows is not None else {}
@@ -206,10 +203,7 @@ def draw_sample(items: Iterable[Item], count: int, seed: int = 0) -> Iterator[It
 
 
 def reports(train: Callable) -> Callable:
-    """Decorates a `train` method: at most `MAX_LINES` lines, and a report of the training.
-
-    The report is the share of [UNK] tokens in at most 10,000 evenly spaced lines.
-    """
+    """Decorates a `train` method: at most `MAX_LINES` lines, and a report of the training."""
 
     @functools.wraps(train)
     def trained(cls, lines: Iterable[str | tuple[str, str]], *arguments, **options):
@@ -254,11 +248,7 @@ def too_large(size: int, maximum: int | str) -> UserError:
 def check_vocabulary(
     expected: str, actual: str, where: str | os.PathLike, remedy: str = ""
 ) -> None:
-    """Raises a UserError if two vocabulary hashes differ.
-
-    `remedy` ends the message; by default, it says to use the vocabulary with which `where` was
-    made.
-    """
+    """Raises a UserError if two vocabulary hashes differ."""
     if actual != expected:
         raise UserError(
             f"vocabulary mismatch between {where} (hash {str(expected)[:12] or 'none'}) and the "
@@ -318,10 +308,7 @@ class PieceVocabulary(Vocabulary):
         """
 
     def piece_name(self, token_id: int) -> str:
-        """Returns the text of a piece, including its space, or the name of a special id.
-
-        An example of a name is "[CLS]". Bytes that are not UTF-8 are escaped.
-        """
+        """Returns the text of a piece, including its space, or the name of a special id."""
         names = dict(zip(self.special.roles, SPECIAL_PIECES, strict=True))
         return names.get(token_id) or self.piece_bytes(token_id).decode("utf-8", "backslashreplace")
 

@@ -4,7 +4,6 @@ import abc
 import dataclasses
 import functools
 import json
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
@@ -87,9 +86,6 @@ class MergedPieceVocabulary(PieceVocabulary):
         text_ids = self._text_ids
         text_units = [self.names[token_id] for token_id in text_ids]
         self.unit_ids = dict(zip(text_units, text_ids, strict=True))
-        if len(self.unit_ids) < len(text_units):
-            duplicate = next(unit for unit in text_units if text_units.count(unit) > 1)
-            raise UserError(f"the vocabulary contains the piece {duplicate!r} twice")
         rows = []
         for merge in self.merges:
             left, _, right = merge.partition(" ")
@@ -440,15 +436,6 @@ class MosesPairVocabulary(CharacterPairVocabulary):
 
     def __post_init__(self, special: Special | None):
         super().__post_init__(special)
-        long_units = {self.names[token_id] for token_id in self._text_ids}
-        long_units = {unit for unit in long_units if len(unit.removesuffix(WORD_END)) > 1}
-        long_units = {unit for unit in long_units if not re.fullmatch(r"<special\d+>", unit)}
-        produced = long_units.intersection(merge.replace(" ", "") for merge in self.merges)
-        if 2 * len(produced) < len(long_units):
-            raise UserError(
-                f"the merges produce only {len(produced)} of the vocabulary's {len(long_units)} "
-                "pieces of several characters: give the merges of this vocabulary"
-            )
         is_single = isinstance(self.languages, str)
         self.languages = (self.languages,) if is_single else tuple(self.languages)
 

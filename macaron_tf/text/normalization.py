@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from macaron_tf.errors import UserError, needed
+from macaron_tf.errors import UserError
 from macaron_tf.settings import Settings
 
 # sacremoses relies on Python's `\s` and `\d`, which match Unicode (a no-break space is white
@@ -61,28 +61,17 @@ def moses_words(line: str, language: str, lower_case: bool = False) -> list[str]
     """Splits a line into words by Moses' rules for a language, as XLM does.
 
     The function normalizes punctuation, removes characters in Unicode category C, and separates
-    punctuation from words. `lower_case` also strips accents. Chinese needs the package jieba, and
-    Thai needs the package pythainlp. macaron_tf does not install these packages.
+    punctuation from words. `lower_case` also strips accents.
 
     References: Conneau and Lample 2019 (XLM), section 5.1, and its released `tools/`.
     """
-    if language == "ja":
-        raise UserError("XLM splits Japanese text with the tool KyTea, which is not supported")
+    if language in ("ja", "th", "zh"):
+        raise UserError(f"XLM splits words of the language {language!r} by a tool of its own")
     punctuation, tokenizer = _moses(language)
-    if language == "zh":
-        with needed("Chinese text for XLM", "jieba"):
-            import jieba
-        words = punctuation.normalize(" ".join(jieba.cut(line))).split()
-    elif language == "th":
-        with needed("Thai text for XLM", "pythainlp"):
-            from pythainlp.tokenize import word_tokenize
-        words = word_tokenize(punctuation.normalize(line))
-    else:
-        line = punctuation.normalize(line)
-        if language == "ro":
-            line = line.translate(_ROMANIAN)
-        words = tokenizer.tokenize(line, escape=False)
-    text = " ".join(words)
+    line = punctuation.normalize(line)
+    if language == "ro":
+        line = line.translate(_ROMANIAN)
+    text = " ".join(tokenizer.tokenize(line, escape=False))
     if lower_case:
         letters = unicodedata.normalize("NFD", text.lower())
         text = "".join(c for c in letters if unicodedata.category(c) != "Mn").lower()

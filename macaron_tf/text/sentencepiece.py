@@ -1,6 +1,5 @@
 """SentencePiece vocabularies, and their training."""
 
-import concurrent.futures
 import dataclasses
 import functools
 import io
@@ -215,23 +214,6 @@ class SentencePieceVocabulary(PieceVocabulary):
         id_lists = (self.processor.encode(chunk, num_threads=threads) for chunk in chunks)
         parts = [TokenRows.from_lists(part, self.size) for part in id_lists]
         return TokenRows.joined(parts, self.size)
-
-    def sample_lines(
-        self, lines: Iterable[str], dropout: float, seed: int, language: str | None = None
-    ) -> list[list[int]]:
-        """Encodes lines with BPE-dropout, which skips each merge with the probability `dropout`.
-
-        References: Provilkov et al. 2020, "BPE-Dropout", section 3.
-        """
-        text = self.normalized_lines(lines, language)
-        options = {"enable_sampling": True, "alpha": dropout, "nbest_size": -1}
-        # SentencePiece seeds a thread's random generator at its first draw, so only a new thread
-        # reproduces the numbers of a seed.
-        sentencepiece.set_random_generator_seed(seed)
-        with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            return pool.submit(
-                lambda: [self.processor.encode(line, **options) for line in text]
-            ).result()
 
     def piece_bytes(self, token_id: int) -> bytes:
         if self.processor.is_control(token_id) or self.processor.is_unused(token_id):

@@ -27,9 +27,6 @@ LONG_WORD_BYTES = 400
 
 # White space according to `str.isspace` or BERT, including no-break spaces.
 _SPACE = r"\s\x{85}\pZ"
-_IDEOGRAPH = re.compile(
-    "[" + re.sub(r"\\x\{(\w+)\}", lambda code: chr(int(code[1], 16)), IDEOGRAPHS) + "]"
-)
 # Only a space ends the run: with the character classes above, {101,} exceeds RE2's memory limit.
 _LONG_WORD = "[^ ]{101,}"
 # Placeholder for a word that is too long. `clean` first removes this noncharacter from the text, so
@@ -162,33 +159,33 @@ class WordPieceVocabulary(PieceVocabulary):
             max_characters: maximum number of distinct characters in pieces. The most frequent
                 characters are chosen, and words with other characters are encoded as [UNK]. `None`
                 means 1,000 characters, or more if 1,000 characters cover less than 99.95% of the
-                text.
+                text, a share that SentencePiece recommends for Chinese and Japanese.
         """
         words = map_lines(lambda strings: spaced_words(strings, lower_case), lines)
         # SentencePiece would read its own space mark in a text as a space.
         text = [line.replace(WORD_START, "").strip() for line in words]
         counts = collections.Counter(itertools.chain.from_iterable(text))
         counts.pop(" ", None)
-        max_singles = 3 * size // 4
-        for _ in range(2):
-            alphabet, continuing = _characters(counts, max_singles, max_characters)
-            known_characters = {*alphabet, " "}
-            known_lines = (
-                " ".join(filter(known_characters.issuperset, line.split(" "))) for line in text
-            )
-            if not (known_lines := [line for line in known_lines if line]):
-                raise UserError(NO_TEXT)
-            # In Unicode order: first the pieces that start a word, then the continuations.
-            singles = [*alphabet, *(CONTINUES + character for character in continuing)]
-            if size < (minimum := len(SPECIAL_PIECES) + len(singles)):
-                remedy = ", or lower data.vocabulary.max_characters"
-                raise too_small(size, "the text's characters", minimum, remedy)
-            merges = _merges(known_lines, size - minimum + 2 * len(alphabet))
-            if len(merges) >= size - minimum:
-                break
-            # A text of CJK ideographs has few merges, so more characters fill the vocabulary.
-            max_singles = size - len(SPECIAL_PIECES) - len(merges)
-        else:
+        # Sorted by count, then by character, so that ties do not depend on the order of the text.
+        ranked = sorted(counts, key=lambda character: (-counts[character], character))
+        if max_characters is None:
+            covered = np.cumsum([counts[character] for character in ranked])
+            max_characters = int(np.searchsorted(covered, 0.9995 * counts.total())) + 1
+            max_characters = max(1000, max_characters)
+        alphabet = sorted(ranked[:max_characters])
+        known_characters = {*alphabet, " "}
+        known_lines = (
+            " ".join(filter(known_characters.issuperset, line.split(" "))) for line in text
+        )
+        if not (known_lines := [line for line in known_lines if line]):
+            raise UserError(NO_TEXT)
+        # In Unicode order: first the pieces that start a word, then the continuations.
+        singles = [*alphabet, *(CONTINUES + character for character in alphabet)]
+        if size < (minimum := len(SPECIAL_PIECES) + len(singles)):
+            remedy = ", or lower data.vocabulary.max_characters"
+            raise too_small(size, "the text's characters", minimum, remedy)
+        merges = _merges(known_lines, size - minimum + 2 * len(alphabet))
+        if len(merges) < size - minimum:
             raise too_large(size, len(merges) + minimum)
         return cls([*SPECIAL_PIECES, *singles, *merges[: size - minimum]], lower_case)
 
@@ -234,29 +231,6 @@ class WordPieceVocabulary(PieceVocabulary):
 
     def trackables(self) -> list:
         return [self.tokenizer]
-
-
-def _characters(
-    counts: collections.Counter, max_singles: int, max_characters: int | None
-) -> tuple[list[str], list[str]]:
-    """Returns the characters that may start a word, and those that may continue one, both sorted.
-
-    `max_characters=None` means 1,000 characters, or more if 1,000 cover less than 99.95% of the
-    text, a share that SentencePiece recommends for Chinese and Japanese. Then `max_singles` limits
-    the pieces: two for most characters, `c` and `##c`, and one for an ideograph, which never
-    continues a word.
-    """
-    # Sorted by count, then by character, so that ties do not depend on the order of the text.
-    ranked = sorted(counts, key=lambda character: (-counts[character], character))
-    if max_characters is None:
-        covered = np.cumsum([counts[character] for character in ranked])
-        max_characters = max(1000, int(np.searchsorted(covered, 0.9995 * counts.total())) + 1)
-        if max_characters > 1000 and 2 * max_characters > max_singles:
-            pieces = np.cumsum([1 if _IDEOGRAPH.match(character) else 2 for character in ranked])
-            alphabet = sorted(ranked[: np.searchsorted(pieces, max_singles, side="right")])
-            return alphabet, [c for c in alphabet if not _IDEOGRAPH.match(c)]
-    alphabet = sorted(ranked[:max_characters])
-    return alphabet, alphabet
 
 
 def _merges(text: list[str], size: int) -> list[str]:

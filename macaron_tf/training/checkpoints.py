@@ -30,7 +30,7 @@ import numpy as np
 import tensorflow as tf
 from etils import epath
 
-from macaron_tf.errors import UserError, parse_json, plural, warn
+from macaron_tf.errors import UserError, parse_json, warn
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import track
 from macaron_tf.text.base import check_vocabulary
@@ -175,22 +175,18 @@ def save_whole(
     local directory. `manifest` gets the format and the checksums.
     """
     final = storage.as_path(final)
+    replaced = final.with_name(f"{_REPLACED}{final.name}")
     mend = "check the folder's permissions and the free space (other checkpoints are intact)"
     with storage.clear_errors(f"cannot write checkpoint {final}", mend):
         if storage.is_remote(final):
             with tempfile.TemporaryDirectory(prefix="macaron_tf-") as local:
                 _write_files(storage.as_path(local), write, manifest)
-                # The root of a bucket, gs://BUCKET, has no other folder beside it.
-                is_root = len(final.parts) <= 3
-                uploaded = final if is_root else final.with_name(f"{_REPLACED}{final.name}")
-                _remove(uploaded)
-                storage.upload(local, uploaded, last=MANIFEST)
-                if not is_root:
-                    _remove(final)
-                    _rename_files(uploaded, final)
+                _remove(replaced)
+                storage.upload(local, replaced, last=MANIFEST)
+                _remove(final)
+                _rename_files(replaced, final)
             return
         temporary_path = final.with_name(f"{_TEMPORARY}{final.name}")
-        replaced = final.with_name(f"{_REPLACED}{final.name}")
         try:
             final.parent.mkdir(parents=True, exist_ok=True)
             _remove(temporary_path)
@@ -391,11 +387,8 @@ def last_checkpoints(
     directory = CheckpointDirectory(run_dir)
     steps = directory.steps(every)
     if len(steps) < count:
-        period = f" at multiples of {every}" if every else ""
-        raise UserError(
-            f"{directory.path} has {len(steps)} {plural('checkpoint', len(steps))}{period}, but "
-            f"{count} are needed: train longer, or raise training.keep_last"
-        )
+        found = f"{directory.path} has {len(steps)} regular checkpoints, but {count} are needed"
+        raise UserError(f"{found}: train longer, or raise training.keep_last")
     return [directory.of_step(step) for step in steps[-count:]]
 
 

@@ -7,7 +7,16 @@ import keras
 from annotated_types import Ge, Gt, Le, Lt
 
 from macaron_tf.io.plug_ins import parse_call
-from macaron_tf.settings import Count, Dropout, Natural, NonNegative, OneOf, Positive, Settings
+from macaron_tf.settings import (
+    Count,
+    Dropout,
+    Natural,
+    NonNegative,
+    OneOf,
+    Positive,
+    ReadIf,
+    Settings,
+)
 from macaron_tf.training.keras_optimizers import KERAS, check_arguments
 
 # Schedules whose decay ends at the last update, so that `max_steps` determines the slope.
@@ -24,6 +33,8 @@ LOWER_IS_BETTER = {
 }
 
 Decay = Annotated[float, Ge(0), Lt(1)]
+_IF_ADAM = ReadIf(lambda recipe: recipe.training.optimizer == "adam")
+_IF_ENDING = ReadIf(lambda recipe: recipe.training.schedule in ENDING_SCHEDULES)
 Rate = Annotated[float, Ge(1.2e-38)]  # float32 rounds most lesser numbers to 0
 
 
@@ -40,9 +51,9 @@ class TrainingConfig(Settings):
             and `"constant"` keeps the peak.
         schedule_end: final learning rate of the linear and cosine schedules.
         optimizer: optimizer name, with arguments if there are any, such as `"sgd(momentum=0.9)"`.
-            The names are `"adam"`, `"adafactor"`, the Keras optimizers `"lion"`, `"muon"`,
-            `"schedule_free_adamw"` and `"sgd"`, and `"package.module:Name"` for your own subclass
-            of `keras.optimizers.Optimizer`. `"adam"` and `"adafactor"` take no arguments. Adafactor
+            The names are `"adam"`, `"adafactor"`, the Keras optimizers `"lion"`, `"muon"` and
+            `"sgd"`, and `"package.module:Name"` for your own subclass of
+            `keras.optimizers.Optimizer`. `"adam"` and `"adafactor"` take no arguments. Adafactor
             has T5's settings and multiplies the learning rate by each weight's root mean square.
             Other settings of this section set learning rate, weight decay, clipping and averaging.
         warmup_steps: number of updates with linear warm-up; 0 means no warm-up.
@@ -91,15 +102,15 @@ class TrainingConfig(Settings):
     seed: Natural = 1
     learning_rate: Rate = 1.5e-3
     schedule: Literal["inverse_sqrt", "linear", "cosine", "constant"] = "inverse_sqrt"
-    schedule_end: NonNegative = 0.0
+    schedule_end: Annotated[NonNegative, _IF_ENDING] = 0.0
     optimizer: Annotated[
         str, OneOf(OPTIMIZERS, keras.optimizers.Optimizer, takes_arguments=True)
     ] = "adam"
     warmup_steps: Natural = 8000
     warmup_start: NonNegative = 1e-7
-    beta_1: Decay = 0.9
-    beta_2: Decay = 0.98
-    epsilon: Positive = 1e-8
+    beta_1: Annotated[Decay, _IF_ADAM] = 0.9
+    beta_2: Annotated[Decay, _IF_ADAM] = 0.98
+    epsilon: Annotated[Positive, _IF_ADAM] = 1e-8
     weight_decay: NonNegative = 0.0
     decay_vectors: bool = True
     clip_norm: Positive | None = None
@@ -125,13 +136,9 @@ class TrainingConfig(Settings):
             check_arguments(name, arguments)
         elif arguments:
             raise self.error(f"optimizer={name} takes no arguments: set training.beta_1 and so on")
-        if name == "schedule_free_adamw" and self.ema_decay is not None:
-            raise self.error(f"ema_decay={self.ema_decay} has no effect with schedule_free_adamw")
         end, rate, steps = self.schedule_end, self.learning_rate, self.max_steps
         if self.schedule in ENDING_SCHEDULES and self.warmup_steps >= steps:
             raise self.error(f"warmup_steps={self.warmup_steps} must be below max_steps={steps}")
-        if end and self.schedule not in ENDING_SCHEDULES:
-            raise self.error(f"schedule_end={end} has no effect with schedule={self.schedule}")
         if end and end >= rate:
             raise self.error(f"schedule_end={end} must be below learning_rate={rate}")
 

@@ -38,8 +38,9 @@ class FitModel(TrainedModel, keras.Model):
         objective: function `objective(network, batch, training)` that returns a dict of scalar
             float32 sums over the batch. `"loss_sum"` and `"weight"` (the number of predicted tokens
             or examples) are required. Further sums, such as `"nll_sum"` and `"correct_sum"`, become
-            metrics (see `metrics_from_sums`). The objective must add the layers' regularization
-            losses to `"loss_sum"`, and must not have trainable weights.
+            metrics (see `metrics_from_sums`). In training, `weight` times the losses of
+            `add_loss` and of regularizers is added to `"loss_sum"`. The objective must not have
+            trainable weights.
         config: training settings; `None` means the defaults. `fit` uses only `steps_per_call` and
             the settings for accumulation, clipping, moving average and skipped updates. The
             function `train` uses all settings. Set `steps_per_call` above 1 if a call of the graph

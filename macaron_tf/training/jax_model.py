@@ -16,7 +16,7 @@ from macaron_tf.distribution.mesh import Batch, replicated_sharding, shard_batch
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.optimizer import make_optimizer
 from macaron_tf.training.trained_model import TrainedModel, features
-from macaron_tf.training.updates import Objective, add_results
+from macaron_tf.training.updates import Objective, add_results, update_values
 
 Arrays = list[jax.Array]
 
@@ -86,21 +86,6 @@ class JaxModel(TrainedModel):
 
     def batches(self, dataset: tf.data.Dataset, per_worker: bool = False) -> Iterator[Batch]:
         return (shard_batch(features(batch)) for batch in dataset.as_numpy_iterator())
-
-    def save_weights(self, filepath, *args, **kwargs) -> None:
-        self.synchronize()
-        self.network.save_weights(filepath, *args, **kwargs)
-
-    def get_weights(self) -> list:
-        self.synchronize()
-        return self.network.get_weights()
-
-    def set_weights(self, weights) -> None:
-        self.synchronize()
-        self.network.set_weights(weights)
-
-    def summary(self, *args, **kwargs) -> None:
-        self.network.summary(*args, **kwargs)
 
     def test(self, batches: Iterator[Batch]) -> Iterator[jax.Array]:
         variables = self.variables()
@@ -172,21 +157,15 @@ class JaxModel(TrainedModel):
         state_mapping = zip(
             variables["trained"] + variables["others"], trained + others, strict=True
         )
-        with keras.StatelessScope(state_mapping=state_mapping) as scope:
+        with keras.StatelessScope(state_mapping=state_mapping, collect_losses=True) as scope:
             loss_sum, packed = self.sums(batch, step)
         new_others = [scope.get_current_value(variable) for variable in variables["others"]]
         return loss_sum, packed, new_others
 
     def _apply_of(self, arrays: dict[str, Arrays], sums: jax.Array, gradients: Arrays):
         """Makes an optimizer step like `Updates.apply`, and also returns the new `arrays`."""
-        weight = sums[self.names["train"].index("weight")]
-        factor = jnp.where(weight > 0, 1.0 / weight, 0.0)
         squares = [jnp.sum(jnp.square(gradient.astype("float32"))) for gradient in gradients]
-        norm = jnp.sqrt(sum(squares)) * factor
-        if (clip_norm := self.config.clip_norm) is not None:
-            factor *= clip_norm / jnp.maximum(norm, clip_norm)
-        healthy = jnp.isfinite(norm) & jnp.all(jnp.isfinite(sums)) & (weight > 0)
-
+        factor, norm, healthy = self.scale(sums, jnp.sqrt(sum(squares)))
         variables = self.variables()
         state_mapping = zip(variables["optimizer"], arrays["optimizer"], strict=True)
         with keras.StatelessScope(state_mapping=state_mapping):
@@ -211,11 +190,8 @@ class JaxModel(TrainedModel):
             lambda arrays: {**arrays, "skipped": [arrays["skipped"][0] + 1]},
             arrays,
         )
-        is_applied = healthy.astype("float32")
-        counted = jnp.where(healthy, jnp.append(sums, norm), 0.0)
-        skipped = arrays["skipped"][0].astype("float32")
-        statistics = [is_applied, 1.0 - is_applied, skipped, learning_rate]
-        return arrays, jnp.concatenate([counted, jnp.stack(statistics)])[None]
+        values = update_values(sums, norm, healthy, arrays["skipped"][0], learning_rate)
+        return arrays, values[None]
 
 
 def _values(variables: Sequence[keras.Variable]) -> Arrays:

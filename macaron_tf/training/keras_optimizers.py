@@ -65,54 +65,9 @@ class Muon(keras.optimizers.Muon):
         keras.optimizers.Optimizer._apply_weight_decay(self, variables)
 
 
-@keras.saving.register_keras_serializable(package="macaron_tf")
-class ScheduleFreeAdamW(keras.optimizers.ScheduleFreeAdamW):
-    """Keras's schedule-free AdamW, corrected to follow the paper on every backend.
-
-    The optimizer steps move the weights z, and x is the running average of z. The model to evaluate
-    has the weights x. Gradients are computed at `y = (1 - beta_1) z + beta_1 x`, which is the value
-    of the variable.
-
-    Keras 3.15 differs from the paper in two ways. On TensorFlow, Keras computes x after z has
-    already moved. Keras also applies weight decay to x, where averaging undoes most of the decay.
-    This class computes x first and applies weight decay to z.
-
-    References: Defazio et al. 2024, "The Road Less Scheduled".
-    """
-
-    def update_step(self, gradient, variable, learning_rate):
-        index = self._get_variable_index(variable)
-        z, velocity = self._momentums[index], self._velocities[index]
-        lr, gradient = (ops.cast(x, variable.dtype) for x in (learning_rate, gradient))
-        update_count = ops.cast(self.iterations + 1, variable.dtype)
-        if self.warmup_steps:
-            lr *= ops.minimum(update_count / self.warmup_steps, 1.0)
-        y = ops.convert_to_tensor(variable)
-        x = (y - (1 - self.beta_1) * z) / self.beta_1
-        square = self.beta_2 * velocity + (1 - self.beta_2) * ops.square(gradient)
-        self.assign(velocity, square)
-        root = ops.sqrt(square / (1 - ops.power(ops.cast(self.beta_2, y.dtype), update_count)))
-        step = gradient / (root + self.epsilon)
-        if self.weight_decay is not None and self._use_weight_decay(variable):
-            step += self.weight_decay * y
-        new_z = z - lr * step
-        self.assign(z, new_z)
-        x += (new_z - x) / update_count
-        self.assign(variable, (1 - self.beta_1) * new_z + self.beta_1 * x)
-
-    def _apply_weight_decay(self, variables):
-        """Does nothing, because `update_step` applies weight decay."""
-
-    def averages(self) -> list:
-        """Computes the running average x of each trained variable, in the optimizer's order."""
-        pairs = zip(self._trainable_variables, self._momentums, strict=True)
-        return [(y - (1 - self.beta_1) * z) / self.beta_1 for y, z in pairs]
-
-
 KERAS = {
     "lion": keras.optimizers.Lion,
     "muon": Muon,
-    "schedule_free_adamw": ScheduleFreeAdamW,
     "sgd": keras.optimizers.SGD,
 }
 

@@ -53,9 +53,7 @@ def locate(location: str) -> Location:
     folder = paths.as_path(location)
     if not folder.exists() and "@" in location:
         run, _, checkpoint = location.rpartition("@")
-        if not checkpoint:
-            raise UserError(f"{location} has no checkpoint after the @: add a name or omit the @")
-        return Location(location, paths.as_path(run), checkpoint=checkpoint)
+        return Location(location, paths.as_path(run), checkpoint=checkpoint or None)
     return Location(location, folder)
 
 

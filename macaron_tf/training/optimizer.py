@@ -12,7 +12,7 @@ from keras import ops
 
 from macaron_tf.io.plug_ins import clear_errors, find, is_import_path, parse_call
 from macaron_tf.training.config import TrainingConfig
-from macaron_tf.training.keras_optimizers import KERAS, ScheduleFreeAdamW, check_optimizer
+from macaron_tf.training.keras_optimizers import KERAS, check_optimizer
 from macaron_tf.variables import spec_of
 
 
@@ -198,35 +198,19 @@ class ExponentialMovingAverage:
             else:
                 shadow.assign_add(change)
 
-    def averages(self) -> Sequence:
-        return self.shadows
-
     @contextlib.contextmanager
     def swapped(self) -> Iterator[None]:
         """Replaces the weights by their averages within the `with` block."""
         # TensorFlow overwrites a variable's value in place, so copy it. JAX arrays are immutable.
         on_jax = keras.backend.backend() == "jax"
         weights = [v.value if on_jax else np.array(v) for v in self.variables]
-        for variable, average in zip(self.variables, self.averages(), strict=True):
-            variable.assign(average)
+        for variable, shadow in zip(self.variables, self.shadows, strict=True):
+            variable.assign(shadow)
         try:
             yield
         finally:
             for variable, weight in zip(self.variables, weights, strict=True):
                 variable.assign(weight)
-
-
-class ScheduleFreeAverage(ExponentialMovingAverage):
-    """Averages of weights that the optimizer `ScheduleFreeAdamW` computes."""
-
-    def __init__(self, variables: Sequence[keras.Variable], optimizer: ScheduleFreeAdamW):
-        self.variables, self.optimizer, self.shadows = list(variables), optimizer, []
-
-    def update(self, updates) -> None:
-        """Does nothing, because the optimizer updates the averages in each step."""
-
-    def averages(self) -> Sequence:
-        return self.optimizer.averages()
 
 
 def make_optimizer(

@@ -25,7 +25,7 @@ VALIDATION = "validation"
 Numbers = Mapping[str, float]
 
 
-class RunLog(contextlib.ExitStack):
+class RunLog:
     """Log of a run in `metrics.jsonl` and `timing.jsonl`, and as curves for TensorBoard.
 
     A line is a JSON object with the fields `step` and `kind` (`"train"` or `"validation"`). NaN and
@@ -39,22 +39,19 @@ class RunLog(contextlib.ExitStack):
     values, if the package tensorboard is installed. A resumed run writes new event files. If both
     sessions report the same step, the metrics are equal, so their curves coincide.
 
-    `close` closes the files. Not a `with` block, whose own errors would seem to be errors of files.
-
     Args:
         step: number of updates so far. Later lines of an earlier session are dropped.
         validated_at: step of the last validation. Later validations are dropped.
     """
 
     def __init__(self, run_dir: str | os.PathLike, step: int = 0, validated_at: int = 0):
-        super().__init__()
         self._folder = storage.as_path(run_dir)
         self._is_remote = storage.is_remote(run_dir)
-        self._files: dict = {}
+        self._waiting = {"metrics": "", "timing": ""}  # lines that the files lack
         self._curves: dict[str, tf.summary.SummaryWriter] = {}
         # The command `train` needs the package; `fit` in Python goes without curves.
         self._has_curves = importlib.util.find_spec("tensorboard") is not None
-        for name in ("metrics", "timing"):
+        for name in self._waiting:
             path = self._folder / f"{name}.jsonl"
             lines = [
                 json.dumps(line) + "\n"
@@ -62,9 +59,6 @@ class RunLog(contextlib.ExitStack):
                 if line["step"] <= (validated_at if line["kind"] == VALIDATION else step)
             ]
             storage.write_atomic(path, "".join(lines).encode())
-            self.enter_context(_writing(path))  # for errors of closing
-            with _writing(path):
-                self._files[name] = self.enter_context(path.open("a"))
 
     def write(
         self,
@@ -82,18 +76,15 @@ class RunLog(contextlib.ExitStack):
         for name, values in (("metrics", metrics), ("timing", timing)):
             if values is not None:
                 line = {"step": step, "kind": kind, **dict(sorted(values.items()))}
-                with _writing(self._folder / f"{name}.jsonl"):
-                    self._files[name].write(json.dumps(finite(line)) + "\n")
-                    if not self._is_remote:
-                        self._files[name].flush()
+                self._waiting[name] += json.dumps(finite(line)) + "\n"
+        if not self._is_remote:
+            self._append()
         if not self._has_curves:
             return
         folder = self._folder / "tensorboard" / kind
         with _writing(folder):
             if kind not in self._curves:
                 self._curves[kind] = tf.summary.create_file_writer(str(folder))
-                self.enter_context(_writing(folder))
-                self.callback(self._curves[kind].close)
             with self._curves[kind].as_default(step):
                 for name, value in {**metrics, **(timing or {})}.items():
                     # tf.summary rejects a Python float beyond float32's range (a perplexity).
@@ -104,15 +95,21 @@ class RunLog(contextlib.ExitStack):
                 self._curves[kind].flush()
 
     def sync(self) -> None:
-        """Writes all lines and curves to disk, before a checkpoint."""
-        for name, file in self._files.items():
-            with _writing(self._folder / f"{name}.jsonl"):
-                file.flush()
-                if not self._is_remote:
-                    os.fsync(file.fileno())
+        """Writes all lines and curves to disk, before a checkpoint and at the end."""
+        self._append()
+        for name in () if self._is_remote else self._waiting:
+            with _writing(path := self._folder / f"{name}.jsonl"):
+                storage.sync(path)
         for kind, curves in self._curves.items():
             with _writing(self._folder / "tensorboard" / kind):
                 curves.flush()
+
+    def _append(self) -> None:
+        for name, lines in self._waiting.items():
+            path = self._folder / f"{name}.jsonl"
+            with _writing(path), path.open("a") as file:
+                file.write(lines)
+            self._waiting[name] = ""
 
 
 def finite(value: Any) -> Any:

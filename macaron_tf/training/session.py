@@ -365,7 +365,7 @@ def train(
         with contextlib.ExitStack() as exit_stack:
             if workers.chief:
                 session.log = RunLog(run_dir, step, validated_at)
-                exit_stack.callback(session.log.close)
+                exit_stack.callback(session.log.sync)
                 session.bar = TrainingBar(config.max_steps, config.max_minutes, step)
                 exit_stack.callback(session.bar.close)
             at_end = step % config.validate_every == 0 or session.reason_to_stop()

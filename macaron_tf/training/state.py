@@ -59,10 +59,7 @@ def gather_memory(model: TrainedModel, workers: Workers) -> dict[str, np.ndarray
 def write_checkpoint(
     directory: epath.Path, model: TrainedModel, state: RunState, memory: dict[str, np.ndarray]
 ) -> None:
-    """Writes the weights and the training state of a run into an empty local directory.
-
-    `memory` is the result of `gather_memory`.
-    """
+    """Writes the weights and the training state of a run into an empty local directory."""
     host = {"step": model.step, "window": model.window.totals(), "run": dataclasses.asdict(state)}
     arrays = {name: np.array(variable) for name, variable in model.state_variables().items()}
     arrays |= memory
@@ -172,10 +169,7 @@ def load_network(
     vocabulary_hash: str,
     average: bool = True,
 ) -> dict:
-    """Loads a checkpoint's weights into a built network, and returns the checkpoint's manifest.
-
-    `average` loads the moving average of the weights if there is one.
-    """
+    """Loads a checkpoint's weights into a built network, and returns the checkpoint's manifest."""
     manifest = checkpoints.read_manifest(checkpoint)
     check_vocabulary(manifest["vocabulary"], vocabulary_hash, checkpoint)
     checkpoints.check_weights(checkpoint, manifest["weights"], weight_table(network))

@@ -13,9 +13,8 @@ from macaron_tf.distribution import spread_seeds
 from macaron_tf.errors import UserError
 from macaron_tf.io.progress import Progress
 from macaron_tf.training.config import TrainingConfig
-from macaron_tf.training.keras_optimizers import ScheduleFreeAdamW
 from macaron_tf.training.lora import low_rank_layers
-from macaron_tf.training.optimizer import ExponentialMovingAverage, ScheduleFreeAverage
+from macaron_tf.training.optimizer import ExponentialMovingAverage
 from macaron_tf.training.updates import (
     SKIPPED_IN_A_ROW,
     UPDATE_STATISTICS,
@@ -100,13 +99,32 @@ class TrainedModel:
         `kind` is `"train"` or `"test"`. The names of the K sums become `names[kind]`.
         """
         batch = features(batch)
+        # Keras forgets the losses of a call when `__call__` begins, which not all methods run.
+        self.network._clear_losses()
         try:
             sums = self.objective(self.network, batch, kind == "train")
         except KeyError as error:
             raise UserError(f"batches have {', '.join(batch)}, not the feature {error}") from error
+        if kind == "train" and (added := self.network.losses):
+            sums = {**sums, "loss_sum": sums["loss_sum"] + sums["weight"] * sum(added)}
         self.names[kind] = tuple(sorted(sums))
         packed = ops.stack([ops.cast(sums[name], "float32") for name in self.names[kind]])
         return sums["loss_sum"], packed
+
+    def scale(self, sums, norm) -> tuple[Any, Any, Any]:
+        """Returns the factor from summed to clipped mean gradients, their norm, and their health.
+
+        `sums (K,)` are those of an update, and `norm` is that of its summed gradients. The norm of
+        the mean is that before clipping. An update is healthy if all numbers are finite and
+        `weight` is above 0.
+        """
+        weight = sums[self.names["train"].index("weight")]
+        factor = ops.where(weight > 0, 1.0 / weight, 0.0)
+        norm = norm * factor
+        healthy = ops.isfinite(norm) & ops.all(ops.isfinite(sums)) & (weight > 0)
+        if (max_norm := self.config.clip_norm) is not None:
+            factor *= max_norm / ops.maximum(norm, max_norm)
+        return factor, norm, healthy
 
     def prepare(self) -> None:
         """Creates the missing variables of the optimizer and of the moving average."""
@@ -121,9 +139,7 @@ class TrainedModel:
         with self.strategy.scope():
             if not self.optimizer.built:
                 self.optimizer.build(weights)
-            if isinstance(self.optimizer, ScheduleFreeAdamW):
-                self.ema = ScheduleFreeAverage(weights, self.optimizer)
-            elif self.config.ema_decay is not None and self.ema is None:
+            if self.config.ema_decay is not None and self.ema is None:
                 self.ema = ExponentialMovingAverage(weights, self.config.ema_decay)
 
     @property

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from keras import ops
 
 from macaron_tf.distribution import is_tpu
 
@@ -99,22 +100,16 @@ Objective = Callable[..., dict[str, tf.Tensor]]
 
 
 class Updates:
-    """Computations that `FitModel` runs inside TensorFlow graphs.
-
-    Attributes:
-        traces: dict mapping `"train"` or `"test"` to the number of times the step was traced.
-    """
+    """Computations that `FitModel` runs inside TensorFlow graphs."""
 
     def __init__(self, model: Any, first_stage: FirstStage | None):
         self.model = model
         self.strategy = tf.distribute.get_strategy()
         self.first_stage = first_stage
-        self.traces = {"train": 0, "test": 0}
         self._updated_variables: list[keras.Variable] = []
 
     def test_step(self, batch) -> tf.Tensor:
         """Computes the objective's K sums, `(K,)`, on a batch with `training=False`."""
-        self.traces["test"] += 1
         return self.model.sums(batch, "test")[1]
 
     def micro_step(self, batch) -> tuple[tf.Tensor, list[tf.Tensor]]:
@@ -122,7 +117,6 @@ class Updates:
 
         A variable without a gradient is left out, with a warning.
         """
-        self.traces["train"] += 1
         variables = self.model.network.trainable_variables
         with tf.GradientTape() as tape:
             loss_sum, packed = self.model.sums(batch, "train")
@@ -220,16 +214,13 @@ class Updates:
         result `(K + 5,)` has K sums with the names `names["train"]`, then `UPDATE_STATISTICS`. A
         skipped update has 0 for the sums and the gradient norm.
         """
-        sums, gradients, norm = self._run(self._mean, sums, gradients)
+        sums, gradients, norm, healthy = self._run(self._mean, sums, gradients)
         optimizer = self.model.optimizer
         learning_rate = tf.cast(tf.convert_to_tensor(optimizer.learning_rate), tf.float32)
         # Decide outside of the replicas, because a collective operation must not run in tf.cond.
         # The values are equal on all replicas.
         local_results = self.strategy.experimental_local_results
-        counted, norm = local_results(sums)[0], local_results(norm)[0]
-        weight = counted[self.model.names["train"].index("weight")]
-        healthy = tf.math.is_finite(norm) & tf.reduce_all(tf.math.is_finite(counted))
-        healthy &= weight > 0
+        sums, norm, healthy = (local_results(value)[0] for value in (sums, norm, healthy))
 
         def step(is_first_stage: bool = False):
             self._run(lambda gradients: self._step(gradients, is_first_stage), gradients)
@@ -244,11 +235,7 @@ class Updates:
         make_step = staged_step if self.first_stage else step
         in_a_row = tf.cond(healthy, make_step, lambda: self.model.skipped_in_a_row + 1)
         self.model.skipped_in_a_row.assign(in_a_row)
-        is_applied = tf.cast(healthy, tf.float32)
-        # (K,) and five scalars -> (K + 5,)
-        counted = tf.where(healthy, tf.concat([counted, [norm]], axis=0), 0.0)
-        statistics = [is_applied, 1.0 - is_applied, tf.cast(in_a_row, tf.float32), learning_rate]
-        return tf.concat([counted, tf.stack(statistics)], axis=0)
+        return update_values(sums, norm, healthy, in_a_row, learning_rate)
 
     def update_many(self, micro_step: Callable, iterator, count: tf.Tensor) -> tf.Tensor:
         """Makes up to `count` updates in one call: `(N, K + 5)`, the values of `apply`.
@@ -282,15 +269,16 @@ class Updates:
         sums = self.strategy.reduce(tf.distribute.ReduceOp.SUM, sums, axis=None)
         return tf.concat([sums, [1.0]], axis=0)
 
-    def _mean(self, sums, gradients) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
-        """Returns sums `(K,)` over all replicas, clipped mean gradients, and the unclipped norm."""
+    def _mean(self, sums, gradients) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor, tf.Tensor]:
+        """Returns sums `(K,)` over all replicas, clipped mean gradients, and their norm and health.
+
+        For norm and health, see `TrainedModel.scale`.
+        """
         if self.strategy.num_replicas_in_sync > 1:
             # tf.identity, because a loop's output has no device, and the all-reduce needs a device.
             local_tensors = [tf.identity(tensor) for tensor in (sums, *gradients)]
             context = tf.distribute.get_replica_context()
             sums, *gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, local_tensors)
-        weight = sums[self.model.names["train"].index("weight")]
-        factor = tf.math.divide_no_nan(1.0, weight)
         if self.first_stage:
             # The global gradient norm then includes only the trained variables.
             is_first = self.first_stage.contains_step(self.model.optimizer.iterations)
@@ -299,10 +287,9 @@ class Updates:
                 g if self.first_stage.trains(v) else g * tf.cast(kept, g.dtype)
                 for g, v in zip(gradients, self._updated_variables, strict=True)
             ]
-        norm = tf.linalg.global_norm(gradients) * factor
-        if (max_norm := self.model.config.clip_norm) is not None:
-            factor *= max_norm / tf.maximum(norm, max_norm)
-        return sums, [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients], norm
+        factor, norm, healthy = self.model.scale(sums, tf.linalg.global_norm(gradients))
+        gradients = [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients]
+        return sums, gradients, norm, healthy
 
     def _step(self, gradients: Sequence[tf.Tensor], is_first_stage: bool) -> None:
         pairs = list(zip(gradients, self._updated_variables, strict=True))
@@ -320,6 +307,14 @@ class Updates:
             return function(*arguments)
         # A lambda, because strategy.run would trace a tf.function as one graph for all replicas.
         return self.strategy.run(lambda *tensors: function(*tensors), args=arguments)
+
+
+def update_values(sums, norm, healthy, skipped_in_a_row, learning_rate):
+    """Returns an update's K sums, or 0 if it was skipped, and `UPDATE_STATISTICS`, `(K + 5,)`."""
+    counted = ops.where(healthy, ops.append(sums, norm), 0.0)
+    is_applied, skipped = (ops.cast(value, "float32") for value in (healthy, skipped_in_a_row))
+    statistics = [is_applied, 1.0 - is_applied, skipped, learning_rate]
+    return ops.concatenate([counted, ops.stack(statistics)])
 
 
 def add_results(first, second):

@@ -1,13 +1,12 @@
 """Tests of a tokenized corpus on disk: damaged or half-written files are never read."""
 
-import itertools
 import json
 import mmap
 
 import numpy as np
 import pytest
 
-from macaron_tf.data.rows import CHUNK_PAIRS, Chunk, TokenizedPairs, prepare
+from macaron_tf.data.rows import Chunk, TokenizedPairs, prepare
 from macaron_tf.text.token_rows import TokenRows, fingerprint
 from tests.toys.corpora import ROWS, lists
 
@@ -27,7 +26,7 @@ def write(tmp_path):
     def write(*chunks):
         def made():
             read.append(chunks)
-            return itertools.starmap(Chunk, enumerate(chunks))
+            return map(Chunk, chunks)
 
         return prepare(tmp_path / "tokens", made, tokenize, lambda: None, 1)
 
@@ -43,8 +42,6 @@ def test_chunks_are_one_corpus(write, chunks):
         assert len(write.read) == 1
         assert lists(tokens.source) == ROWS
         assert lists(tokens.target) == [row for chunk in chunks for row in chunk[::-1]]
-        first = (n * CHUNK_PAIRS + i for n, rows in enumerate(chunks) for i in range(len(rows)))
-        assert tokens.indices.tolist() == [*first]
         assert tokens.removed == {"empty": 2 * len(chunks)}
         assert isinstance(tokens.source.ids.base, mmap.mmap)
         rows = (tokens.source, tokens.target)
@@ -56,7 +53,7 @@ def test_no_row_at_all(write):
     assert lists(tokens.target) == [] and tokens.source.size == 0
 
 
-NAMES = ["source_ids", "source_offsets", "target_ids", "target_offsets", "indices", "tokens.json"]
+NAMES = ["source_ids", "source_offsets", "target_ids", "target_offsets", "tokens.json"]
 
 
 @pytest.mark.parametrize("damage", [["<u9", 9], ["<u2", 8], 3])

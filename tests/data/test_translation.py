@@ -12,15 +12,12 @@ import pytest
 
 from macaron_tf.data import rows, translation
 from macaron_tf.data.batches import BucketBatches
-from macaron_tf.data.rows import Chunk
 from macaron_tf.data.translation import (
     BatchingConfig,
-    BpeDropoutConfig,
     CleaningConfig,
-    PairTokenizer,
-    Repeats,
     TranslationData,
     clean_pairs,
+    find_repeats,
 )
 from macaron_tf.text import SentencePieceVocabulary
 from macaron_tf.text.normalization import NormalizationConfig
@@ -47,14 +44,13 @@ PAIRS = [
 
 
 def test_each_reason_of_removal_is_counted():
-    config = CleaningConfig(min_length=2, max_length=5, max_ratio=1.5, deduplicate=True)
-    kept, removed = clean_pairs(PAIRS, config, Repeats().find(PAIRS))
-    assert kept.tolist() == [0]
-    assert removed == {"empty": 2, "too short": 1, "too long": 1, "ratio": 1, "duplicate": 1}
+    config = CleaningConfig(max_length=5, max_ratio=1.5, deduplicate=True)
+    kept, removed = clean_pairs(PAIRS, config, find_repeats(PAIRS, set()))
+    assert kept.tolist() == [0, 3]
+    assert removed == {"empty": 2, "too long": 1, "ratio": 1, "duplicate": 1}
     kept, removed = clean_pairs(PAIRS, CleaningConfig())
     assert kept.tolist() == [0, 3, 4, 5, 6]
     assert sum(removed.values()) == removed["empty"] == 2
-    refuses("max_length=8 is less than min_length", CleaningConfig, min_length=9, max_length=8)
     # A ratio equal to the maximum is kept.
     kept, _ = clean_pairs([("a b c", "x y"), ("a b", "x y z")], CleaningConfig(max_ratio=1.5))
     assert kept.tolist() == [0, 1]
@@ -63,20 +59,21 @@ def test_each_reason_of_removal_is_counted():
 @pytest.mark.parametrize("size", [1, 2, 3, 50])
 def test_repeated_pairs_are_found_whatever_the_parts(size):
     pairs = [(str(n % 7), "\udc80" * (n % 3)) for n in range(50)]
-    repeats, found = Repeats(), []
+    seen, found = set(), []
     for part in translation.in_chunks(pairs, size):
-        found += repeats.find(part).tolist()
+        found += find_repeats(part, seen).tolist()
     assert found == [pair in pairs[:n] for n, pair in enumerate(pairs)]
-    assert not Repeats().find([("a", "b\tc"), ("a", "b")]).any()
+    assert not find_repeats([("a", "b\tc"), ("a", "b")], set()).any()
 
 
 def test_tokens_are_counted(data, toy_pairs, toy_vocabulary):
     sources, targets = (toy_vocabulary.encode_lines(side) for side in zip(*toy_pairs, strict=True))
     assert data.tokens.source.size == sum(len(row) + 1 for row in sources)
     assert data.tokens.target.size == sum(len(row) + 1 for row in targets)
-    summary = data.summary()
-    assert summary.startswith(f"300 pairs (none removed), {data.tokens.source.size:,} source and ")
-    assert f"{data.steps_per_epoch} steps per epoch, {data.padding_efficiency():.1%}" in summary
+    assert data.summary().startswith(
+        f"300 examples, {data.steps_per_epoch} steps per epoch, shapes"
+    )
+    assert data.summary().endswith("; none removed")
 
 
 def test_index_counts_from_before_cleaning(toy_vocabulary):
@@ -125,17 +122,6 @@ def build(toy_pairs, toy_vocabulary, tmp_path, monkeypatch):
     return run
 
 
-def test_bpe_dropout_copies(build, toy_pairs, toy_vocabulary):
-    bpe_dropout = BpeDropoutConfig(dropout=0.2, copies=3)
-    data, _ = build(bpe_dropout=bpe_dropout)
-    assert len(data) == 900
-    assert np.bincount(data.tokens.indices).tolist() == [3] * 300
-    again = PairTokenizer(toy_vocabulary, CleaningConfig(), bpe_dropout)(Chunk(0, toy_pairs))
-    assert np.array_equal(again.source.ids, data.tokens.source.ids)
-    other, _ = build(bpe_dropout=BpeDropoutConfig(0.2, 3, 1))
-    assert not np.array_equal(other.tokens.source.offsets, data.tokens.source.offsets)
-
-
 def test_cache_is_used_and_keyed(build, data, toy_pairs, toy_vocabulary, tmp_path):
     first, count = build(batching=SMALL)
     assert count == 1
@@ -153,8 +139,8 @@ def test_cache_is_used_and_keyed(build, data, toy_pairs, toy_vocabulary, tmp_pat
 
 
 def test_errors_of_the_text(build, tmp_path):
-    message = "no pair of texts is left to batch .removed: 300 too short"
-    refuses(message, build, cleaning=CleaningConfig(min_length=100))
+    write(tmp_path, [("", "x")] * 3)
+    refuses("no pair of texts is left to batch .removed: 3 empty", build)
     (tmp_path / "all.tsv").unlink()
     refuses("cannot read", build)
 
@@ -174,28 +160,22 @@ def taken(tmp_path):
     return folder, files
 
 
-@pytest.mark.parametrize("bpe_dropout", [BpeDropoutConfig(), BpeDropoutConfig(0.2, 2)])
-def test_many_chunks_are_one_corpus(build, chunks, toy_pairs, tmp_path, bpe_dropout, monkeypatch):
+def test_many_chunks_are_one_corpus(build, chunks, toy_pairs, tmp_path, monkeypatch):
     write(tmp_path, [*toy_pairs, ("", "x"), *toy_pairs[:9], ("new", "neu")])
-    options = {"batching": SMALL, "bpe_dropout": bpe_dropout}
-    cleaning = CleaningConfig(deduplicate=True)
-    many, _ = build(processes=1, cleaning=cleaning, **options)
+    options = {"batching": SMALL, "cleaning": CleaningConfig(deduplicate=True)}
+    many, _ = build(processes=1, **options)
     (record,) = tmp_path.glob("cache/tokens/*/tokens.json")
     assert json.loads(record.read_text())["chunks"] == 5
     assert many.tokens.removed["duplicate"] >= 9 and many.tokens.removed["empty"] == 1
-    assert np.max(many.tokens.indices) == 310
     assert BucketBatches.fingerprint(many) == many.fingerprint()
-    again, count = build(cleaning=cleaning, **options)
+    again, count = build(**options)
     assert count == 1
     for one, two in zip(many.batches(seed=3, repeat=False), again.batches(3), strict=False):
         np.testing.assert_equal(one, two)
-    if bpe_dropout.dropout:
-        return
     # Equal to a corpus of one chunk.
     monkeypatch.setattr(translation, "CHUNK_PAIRS", 1000)
-    whole, _ = build(cleaning=cleaning, **options)
+    whole, _ = build(**options)
     assert whole.fingerprint() == many.fingerprint()
-    assert np.array_equal(whole.tokens.indices, many.tokens.indices)
     assert whole.tokens.removed == many.tokens.removed
     np.testing.assert_equal(next(many.batches(1, 5)), next(whole.batches(1, 5)))
 
@@ -208,20 +188,20 @@ class Killed(BaseException):
 def test_killed_and_resumed_has_the_same_bytes(build, chunks, tmp_path, monkeypatch, after):
     build(processes=1)
     folder, whole = taken(tmp_path)
-    real, made = PairTokenizer.__call__, []
+    real, made = translation.tokenize_pairs, []
 
-    def tokenize(self, chunk):
-        made.append(chunk.index)
+    def tokenize(vocabulary, cleaning, chunk):
+        made.append(0)
         if len(made) > after:
             with open(folder / "target_ids", "ab") as file:
                 file.write(b"half")
             raise Killed
-        return real(self, chunk)
+        return real(vocabulary, cleaning, chunk)
 
-    monkeypatch.setattr(PairTokenizer, "__call__", tokenize)
+    monkeypatch.setattr(translation, "tokenize_pairs", tokenize)
     with pytest.raises(Killed):
         build(processes=1)
-    monkeypatch.setattr(PairTokenizer, "__call__", lambda *args: made.append(0) or real(*args))
+    monkeypatch.setattr(translation, "tokenize_pairs", lambda *a: made.append(0) or real(*a))
     made.clear()
     build(processes=1)
     assert len(made) == 5 - after

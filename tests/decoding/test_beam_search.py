@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from macaron_tf.decoding import BeamSearchConfig, beam_search
 from macaron_tf.decoding.beam_search import top_k
-from tests.toys.decoding import Toy, searched, trimmed
+from tests.toys.decoding import REAL_SIZE, Toy, trimmed
 from tests.toys.marks import slow
 
 PENALTIES = {
@@ -16,9 +16,22 @@ PENALTIES = {
 }
 
 
-def search(toy, sources, limit, jit=None, limits=None, **settings):
-    config = BeamSearchConfig(**settings)
-    return searched(beam_search, toy, sources, config, config.beam_size, limit, jit, limits=limits)
+def search(toy, sources, limit, jit=None, limits=None, **settings) -> dict:
+    """Returns the arrays of `beam_search`.
+
+    With `jit=None`, the search runs eagerly. Otherwise the search runs in a graph, which XLA
+    compiles if `jit` is True.
+    """
+    config, count = BeamSearchConfig(**settings), len(sources)
+
+    def run(**options):
+        context, cache = {"rows": tf.constant(sources)}, toy.empty_cache(count, config.beam_size)
+        given = (toy.decode_step, context, cache, count, config, limit)
+        return beam_search(*given, vocabulary_size=REAL_SIZE, **options)
+
+    if jit is not None:
+        run = tf.function(run, jit_compile=jit, autograph=False)
+    return {name: value.numpy() for name, value in run(limits=limits).items()}
 
 
 def check(toy, sources, found, expected, penalty) -> None:

@@ -13,7 +13,6 @@ from export.saved_model import main
 from macaron_tf.engines import certificate, saved_model
 from macaron_tf.engines.certificate import break_even, certificate_table
 from macaron_tf.engines.lite import LiteNetwork
-from macaron_tf.errors import needed
 from macaron_tf.model import Model
 from macaron_tf.models import EncoderClassifier, LanguageModel, PretrainingEncoder, catalog
 from macaron_tf.models.model_parts import Card
@@ -87,20 +86,6 @@ def test_a_file_that_differs_is_refused_and_nothing_is_left(
     lite = "fp32" if tampered == "LiteRT" else None
     refuses(f"{tampered}.* differ from the network's", classifier.export, tmp_path, lite=lite)
     assert not [*tmp_path.iterdir()]
-
-
-@pytest.mark.slow
-def test_without_its_runtime_a_file_is_not_checked(classifier, tmp_path, monkeypatch):
-    def missing(folder):
-        with needed("ONNX Runtime"):
-            raise ModuleNotFoundError(name="onnxruntime")
-
-    monkeypatch.setattr(certificate, "NETWORKS", [("onnx", "ONNX", "fp32", missing)])
-    write = lambda _, folder, name: (folder / name).mkdir(parents=True)  # noqa: E731
-    monkeypatch.setattr(saved_model, "write_network", write)
-    _, row = record_of(classifier.export(tmp_path, formats=["onnx"]))["certificate"]
-    assert row["not_checked"].startswith("ONNX Runtime needs onnxruntime: pip install")
-    assert f"| ONNX | not checked: {row['not_checked']} |  |  |" in certificate_table([row])
 
 
 def test_examples_that_do_not_fit_are_refused_before_anything_is_written(classifier, tmp_path):

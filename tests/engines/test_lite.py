@@ -179,20 +179,19 @@ def texts_of(lines: list[str]) -> dict[str, np.ndarray]:
 def test_a_server_answers_small_requests_by_it_from_many_threads(classifier, version):
     servable = Servable(version, 1)
     servable.warm_up()
-    signature = servable.signature()
-    assert not signature.waits
+    assert not servable.waits("serving_default")
     lite = classifier.with_lite("int8")
     expected = {text: lite.predict(text) for text in TEXTS}
 
     def check(text: str) -> None:
-        found = servable.run(signature.name, texts_of([text]))
+        found = servable.run("serving_default", texts_of([text]))
         assert found["probabilities"][0] == pytest.approx(expected[text]["probabilities"], abs=1e-6)
 
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         [*pool.map(check, TEXTS * 10)]
     many = TEXTS * 9
     exact = [answer["probabilities"] for answer in classifier.predict(many)]
-    found = servable.run(signature.name, texts_of(many))["probabilities"]
+    found = servable.run("serving_default", texts_of(many))["probabilities"]
     np.testing.assert_allclose(found, exact, atol=1e-5)  # the float32 graph's result
 
 
@@ -213,7 +212,7 @@ def test_without_its_files_a_version_is_served_by_its_graph(classifier, version,
         place = shutil.copytree(version, tmp_path / str(number))
         damage(place / "assets.extra" / NETWORK)
         servable = Servable(place, 1)
-        assert servable.signature().waits
+        assert servable.waits("serving_default")
         found = servable.run("serving_default", texts_of(["a b"]))
         np.testing.assert_allclose(found["probabilities"][0], exact, atol=1e-5)
     assert "is damaged" in caplog.text

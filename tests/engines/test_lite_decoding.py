@@ -10,9 +10,9 @@ import tensorflow as tf
 from export.server.servable import Servable
 from macaron_tf.decoding import (
     BeamSearchConfig,
+    GenerationConfig,
     Prompts,
     Rules,
-    SamplingConfig,
     first_state,
     generate,
 )
@@ -80,7 +80,7 @@ def continued(model, lengths, new: int, temperature: float = 0.0, samples: int =
         tf.fill([count], new),
         tf.reshape(tf.range(count * samples), (count, samples)),
     )
-    rules = Rules(SamplingConfig(temperature=temperature), end_id=3)
+    rules = Rules(GenerationConfig(temperature=temperature), end_id=3)
 
     @tf.function(autograph=False)
     def run():
@@ -98,7 +98,7 @@ def translated(model, count: int, length: int, config):
     for row, end in enumerate(np.linspace(length - 1, length // 2, count).astype(int)):
         source[row, :end], source[row, end] = rng.integers(4, 32, end), 3
     search = tf.function(
-        lambda ids: translate_ids(model, ids, config, 30, seed=3),
+        lambda ids: translate_ids(model, ids, config, 30),
         input_signature=[tf.TensorSpec((None, None), tf.int32)],
         autograph=False,
     )
@@ -148,10 +148,9 @@ def test_int8_scores_are_close(gpt):
         (1, BeamSearchConfig(max_length_offset=8)),
         (5, BeamSearchConfig(beam_size=3, n_best=2, max_length_offset=8)),
         (5, BeamSearchConfig(beam_size=1, max_length_offset=2)),
-        (3, SamplingConfig(num_samples=2, max_length_offset=2)),
         (1, BeamSearchConfig(max_length=8)),
     ],
-    ids=["one", "batch", "greedy", "samples", "long"],
+    ids=["one", "batch", "greedy", "long"],
 )
 def test_translations_are_the_graphs(pair, count, config):
     network, decoders = pair
@@ -224,7 +223,8 @@ def test_refusals(tmp_path):
     refuses("LiteRT cannot decode with windows", convert_decoder, windowed, "fp32")
     (tmp_path / DECODER).write_bytes(b"no")
     (tmp_path / RECORD).write_text(
-        '{"kind": "fp32", "rows": 1, "caches": [], "sizes": [], "vocab_size": 9, "longest": 9}'
+        '{"kind": "fp32", "rows": 1, "caches": [], "sizes": [], "vocab_size": 9, "longest": 9, '
+        '"special": {}}'
     )
     refuses("is damaged", LiteDecoder, tmp_path)
     model = Model(windowed, vocabulary=VOCABULARY, card=Card(name="made"))
@@ -251,7 +251,7 @@ def test_exports_decode_in_lite(tmp_path, monkeypatch, kind):
     record = json.loads((version / "assets.extra" / "export.json").read_text())
     assert record["lite"]["kind"] == "fp32" and record["lite"]["measured"] == measured
     [_, row] = record["certificate"]
-    assert 2 <= row["texts"] <= 4 and row["difference"] < 1e-4 and row["log_prob"] < 1e-3
+    assert row["difference"] < 1e-4
     opened = Servable(version, 1)
     dtypes = {name: dtype.as_numpy_dtype for name, dtype in model.task.inputs.items()}
     given = {name: [value] * len(texts) for name, value in {**CONTROLS, **options}.items()}

@@ -7,12 +7,11 @@ import pytest
 import scipy.io
 
 from experiments import registry
-from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from tests.toys import runs
 from tests.toys.numbers import number_pairs
 from tests.toys.pretraining import prepare, toy_settings, train, write_documents
 from tests.toys.studies import calls, study, study_corpus  # noqa: F401
-from tests.toys.tasks import FILLERS, train_toy, write_reading, write_toy
+from tests.toys.tasks import train_toy, write_reading, write_toy
 
 
 @pytest.fixture(scope="session")
@@ -146,7 +145,6 @@ def files(tunes, tmp_path_factory) -> pathlib.Path:
         (folder / name).write_text(text)
     (folder / "damaged").mkdir()
     (folder / "damaged" / "model.json").write_text('{"kind": "poetry"}')
-    WordPieceVocabulary((*SPECIAL_PIECES, *FILLERS)).save(folder / "other")
     pieces = scipy.io.loadmat(tunes)
     loud = {name: pieces[name] for name in ("traindata", "testdata")}
     scipy.io.savemat(folder / "loud.mat", {**loud, "validdata": pieces["validdata"] * 60})

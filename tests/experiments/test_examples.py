@@ -4,44 +4,26 @@ import pathlib
 import runpy
 import sys
 
-import numpy as np
 import pytest
 
 from export.server.config import ServerConfig
 from export.server.model_server import ModelServer
 from tests.export.serving_toys import export_toy
-from tests.harness import numpy_of
-from tests.toys.hugging_face import random_state, write_bert
+from tests.toys.pretraining import flags
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "experiments" / "examples"
 
 
 @pytest.fixture
 def run(monkeypatch, capfd):
-    """Returns `run(name, arguments)`, which runs an example and returns (variables, output)."""
+    """Returns `run(name, arguments)`, which runs an example and returns what it printed."""
 
-    def run(name: str, arguments: list[str]) -> tuple[dict, str]:
+    def run(name: str, arguments: list[str]) -> str:
         monkeypatch.setattr(sys, "argv", [name, *arguments])
-        found = runpy.run_module(f"experiments.examples.{name}", run_name="__main__")
-        return found, capfd.readouterr().out
+        runpy.run_module(f"experiments.examples.{name}", run_name="__main__")
+        return capfd.readouterr().out
 
     return run
-
-
-@pytest.fixture
-def novel(tmp_path) -> str:
-    """Returns a `text:` source with one short document."""
-    (tmp_path / "novel.txt").write_text("the old man and the sea, and the old sea. " * 60)
-    return f"text:{tmp_path}/novel.txt"
-
-
-@pytest.fixture
-def bert(tmp_path) -> str:
-    """Returns the `hugging-face:` location of a tiny BERT."""
-    pytest.importorskip("safetensors")
-    state = random_state()
-    state["bert.embeddings.position_embeddings.weight"] = np.zeros((64, 8), "float32")
-    return f"hugging-face:{write_bert(tmp_path / 'bert', state, {'max_position_embeddings': 64})}"
 
 
 @pytest.fixture
@@ -58,60 +40,28 @@ def tiny(request, tmp_path):
     """Returns `tiny(name)`, which returns the arguments that shrink an example."""
 
     def arguments(name: str) -> list[str]:
-        given = request.getfixturevalue
-        match name:
-            case "gpt":
-                sizes = "--length 16 --width 16 --depth 1 --steps 2 --prompt the"
-                return [given("novel"), *sizes.split()]
-            case "own_block":
-                sizes = "training.max_steps=2 data.vocabulary.size=40 data.validation_every=5 "
-                sizes += "model.hidden_dim=16 model.num_layers=1 data.sequence_length=16"
-                settings = [part for size in sizes.split() for part in ("--set", size)]
-                return [given("novel"), "--seeds", "1", *settings]
-            case "fine_tune":
-                return [given("bert"), str(tmp_path / "out"), "--epochs", "1"]
-            case "ask_server":
-                return ["toy", "a dog", "b", "--url", given("server").url]
-            case "swish_classifier":
-                place = [str(tmp_path / "out"), "--data-dir", given("tfds_dir")]
-                return [*place, "--train", "train[:300]"]
+        if name == "ask_server":
+            return ["toy", "a dog", "b", "--url", request.getfixturevalue("server").url]
+        if name == "swish_classifier":
+            data = request.getfixturevalue("tfds_dir")
+            return [str(tmp_path / "out"), "--data-dir", data, "--train", "train[:300]"]
+        (tmp_path / "novel.txt").write_text("the old man and the sea, and the old sea. " * 60)
+        sizes = "training.max_steps=2 data.vocabulary.size=40 data.validation_every=5 "
+        sizes += "model.hidden_dim=16 model.num_layers=1 data.sequence_length=16"
+        return [f"text:{tmp_path}/novel.txt", "--seeds", "1", *flags(sizes.split())]
 
     return arguments
-
-
-@pytest.mark.slow
-def test_the_gpt_continues_with_a_cache_as_it_does_without(run, tiny):
-    found, lines = run("gpt", tiny("gpt"))
-    assert "val_loss" in lines and lines.count("\nthe") == 2
-    model, generator = found["model"], found["generator"]
-    greedy = found["GenerationConfig"](max_tokens=12, temperature=0)
-    [[completion]] = generator.complete(["the"], greedy)
-    row = np.zeros((1, 16), "int32")
-    row[0, :3] = generator.row("the")
-    for index in range(3, 3 + completion.length):
-        logits = numpy_of(model(row))[0, index - 1]
-        row[0, index] = np.where(generator.is_suppressed, -np.inf, logits).argmax()
-    assert completion.length == 12
-    assert generator.detokenizer(row[0, 3:15]) == completion.text
 
 
 @pytest.mark.slow  # test_plug_ins.py trains user blocks by commands
 def test_a_block_of_ones_own_is_judged(run, tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    _, lines = run("own_block", tiny("own_block"))
+    lines = run("own_block", tiny("own_block"))
     assert "| own |" in lines and "- own: gpt_quick, model.block=my_block:Mine" in lines
 
 
-@pytest.mark.slow
-def test_other_libraries_weights_are_fine_tuned_exported_and_asked(run, tiny):
-    found, lines = run("fine_tune", tiny("fine_tune"))
-    answers = lines.splitlines()[-len(found["QUESTIONS"]) :]
-    for line, question in zip(answers, found["QUESTIONS"], strict=True):
-        assert line.split()[0] in found["labels"] and line.endswith(question)
-
-
 def test_the_client_prints_answers_and_the_server_s_errors(run, tiny):
-    _, lines = run("ask_server", tiny("ask_server"))
+    lines = run("ask_server", tiny("ask_server"))
     asked, answers = zip(*(line.split(" -> ") for line in lines.splitlines()), strict=True)
     assert asked == ("a dog", "b") and "v1:A DOG" in answers[0] and "v1:B" in answers[1]
     with pytest.raises(SystemExit, match="status 404: there is no path /v1/models/other:predict"):
@@ -120,7 +70,7 @@ def test_the_client_prints_answers_and_the_server_s_errors(run, tiny):
 
 @pytest.mark.slow
 def test_the_classifier_answers_alike_saved_and_exported(run, tiny):
-    _, lines = run("swish_classifier", tiny("swish_classifier"))
+    lines = run("swish_classifier", tiny("swish_classifier"))
     saved, exported = lines.splitlines()[-2:]
     assert saved == exported and len(saved.split()) == 2
 

@@ -1,7 +1,6 @@
 """Tests of the fine-tuning commands: training, evaluation, predictions and submission."""
 
 import io
-import shutil
 
 import numpy as np
 import pytest
@@ -25,15 +24,13 @@ pytestmark = pytest.mark.quick
 
 
 def test_evaluate_takes_the_best_checkpoint(toy_run, toy, tmp_path, ran):
-    lines, result = toys.validations(toy_run), toys.result_in(toy_run)
+    lines, best = toys.validations(toy_run), toys.best_in(toy_run)
     assert {"loss", "accuracy", "score"} <= set(lines[0])
-    assert (result["reason"], result["step"]) == ("max_steps", 40)
-    assert result["best_score"] == max(line["score"] for line in lines)
+    assert best["score"] == max(line["score"] for line in lines)
     evaluate = ["evaluate", toy_run, "--output", tmp_path]
     assert "50 examples of validation" in ran(main, *evaluate).out
     record = toys.scores_in(tmp_path)
-    assert record["step"] == result["best_step"]
-    assert record["metrics"]["score"] == result["best_score"]
+    assert record["step"] == best["step"] and record["metrics"]["score"] == best["score"]
     assert len(record["predictions"]["validation"]) == 50
     assert "10 examples of all" in ran(main, *evaluate, "--source", f"tsv:{toy}/test.tsv").out
 
@@ -71,29 +68,10 @@ def test_a_run_at_chance_level_is_told_what_to_raise(toy, tmp_path, ran):
     flags = toys.toy_flags(toy, **settings)
     said = ran(main, "train", "finetune:sst2", tmp_path / "run", *flags).out
     level = TaskData(get_task("sst2"), f"tsv:{toy}/{{split}}.tsv").chance_level()
-    assert toys.result_in(tmp_path / "run")["best_score"] <= level + 0.02
+    assert toys.best_in(tmp_path / "run")["score"] <= level + 0.02
     same = f"\nat chance level: the same answer to every example has the score {level:.4f}, and a"
     assert f"{same} score must be above {level + 0.02:.4f} to count as learned; train" in said
     assert "predict" not in said
-
-
-def test_a_longer_schedule_is_refused_before_the_data_are_read(toy_run, refused, monkeypatch):
-    monkeypatch.setattr("macaron_tf.runs.finetuning.TaskData", None)
-    longer = ["--set", "training.schedule=linear", "--set", "training.max_steps=999"]
-    words = "not 999, and a linear schedule cannot change its end: choose another folder, and give"
-    refused(main, ["train", "--resume", toy_run, *longer], f"{words} --init {toy_run}", toy_run)
-
-
-@pytest.mark.parametrize("output", [(), ("--output", "OUT")])
-def test_scores_that_cannot_be_saved_are_printed(output, toy_run, tmp_path, capsys):
-    run = shutil.copytree(toy_run, tmp_path / "run")
-    (run / "scores").write_text("not a folder")
-    words = [word.replace("OUT", str(run / "scores")) for word in output]
-    assert main(["evaluate", str(run), *words]) == (2 if output else 0)
-    printed = capsys.readouterr()
-    assert "score " in printed.out and "50 examples of validation" in printed.out
-    start = "error: " if output else "warning: the scores are not saved, because "
-    assert f"{start}cannot write {run}/scores/" in printed.err
 
 
 def test_the_servers_files(toy_run, toy, tmp_path, monkeypatch, refused, capsys):
@@ -110,7 +88,7 @@ def test_the_servers_files(toy_run, toy, tmp_path, monkeypatch, refused, capsys)
     upload = f"zip -j {tmp_path}/glue.zip {tmp_path}/glue/*   # then upload"
     assert upload in capsys.readouterr().out
     twice = ["submit", str(toy_run), str(toy_run), str(tmp_path / "twice")]
-    refused(main, twice, "give one run per task", tmp_path)
+    refused(main, twice, "give one run for each task", tmp_path)
     monkeypatch.setattr(SetOutputs, "compute", lambda *_: np.full((50, 2), np.nan))
     lost = ["submit", str(toy_run), str(tmp_path / "lost")]
     refused(main, lost, "outputs NaN because its training diverged", tmp_path)

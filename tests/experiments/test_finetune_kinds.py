@@ -32,7 +32,7 @@ def test_the_chance_level_is_that_of_the_best_constant_answer(reading, toy):
     assert found == np.bincount(examples.labels).max() / len(examples)
     found, _ = level("stsb", f"tsv:{toy}/stsb-{{split}}.tsv")
     assert found == 0.0
-    found, questions = level("squad2", f"squad:{reading}/{{split}}.json")
+    found, questions = level("squad2", f"jsonl:{reading}/{{split}}.jsonl")
     assert found == pytest.approx(np.mean([not answers for answers in questions.labels]))
     found, sentences = level("conll2003", f"conll:{reading}/{{split}}.txt")
     # With B-X for every word, the right entities are those of one word.
@@ -52,7 +52,7 @@ def test_evaluate_writes_what_official_scripts_read(reading, tmp_path, ran):
         output = ran(main, "evaluate", reading / task, "--output", tmp_path / task).out
         assert f"60 examples of {split}" in output
         said[task] = toys.scores_in(tmp_path / task)
-        assert said[task]["metrics"]["score"] == toys.result_in(reading / task)["best_score"]
+        assert said[task]["metrics"]["score"] == toys.best_in(reading / task)["score"]
     # At the development set's best threshold, F1 equals the best F1.
     metrics = said["squad2"]["metrics"]
     assert metrics["f1"] == pytest.approx(metrics["best_f1"])
@@ -162,7 +162,7 @@ def test_choices_are_learnt_evaluated_and_exported(
     assert toys.validations(run)[-1]["accuracy"] > 0.8
     assert main(["evaluate", str(run)]) == 0
     scores = toys.scores_in(run / "scores")["metrics"]
-    assert scores["accuracy"] == toys.result_in(run)["best_score"]
+    assert scores["accuracy"] == toys.best_in(run)["score"]
     monkeypatch.setattr(certificate, "TEXTS", certificate.TEXTS[:3])
     assert load(run).export(tmp_path / "out")  # compares the export's answers with the network's
     for text, words in (

@@ -1,7 +1,5 @@
 """Tests of training that starts from Hugging Face folders."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -58,7 +56,7 @@ def test_a_batch_of_a_bart_has_their_rows_and_their_loss(tmp_path):
     theirs, tokenizer = bart_directory(tmp_path)
     start = read_start(f"hugging-face:{tmp_path}", ["writer"])
     recipe = recipe_of_model(registry.load("text_to_text:summarization"), start.source)
-    recipe = dataclasses.replace(recipe, label_smoothing=0.0, max_source=40, max_target=40)
+    recipe = recipe.changed(data=dict(max_source=40, max_target=40))
     texts = recipe.text_vocabulary(start.vocabulary)
     data = TranslationData.from_pairs(list(zip(LINES, TARGETS, strict=True)), texts)
     [batch] = [

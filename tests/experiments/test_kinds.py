@@ -40,7 +40,7 @@ def test_a_run_learns_and_evaluate_repeats_its_validation(
     run = pathlib.Path(request.getfixturevalue(fixture)) / folder
     last = validations(run)[-1][metric]
     assert low < last <= high
-    ran(main, "evaluate", run, "--checkpoint", "last", "--output", tmp_path)
+    ran(main, "evaluate", f"{run}@last", "--output", tmp_path)
     record = scores_in(tmp_path)
     found = record.get("metrics", record.get("validation", record))
     assert found[metric] == pytest.approx(last, rel=1e-5)

@@ -12,25 +12,33 @@ import pytest
 
 from experiments import studies
 from tests.toys.marks import slow
+from tests.toys.processes import ROOT
+
+COMMAND = """#!/bin/sh
+trap 'sleep 0.5; touch saved-$$; exit' TERM
+touch started-$$
+while :; do sleep 0.1; done
+"""
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, *slow(signal.SIGINT)])
-def test_a_killed_study_stops_its_commands(number, tmp_path):
-    (tmp_path / "python").write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/started\nexec sleep 100\n")
+def test_a_killed_study_stops_its_commands_which_save(number, tmp_path):
+    (tmp_path / "python").write_text(COMMAND)
     (tmp_path / "python").chmod(0o755)
     code = (
         f"import sys; from experiments import studies; sys.executable = '{tmp_path}/python'\n"
         "studies.run_tasks(2, {name: lambda: studies.command('x') for name in 'abc'})"
     )
-    study = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
-    started = tmp_path / "started"
-    while not started.exists() or len(started.read_text().split()) < 2:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    options = {"cwd": tmp_path, "env": environment, "stderr": subprocess.DEVNULL}
+    study = subprocess.Popen([sys.executable, "-c", code], **options)
+    while len([*tmp_path.glob("started-*")]) < 2:
         assert study.poll() is None
         time.sleep(0.05)
     study.send_signal(number)
     assert study.wait(60) != 0
-    processes = started.read_text().split()
-    assert len(processes) == 2 and not any(map(os.path.exists, map("/proc/{}".format, processes)))
+    started, saved = ([*tmp_path.glob(f"{word}-*")] for word in ("started", "saved"))
+    assert len(started) == len(saved) == 2
 
 
 def test_a_task_is_named_before_its_output(capsys):

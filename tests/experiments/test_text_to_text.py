@@ -16,7 +16,7 @@ from macaron_tf.model import load
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
 from macaron_tf.runs.run import Run
 from macaron_tf.runs.starts import read_start
-from macaron_tf.runs.text_to_text import TextPairs, answers_of, check_answers, recipe_of_model
+from macaron_tf.runs.text_to_text import TextPairs, answers_of, recipe_of_model
 from macaron_tf.tasks.generation import frame_lines
 from tests.harness import refuses
 from tests.toys.pretraining import flags
@@ -58,12 +58,6 @@ def test_from_pre_training_to_answers(tuned, answered):
     assert record["accuracy"] > 0.9 and len(record["answers"]) == 16
     answers = answered(main, "predict", run, text="a c\nb d\n").splitlines()
     assert len(answers) == 2 and answers[0] != answers[1]
-
-
-def test_text_without_labels_is_not_scored(tuned, tmp_path, refused):
-    (tmp_path / "test.tsv").write_text("sentence\na c\n")
-    words = ["evaluate", tuned[0], "--source", f"tsv:{tmp_path}/{{split}}.tsv", "--split", "test"]
-    refused(main, words, "split 'test' of tsv:", tmp_path)
 
 
 @pytest.mark.slow
@@ -178,23 +172,3 @@ def test_summaries_have_the_published_settings_of_the_model(t5_run):
     assert settings("xsum", bart, "data.max_source=400") == ("", 400, 6, 1.0, "fairseq", 10)
     one = settings("cnn_dailymail", bart, "task.decoding.beam_size=1")
     assert one == ("", 1024, 1, 0.6, "gnmt", 30)  # the user's search
-
-
-def test_a_vocabulary_that_cannot_say_the_answers_is_refused():
-    class Letters:
-        """A vocabulary that knows only the letters in `known`."""
-
-        known = ""
-
-        def encode_lines(self, lines):
-            return [[ord(letter) for letter in line if letter in self.known] for line in lines]
-
-        def decode_lines(self, rows):
-            return ["".join(map(chr, row)) for row in rows]
-
-    letters = Letters()
-    refuses("'negative' of sst2, because it decodes to ''", check_answers, "sst2", letters)
-    check_answers("summarization", letters)
-    letters.known = "negativepositive"
-    check_answers("sst2", letters, 8)
-    refuses("decodes to 'negativ': raise data.max_target", check_answers, "sst2", letters, 7)

@@ -31,6 +31,6 @@ def live_server(tmp_path_factory, toy_versions):
     """Yields a server that runs version 1 of the toy model on a free port."""
     folder = tmp_path_factory.mktemp("live")
     shutil.copytree(toy_versions / "1", folder / "1")
-    limits = {"max_request_rows": 100, "max_body_bytes": 1_000_000, "body_timeout": 1.0}
+    limits = {"max_request_rows": 100, "max_body_bytes": 1_000_000}
     with toy_server(folder, **limits, poll_seconds=0.1) as server:
         yield server

@@ -42,30 +42,6 @@ class ToyTranslator(tf.Module):
         difference = tf.strings.length(source) - tf.strings.length(target)
         return {"log_probs": -tf.cast(tf.abs(difference), tf.float32)}
 
-    @tf.function(
-        input_signature=[
-            tf.TensorSpec([None, 3], tf.int32),
-            tf.TensorSpec([None], tf.float32),
-            tf.TensorSpec([None], tf.bool),
-            WORDS,
-        ]
-    )
-    def numbers(self, ints, floats, flags, image_bytes):
-        return {
-            "total": tf.reduce_sum(ints, 1) + tf.cast(flags, tf.int32),
-            "half": tf.cast(floats, tf.float16) / tf.constant(2, tf.float16),
-            "flipped": tf.logical_not(flags),
-            "out_bytes": tf.strings.join([image_bytes, b"\xff"]),
-        }
-
-    @tf.function(input_signature=[tf.TensorSpec([], tf.float32)])
-    def scalar(self, x):
-        return {"y": x + 1.0}
-
-    @tf.function(input_signature=[WORDS])
-    def motto(self, text):
-        return {"motto": tf.strings.reduce_join([tf.strings.reduce_join(text), "g\u00fct\0"])}
-
     @tf.function(input_signature=[tf.TensorSpec([None], tf.int32)])
     def slow(self, steps):
         limit = tf.reduce_max(steps)
@@ -73,23 +49,11 @@ class ToyTranslator(tf.Module):
         return {"count": steps * 0 + count}
 
 
-SIGNATURES = {name: name for name in ("score", "numbers", "scalar", "motto", "slow")}
-SIGNATURES["serving_default"] = "translate"
-
-
-def export_toy(folder: pathlib.Path, version: int, signatures=SIGNATURES) -> pathlib.Path:
-    """Writes a version of the toy model into `folder`; returns the version's folder.
-
-    Args:
-        folder: folder of the model.
-        version: number of the version.
-        signatures: dict mapping signature name to method of `ToyTranslator`.
-    """
+def export_toy(folder: pathlib.Path, version: int) -> None:
+    """Writes a version of the toy model into `folder`."""
     toy = ToyTranslator(version)
-    signatures = {name: getattr(toy, method) for name, method in signatures.items()}
-    path = folder / str(version)
-    tf.saved_model.save(toy, str(path), signatures=signatures)
-    return path
+    signatures = {"serving_default": toy.translate, "score": toy.score, "slow": toy.slow}
+    tf.saved_model.save(toy, str(folder / str(version)), signatures=signatures)
 
 
 def toy_server(folder, **settings) -> ModelServer:
@@ -120,10 +84,9 @@ def call(port: int, method: str, path: str, body=None) -> tuple[int, dict]:
 
 
 def raw_exchange(port: int, data: bytes) -> bytes:
-    """Sends bytes, closes this side of the connection, and returns what the server sends."""
+    """Sends bytes, and returns what the server sends until it closes the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
         connection.sendall(data)
-        connection.shutdown(socket.SHUT_WR)
         received = b""
         while chunk := connection.recv(65536):
             received += chunk

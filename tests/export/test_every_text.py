@@ -95,7 +95,6 @@ class Kind:
             stands for a text that the run refuses or truncates.
         columns: names of the text inputs.
         inputs: further inputs, equal for each row.
-        keras: name of the type whose .keras file `macaron export` exports, followed by flags.
     """
 
     vocabulary: str
@@ -103,7 +102,6 @@ class Kind:
     expected: Callable
     columns: tuple[str, ...] = ("text",)
     inputs: dict = dataclasses.field(default_factory=dict)
-    keras: tuple[str, ...] = ()
 
 
 def fine_tuned(task: str, model: str = "bert_tiny", **settings) -> Callable:
@@ -303,13 +301,6 @@ KINDS = {
     "answers_bart": generates("bytes", text_to_text("bart_tiny", "mrpc"), DRAWN),
     "translates": Kind("joint", write_translator, translations),
     "translates_pair": Kind("pair", write_translator, translations),
-    "keras_classes": Kind(
-        "uncased",
-        None,
-        classes,
-        keras=("classes", "--labels", "negative", "positive", "--max-length", "48"),
-    ),
-    "keras_translates": Kind("joint", None, translations, keras=("translates",)),
 }
 
 
@@ -340,35 +331,21 @@ def write(folder, name: str) -> None:
     vocabulary = folder / kind.vocabulary / "vocabulary"
     if not vocabulary.exists():
         vocabulary_of(kind.vocabulary).save(vocabulary)
-    if kind.write:
-        kind.write(folder / name, vocabulary)
+    kind.write(folder / name, vocabulary)
 
 
 def export(folder, name: str) -> None:
     """Writes a run of an export type, and exports its SavedModel."""
     write(folder, name)
-    kind, out = KINDS[name], str(folder / "served" / name)
-    if kind.keras:
-        other, *flags = kind.keras
-        if kind.expected is translations:
-            beams = Run.open(folder / other).recipe.task.decoding.beam_size
-            flags = ["--n-best", "2", "--beam-size", str(beams)]
-        (folder / name).symlink_to(folder / other)
-        macaron_tf.load(folder / other).network.save(folder / f"{name}.keras")
-        vocabulary = folder / kind.vocabulary / "vocabulary"
-        words = [str(folder / f"{name}.keras"), out, "--vocabulary", str(vocabulary), *flags]
-        assert main(words) == 0
-    else:
-        more = ["--n-best", "2"] if kind.expected is translations else []
-        assert main([str(folder / name), out, *more]) == 0
+    more = ["--n-best", "2"] if KINDS[name].expected is translations else []
+    assert main([str(folder / name), str(folder / "served" / name), *more]) == 0
 
 
 @pytest.fixture(scope="module")
 def names(request) -> list[str]:
-    """Returns the export types of the tests that run, and those whose networks they export."""
+    """Returns the export types of the tests that run."""
     items = [item for item in request.session.items if item.path == request.path]
     asked = {item.callspec.params["name"] for item in items}
-    asked |= {place for name in asked for place in KINDS[name].keras[:1]}
     return [name for name in KINDS if name in asked]
 
 

@@ -1,4 +1,4 @@
-"""Tests of exports: refusals, compiled translators, bfloat16 and records.
+"""Tests of exports: refusals, bfloat16 and records.
 
 All models except the translator have random weights. test_every_text.py compares the answers.
 """
@@ -14,14 +14,11 @@ import tensorflow as tf
 import macaron_tf
 from export.saved_model import main
 from macaron_tf.decoding import GenerationConfig
-from macaron_tf.engines import certificate, graph
-from macaron_tf.engines.warm_up import WARMUP_REQUESTS
+from macaron_tf.engines import certificate
+from macaron_tf.models.model_parts import ModelParts
 from macaron_tf.runs.run import Run
-from macaron_tf.tasks import translation
-from macaron_tf.tasks.generation import TaskGenerator, frame_lines
+from macaron_tf.tasks.generation import TextToText, frame_lines
 from tests.export.test_every_text import TEXTS, write
-from tests.harness import refuses
-from tests.toys.hard_texts import SURROGATES
 from tests.toys.marks import slow
 from tests.toys.numbers import number_pairs
 from tests.toys.pretrained import with_classes
@@ -82,18 +79,6 @@ def inputs_of(serve, texts, **changes) -> dict[str, tf.Tensor]:
     return {name: tf.constant(values[name], spec.dtype) for name, spec in specs.items()}
 
 
-def test_half_a_character_is_refused_in_python_too(folder):
-    ways = (
-        macaron_tf.load(folder / "tags").predict,
-        macaron_tf.load(folder / "vectors").task.encode,
-        macaron_tf.load(folder / "numbers").task.lines().translate,
-        macaron_tf.load(folder / "answers_bart").task.generator.complete,
-    )
-    for way in ways:
-        for text in SURROGATES:
-            refuses("text 1 has '.ud[8-e]..', half a character", way, [text])
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_bytes_that_are_no_text_are_refused_and_no_texts_have_no_answers(folder, name):
     serve = serving(folder, name)
@@ -118,11 +103,12 @@ def test_at_temperature_0_it_is_predicts_greedy_answer(folder):
         sources = [line.decode() for line in frame_lines("mrpc", tf.constant(lines)).numpy()]
         settings = run.recipe.task_settings()
         expected = settings.lines(network, run.vocabulary, greedy).translate(sources)
-        generator = TaskGenerator(network, run.vocabulary, **settings.get_config())
+        generator = TextToText.of(ModelParts(network, run.vocabulary, settings)).generator
         argmax = GenerationConfig(temperature=0.0)
         found = generator.complete(lines, argmax)
         assert [one.text for [one] in found] == expected.best
-        assert "".join(generator.stream(lines[0], argmax)) == expected.best[0]
+        again = generator.with_model(network)
+        assert "".join(again.stream(lines[0], argmax)) == expected.best[0]
         texts.add(tuple(expected.best))
         for [one], [other] in zip(found, expected.hypotheses, strict=True):
             if one.ended:
@@ -131,38 +117,13 @@ def test_at_temperature_0_it_is_predicts_greedy_answer(folder):
     assert ended and len(texts) == 3
 
 
-@pytest.mark.slow
-def test_a_compiled_translator_says_of_one_line_what_the_run_says(
-    folder, number_hypotheses, tmp_path, monkeypatch
-):
-    """An export that XLA compiles translates one line as the run does."""
-    monkeypatch.setattr(translation, "_COMPILED_LENGTHS", (8,))
-    path = macaron_tf.load(folder / "numbers").export(tmp_path / "served", n_best=2, compiled=True)
-    # Each signature warms up with a text of at most 7 pieces.
-    assert len(list(tf.data.TFRecordDataset(str(path / WARMUP_REQUESTS)))) == 2
-    # One compiled row, a longer row, and two rows.
-    lines = [NUMBERS[:1], [" ".join(NUMBERS[:3])], NUMBERS[:2]]
-    serve = tf.saved_model.load(str(path)).signatures["serving_default"]
-    plain = serving(folder, "numbers")
-    for each in lines:
-        one, other = serve(text=tf.constant(each)), plain(text=tf.constant(each))
-        np.testing.assert_array_equal(one["translations"], other["translations"])
-        np.testing.assert_allclose(one["scores"], other["scores"], atol=1e-5)
-        best = one["translations"][0][0].numpy().decode()
-        assert each is not lines[0] or best == number_hypotheses[0][0].text
-    graph = serve.graph.as_graph_def()
-    assert any(f.attr["_XlaMustCompile"].b for f in graph.library.function)
-
-
 @pytest.mark.parametrize(
     ("name", "output"), [("vectors", "vector"), *slow(("classes", "probabilities"))]
 )
 def test_in_bfloat16_the_answers_are_near_and_only_matrices_are_stored_so(
-    folder, tmp_path, monkeypatch, capsys, name, output
+    folder, tmp_path, name, output
 ):
-    monkeypatch.setattr(graph, "emulates_bfloat16", lambda strategy: name == "classes")
     assert main([str(folder / name), str(tmp_path), "--bfloat16"]) == 0
-    assert ("warning: this CPU has no bfloat16" in capsys.readouterr().err) == (name == "classes")
     assert record_of(tmp_path / "1")["compute_dtype"] == "bfloat16"
     assert record_of(served(folder, name))["compute_dtype"] == "float32"
     saved = tf.train.load_checkpoint(str(tmp_path / "1/variables/variables"))

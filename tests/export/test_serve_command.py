@@ -1,6 +1,5 @@
 """Tests of `macaron serve` as a process: readiness, errors and shutdown."""
 
-import gc
 import http.client
 import json
 import re
@@ -9,15 +8,12 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
 
-from export import serve
 from export.server.config import ServerConfig
 from export.server.model_server import ModelServer
-from tests.export.serving_toys import export_toy
 from tests.harness import refuses
 
 PREDICT = "/v1/models/toy:predict"
@@ -79,18 +75,6 @@ def test_a_process_ends_within_its_grace_whatever_runs(process):
         connection.close()
 
 
-def test_a_model_without_the_default_signature_has_no_example(tmp_path, capsys):
-    """The line "ready" has an example request only if the model has `serving_default`."""
-    export_toy(tmp_path, 1, {"motto": "motto"})
-    stop = threading.Event()
-    stop.set()
-    try:
-        assert serve.run(serve.parse_arguments([str(tmp_path), "--name", "toy", "--port=0"]), stop)
-    finally:
-        gc.unfreeze()
-    assert re.fullmatch(r"ready: toy version 1 on http://\S+\n", capsys.readouterr().out)
-
-
 def test_the_example_is_a_command_of_the_shell(live_server, monkeypatch):
     example = {"instances": ["a dog's $HOME"]}
     monkeypatch.setattr(live_server.versions.current, "example", example)
@@ -107,9 +91,8 @@ def test_what_cannot_be_served_is_one_sentence(model_folder, tmp_path):
         listener.listen()
         port = listener.getsockname()[1]
         for place, settings, words in (
-            (f"{tmp_path}/missing", {}, "is not a local folder"),
-            (str(tmp_path), {}, "has no version such as"),
-            (f"{folder}/1", {}, "is a single version"),
+            (f"{tmp_path}/missing", {}, "it has no file such as 1/saved_model.pb"),
+            (f"{folder}/1", {}, "it has no file such as 1/saved_model.pb"),
             (folder, {"host": "300.1.1.1"}, "of '300.1.1.1' cannot be opened"),
             (folder, {"port": port}, f"port {port} of '127.0.0.1' cannot be opened"),
         ):

@@ -49,24 +49,20 @@ _ODD = [
     "\ud800", "\n", "%s", "{0}", "0x10", "1_000", "+1", " 1", "'1'", "[None]", "(None,)", "{1}",
     "...", "-0.0",
 ]  # fmt: skip
+_text = strategies.text(max_size=5)
+_leaves = strategies.none() | strategies.booleans() | strategies.integers() | _text
+
+
+def _nested(inner):
+    rows = strategies.lists(inner, max_size=3)
+    return rows | rows.map(tuple) | strategies.dictionaries(_text, inner, max_size=2)
+
+
 # Setting values as strings of a command line.
 values = strategies.one_of(
     strategies.sampled_from(_ODD),
     strategies.integers().map(str),
     strategies.floats().map(str),
     strategies.text(max_size=30),
-    strategies.recursive(
-        strategies.one_of(
-            strategies.none(),
-            strategies.booleans(),
-            strategies.integers(),
-            strategies.text(max_size=5),
-        ),
-        lambda inner: strategies.one_of(
-            strategies.lists(inner, max_size=3),
-            strategies.lists(inner, max_size=3).map(tuple),
-            strategies.dictionaries(strategies.text(max_size=5), inner, max_size=2),
-        ),
-        max_leaves=5,
-    ).map(repr),
+    strategies.recursive(_leaves, _nested, max_leaves=5).map(repr),
 )

@@ -3,6 +3,8 @@
 import contextlib
 import io
 import pathlib
+import shutil
+import tempfile
 
 import pytest
 
@@ -47,67 +49,46 @@ _WORDS = [b"", b"0", b"-1", b"null", b"[]", b"{}", b'"', b"\0", b"\xff", b"1e999
 
 @strategies.composite
 def damages(draw):
-    """Draws a function from the content of a file to damaged content.
-
-    The function returns `None` if the file is to be deleted.
-    """
-    kind = draw(strategies.sampled_from(["delete", "cut", "flip", "insert", "replace", "number"]))
-    place, bit = draw(strategies.floats(0, 1, exclude_max=True)), draw(strategies.integers(0, 7))
+    """Draws a function from the content of a file to damaged content, `None` if it is deleted."""
+    kind = draw(strategies.sampled_from(["delete", "bytes", "field"]))
+    place, size = draw(strategies.floats(0, 1, exclude_max=True)), draw(strategies.integers(0, 999))
     word = draw(strategies.sampled_from(_WORDS) | strategies.binary(max_size=4))
 
     def damage(content: bytes) -> bytes | None:
         at = int(place * len(content))
-        match kind:
-            case "delete":
-                return None
-            case "cut":
-                return content[:at]
-            case "insert":
-                return content[:at] + word + content[at:]
-            case "replace":
-                return word
-            case "number":  # another value of a JSON field
-                starts = [n + 1 for n, c in enumerate(content) if c == ord(":")]
-                at = starts[int(place * len(starts))] if starts else at
-                end = min((content + b",}\n").find(c, at) for c in (b",", b"}", b"\n"))
-                return content[:at] + word + content[max(end, at) :]
-            case "flip" if content:
-                return content[:at] + bytes([content[at] ^ 1 << bit]) + content[at + 1 :]
-        return content
+        end = at + size
+        if kind == "field":  # another value of a JSON field
+            starts = [n + 1 for n, c in enumerate(content) if c == ord(":")]
+            at = starts[int(place * len(starts))] if starts else at
+            end = max(min((content + b",}\n").find(c, at) for c in (b",", b"}", b"\n")), at)
+        return None if kind == "delete" else content[:at] + word + content[end:]
 
     return damage
 
 
 @contextlib.contextmanager
 def damaged(folder: pathlib.Path, data):
-    """Damages one or two files of a folder inside the `with` block, and then restores all files."""
-    files = sorted(file for file in folder.rglob("*") if file.is_file() and file.name != ".lock")
-    chosen = data.draw(strategies.lists(strategies.sampled_from(files), min_size=1, max_size=2))
-    changes = [(file, data.draw(damages())) for file in dict.fromkeys(chosen)]
-    whole = {file: file.read_bytes() for file in files}
-    try:
-        for file, damage in changes:
-            after = damage(whole[file])
-            file.unlink() if after is None else file.write_bytes(after)
-        with contextlib.redirect_stderr(io.StringIO()):
-            yield
-    finally:
-        for file in sorted(folder.rglob("*")):
-            if file.is_file() and file not in whole:
-                file.unlink()
-        for file, content in whole.items():
-            file.write_bytes(content)
+    """Yields a copy of a folder in which one or two files are damaged."""
+    with tempfile.TemporaryDirectory() as place, contextlib.redirect_stderr(io.StringIO()):
+        copy = pathlib.Path(shutil.copytree(folder, f"{place}/copy"))
+        files = [file for file in copy.rglob("*") if file.is_file() and file.name != ".lock"]
+        files = sorted(str(file.relative_to(copy)) for file in files)
+        chosen = strategies.lists(strategies.sampled_from(files), min_size=1, max_size=2)
+        for name in dict.fromkeys(data.draw(chosen)):
+            after = data.draw(damages())((copy / name).read_bytes())
+            (copy / name).unlink() if after is None else (copy / name).write_bytes(after)
+        yield copy
 
 
 @examples(6, 20)
 @hypothesis.given(data=strategies.data())
 def test_runs(number_run, data):
-    with damaged(number_run, data):
-        open_run(number_run)
+    with damaged(number_run, data) as folder:
+        open_run(folder)
 
 
 @examples(25, 100)
 @hypothesis.given(data=strategies.data())
 def test_corpora(corpus, data):
-    with damaged(corpus, data):
-        read_corpus(corpus)
+    with damaged(corpus, data) as folder:
+        read_corpus(folder)

@@ -11,7 +11,6 @@ import macaron_tf
 from macaron_tf.decoding import (
     BeamSearchConfig,
     GenerationConfig,
-    SamplingConfig,
     SequenceGenerator,
     translate_ids,
 )
@@ -62,6 +61,7 @@ SYSTEMS = {
         f"marian of {activation}": lambda activation=activation: peers.marian(activation)
         for activation in ("relu", "swish", "gelu", "gelu_new")
     },
+    "marian without a scale": lambda: peers.marian(scaled=False),
 }
 # PAD, BOS (the decoder's start token) and EOS.
 SPECIAL = {"t5": (0, 0, 1), "bart": (1, 2, 2), "marian": (peers.VOCAB - 1, peers.VOCAB - 1, 0)}
@@ -213,7 +213,6 @@ def test_searches_with_limits_agree(beams, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"scale_embedding": False}, "scale_embedding=False"),
         ({"activation_function": "quick_gelu"}, "activation_function='quick_gelu'"),
         ({"d_model": "32"}, "has d_model='32', but only a whole number can be used"),
     ],
@@ -328,6 +327,6 @@ def test_an_end_that_is_also_the_beginning_ends_answers(tmp_path):
         theirs.final_logits_bias[0, 2] = 50.0  # </s> begins and ends
     read = read_of(theirs, tmp_path)
     assert read.special.begin == read.special.end == 2
-    config = SamplingConfig(max_length_ratio=0.0, max_length_offset=6)
-    found = translate_ids(read.network, tf.constant(sources("bart")), config, seed=1)["ids"].numpy()
+    config = BeamSearchConfig(max_length_ratio=0.0, max_length_offset=6)
+    found = translate_ids(read.network, tf.constant(sources("bart")), config)["ids"].numpy()
     assert (found[..., 0] == 2).all()

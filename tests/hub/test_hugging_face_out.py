@@ -39,17 +39,16 @@ def test_scores_of_a_regression_are_theirs(tmp_path):
     np.testing.assert_allclose(state["classifier.bias"], 1.5 * bias + 2.5, rtol=1e-6)
 
 
-def test_a_sentence_encoder_is_read_back(tmp_path, capsys):
+def test_a_sentence_encoder_is_read_back(tmp_path):
     made = model(models.SiameseEncoder(config(), "mean", normalize=True))
     made = dataclasses.replace(made, settings=SentenceSettings("mean", True, 9))
     read = read_back(made, tmp_path / "out")
-    assert "the pooler is untrained" in capsys.readouterr().err
     assert read.settings == SentenceSettings("mean", True, 9)
     ours, back = (numpy_of(one.encoder(BATCH))[IDS != 0] for one in (made, read))
     np.testing.assert_allclose(ours, back, atol=1e-6)
 
 
-def test_a_card_names_license_data_metrics_and_settings_that_matter(tmp_path):
+def test_a_card_names_license_metrics_and_settings_that_matter(tmp_path):
     recipe = {
         "task": {"name": "sst2"},
         "masking": {"rate": 0.15},
@@ -66,10 +65,10 @@ def test_a_card_names_license_data_metrics_and_settings_that_matter(tmp_path):
     header = [
         *("library_name: transformers", "pipeline_tag: text-classification"),
         *("tags: [macaron_tf]", "license: apache-2.0"),
-        *("datasets: [nyu-mll/glue]", "metrics: [accuracy]"),
     ]
     assert card.split("---\n")[1].splitlines() == header
-    assert "| training.seed | 3 |" in card and "masking" not in card and "log_every" not in card
+    assert "| training.seed | 3 |" in card and "accuracy | 0.9 |" in card
+    assert "masking" not in card and "log_every" not in card
     made.save_pretrained(tmp_path / "own", license="mit")
     assert "\nlicense: mit\n" in (tmp_path / "own/README.md").read_text()
     own = macaron_tf.load(tmp_path / "own")
@@ -96,15 +95,21 @@ def causal_classifier():
     ("make", "options", "setting", "family"),
     [
         (classifier, {"num_languages": 2}, "num_languages=2", "BERT"),
-        (classifier, {"positions": "transformer_xl"}, "embedding_norm=True", "XLNet"),
+        (classifier, {"positions": "transformer_xl"}, "positions='transformer_xl'", ""),
         (classifier, {"summary": "last"}, "summary='last'", ""),
         (classifier, {"block": "macaron", "activation": "elu"}, "activation='elu'", ""),
         (two_streams, {**XLNET, "block": "macaron"}, "block='macaron'", "XLNet"),
         (language_model, {"block": "gmlp"}, "block='gmlp'", ""),
         (classifier, {"norm": "none"}, "norm='none'", "BERT"),
         (language_model, {"block": "macaron", "adaptive_cutoffs": (20,)}, r"cutoffs=\(20,\)", ""),
-        (causal_classifier, {}, "symmetric=True", ""),
-        (sequence_model, {"kind": "pre-norm", "tied": False}, "tied=False", ""),
+        (causal_classifier, {}, "CausalClassifier with EncoderConfig", "transformers"),
+        (sequence_model, {"kind": "marian", "tied": False}, "tied=False", "MarianMT"),
+        (
+            sequence_model,
+            {"kind": "marian", "position_layout": "interleaved"},
+            "position_layout='interleaved'",
+            "",
+        ),
     ],
 )
 def test_what_has_no_place_is_one_sentence(make, options, setting, family, tmp_path):

@@ -8,14 +8,12 @@ import pytest
 import macaron_tf
 from macaron_tf import models
 from macaron_tf.model import Model
-from macaron_tf.tasks import LabelledSettings
 from tests.harness import numpy_of, refuses
-from tests.toys.decoders import LLAMA, byte_pairs, language_model, random
+from tests.toys.decoders import language_model
 from tests.toys.hugging_face import BATCH, FORMAT, SEGMENTS, WORDS, opened, written
 from tests.toys.hugging_face import ROWS as IDS
 from tests.toys.hugging_face import encoder_config as config
 from tests.toys.hugging_face import with_vocabulary as model
-from tests.toys.pretrained import with_classes, with_scores
 
 pytest.importorskip("safetensors")
 
@@ -107,11 +105,6 @@ LANGUAGE = {
         "attention_windows": (0, 4),
     },
 }
-# Classifiers of language models. A classifier of Llama is also written so, because it has a bias.
-CLASSIFIERS = {
-    **{name: LANGUAGE[name] for name in ("macaron", "full steps", "swish_rnn", "windows", "olmo")},
-    "llama": LLAMA,
-}
 REAL = IDS != 0
 
 
@@ -126,30 +119,12 @@ def decoder(system) -> Model:
     return language_model(**LANGUAGE[system])
 
 
-def labels_of(model: Model) -> tuple[str, ...]:
-    return model.settings.task.labels if isinstance(model.settings, LabelledSettings) else ()
-
-
-def classifier(system, labels=("x", "y", "z")) -> Model:
-    """Returns the classifier of a language model, with random weights; no label is a regression."""
-    network = models.CausalClassifier(
-        language_model(**CLASSIFIERS[system]).config, len(labels) or 1
-    )
-    return with_classes(Model(random(network), byte_pairs()), *labels)
-
-
 def in_pytorch(made: Model, ending: str, place):
     """Saves a model; returns the PyTorch model that transformers opens with our code."""
     made.save_pretrained(place, format=FORMAT)
     transformers = pytest.importorskip("transformers")
     kind = getattr(transformers, f"AutoModelFor{ending}")
     return opened(kind, place, trust_remote_code=True)
-
-
-def weights_of(made: Model) -> list:
-    if isinstance(made.network, models.CausalClassifier):  # which uses no output matrix
-        return [*made.encoder.weights, *made.network.head.weights]
-    return made.network.weights
 
 
 def output(made: Model) -> np.ndarray:
@@ -162,7 +137,6 @@ def output(made: Model) -> np.ndarray:
     [
         *((encoder, system) for system in SYSTEMS),
         *((decoder, system) for system in LANGUAGE),
-        *((classifier, system) for system in CLASSIFIERS),
     ],
 )
 def test_our_reader_takes_the_folder_without_its_code(make, system, tmp_path, capsys):
@@ -173,11 +147,11 @@ def test_our_reader_takes_the_folder_without_its_code(make, system, tmp_path, ca
     assert read.card.unread == () and read.card.missing_head == ""
     assert "not read" not in capsys.readouterr().err
     assert type(read.network) is type(made.network)
-    assert read.card.starts and labels_of(read) == labels_of(made)
+    assert read.card.starts
     assert read.config.splittings == made.config.splittings
     pieces = made.vocabulary.pieces
-    back = {weight.path: numpy_of(weight) for weight in weights_of(read)}
-    for weight in weights_of(made):
+    back = {weight.path: numpy_of(weight) for weight in read.network.weights}
+    for weight in made.network.weights:
         value, other = numpy_of(weight), back.pop(weight.path)
         if len(value) == made.vocabulary.size:  # the unused rows at the end are left out
             value, other = value[:pieces], other[:pieces]
@@ -280,30 +254,6 @@ def test_pytorch_writes_the_same_with_and_without_its_cache(system, tmp_path, to
             ours = numpy_of(made.network({"token_ids": row}))[0, 10:-1, :pieces]
             found = torch.cat([logits[:1] for logits in cached.logits]).numpy()
             np.testing.assert_allclose(ours, found, atol=1e-5)
-
-
-@pytest.mark.parametrize("classes", [1, 3])
-@pytest.mark.parametrize("system", CLASSIFIERS)
-def test_pytorch_s_classifier_reads_the_last_token(system, classes, tmp_path, torch):
-    """Rows may be padded on either side, and on the right also without an attention mask."""
-    made = with_scores(classifier(system, ()), 2.0, 3.0) if classes == 1 else classifier(system)
-    theirs = in_pytorch(made, "SequenceClassification", tmp_path / "out")
-    ids, padding = np.random.default_rng(0).integers(5, made.vocabulary.pieces, (2, 11)), 5
-    ids[1, -padding:] = made.special.pad
-    ours = numpy_of(made.network({"token_ids": ids}))
-    ours = ours * 3.0 + 2.0 if classes == 1 else ours
-    left = np.stack([ids[0], np.roll(ids[1], padding)])
-    right, left = torch.tensor(ids), torch.tensor(left)
-    with torch.no_grad():
-        for given in (
-            {"input_ids": right, "attention_mask": (right != made.special.pad).long()},
-            {"input_ids": left, "attention_mask": (left != made.special.pad).long()},
-            {"input_ids": right},
-        ):
-            np.testing.assert_allclose(ours, theirs(**given).logits.numpy(), atol=1e-5)
-    labels = torch.tensor([0.5, 1.5] if classes == 1 else [0, 2])
-    theirs(right, labels=labels).loss.backward()
-    assert all(weight.grad is not None for weight in theirs.parameters())
 
 
 def check_resized(theirs, ids, ending, place) -> None:

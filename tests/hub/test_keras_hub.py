@@ -71,8 +71,8 @@ def language_model(**changes) -> LanguageModel:
 
 
 def test_a_classifier_s_pooler_and_scores_are_ours(tmp_path):
-    """DistilBERT's pooler has a ReLU. A regression model's own scores are standardized."""
-    network = built(EncoderClassifier, config(), 1, pooler_activation="relu", noise=0.2)
+    """A regression model's own scores are standardized."""
+    network = built(EncoderClassifier, config(), 1, noise=0.2)
     made = with_scores(Model(network, WORD_PIECES), 2.5, 1.5)
     task = task_of(made)
     expected = 1.5 * numpy_of(network(pairs())) + 2.5
@@ -81,10 +81,7 @@ def test_a_classifier_s_pooler_and_scores_are_ours(tmp_path):
     again = keras_hub.models.TextClassifier.from_preset(str(tmp_path / "task"))
     np.testing.assert_allclose(again(pairs()), expected, atol=1e-5)
     found = macaron_tf.load(f"keras-hub:{tmp_path / 'task'}").network
-    assert found.pooler_activation == "relu"
     np.testing.assert_allclose(found(pairs()), expected, atol=1e-5)
-    task.backbone.save_to_preset(str(tmp_path / "backbone"))
-    assert macaron_tf.load(f"keras-hub:{tmp_path / 'backbone'}").network.pooler is None
     task_of(network, activation="sigmoid").save_to_preset(str(tmp_path / "sigmoid"))
     refuses("activation='sigmoid'", macaron_tf.load, f"keras-hub:{tmp_path / 'sigmoid'}")
     for language in ("en", "de"):
@@ -142,7 +139,6 @@ def test_masked_tokens_are_learnt_from_text():
 @pytest.mark.slow
 def test_a_classifier_learns_from_text_and_lives_in_a_preset(tmp_path):
     keras.utils.set_random_seed(0)
-    tokenizer = EncoderTokenizer(WORD_PIECES)
     task = keras_hub.models.TextClassifier  # the preset knows the class
     start = task_of(Model(classifier(block=("macaron", "swish_rnn")), vocabulary=WORD_PIECES))
     start.save_to_preset(str(tmp_path / "start"))
@@ -188,7 +184,6 @@ assert tokenizer.detokenize(tokenizer(texts)) == texts
         tmp_path,
         ",".join(TEXTS),
     )
-    assert tokenizer.get_vocabulary()[:5] == WORDS[:5]
 
 
 def prompts(rows: list[list[int]], length: int) -> dict[str, np.ndarray]:
@@ -246,9 +241,8 @@ def test_a_long_prompt_is_read_in_chunks_as_token_by_token():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("kind", ["classifier", "masked", "language_model"])
-def test_a_preset_is_loaded_as_the_network_that_it_was_made_of(kind, quantized, tmp_path):
+def test_a_preset_is_loaded_as_the_network_that_it_was_made_of(kind, tmp_path):
     if kind == "classifier":
         network, inputs = classifier(block="macaron"), pairs()
     elif kind == "masked":
@@ -258,8 +252,6 @@ def test_a_preset_is_loaded_as_the_network_that_it_was_made_of(kind, quantized, 
         network = language_model(output_bias=True)
         inputs = {name: pairs()[name] for name in ("token_ids", "padding_mask")}
     task = task_of(Model(network, vocabulary=WORD_PIECES, card=Card(starts=False)))
-    if quantized:
-        task.backbone.quantize("int8")
     hidden = task.backbone(inputs)
     task.save_to_preset(str(tmp_path / "task"))
     task.backbone.save_to_preset(str(tmp_path / "backbone"))
@@ -279,12 +271,9 @@ def test_a_preset_is_loaded_as_the_network_that_it_was_made_of(kind, quantized, 
     found = macaron_tf.load(f"keras-hub:{tmp_path / 'task'}")
     assert found.vocabulary.hash == WORD_PIECES.hash and found.config == network.config
     assert found.model_options and found.card.starts == (kind != "language_model")
-    if not quantized:
-        answers, expected = found.network(inputs), network(inputs)
-        for one, other in zip(
-            keras.tree.flatten(answers), keras.tree.flatten(expected), strict=True
-        ):
-            np.testing.assert_allclose(one, other, atol=1e-6)
+    answers, expected = found.network(inputs), network(inputs)
+    for one, other in zip(keras.tree.flatten(answers), keras.tree.flatten(expected), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
     record = tmp_path / "task/task.json"
     text = record.read_text()
     record.write_text(json.dumps({**json.loads(text), "registered_name": "mine>Task"}))
@@ -355,8 +344,7 @@ def test_a_tokenizer_gives_the_vocabulary_s_ids(vocabulary):
     assert next(iter(data)).to_list() == expected
     assert tokenizer.detokenize(expected) == TEXTS == tokenizer.detokenize(tokenizer(TEXTS))
     assert tokenizer.detokenize(expected[0]) == TEXTS[0]
-    assert tokenizer.vocabulary_size() == len(tokenizer.get_vocabulary()) == vocabulary.pieces
-    assert tokenizer.token_to_id(tokenizer.id_to_token(7)) == 7
+    assert tokenizer.vocabulary_size() == vocabulary.pieces
 
 
 def test_two_texts_are_put_together_with_the_vocabulary_s_separators():
@@ -388,7 +376,6 @@ def test_a_network_alone_becomes_a_task():
         inputs = {name: pairs()[name] for name in task.input}
         np.testing.assert_allclose(task(inputs), network(inputs), atol=1e-5)
         assert task.preprocessor is None
-    assert task_of(PretrainingEncoder(config())).built  # an unbuilt network is built
     loaded = Model(PretrainingEncoder(config()), card=Card(checkpoint="hugging-face:body"))
     refuses("hugging-face:body has no masked language head", task_of, loaded)
     words = WordEncoderConfig(lstm_dim=4, word_dim=4, filters=((2, 4),))
@@ -401,6 +388,8 @@ def test_other_vocabularies_and_networks_are_refused():
     refuses(r"\[CLS\] after a text", EncoderTokenizer, last)
     tagger = built(EncoderTokenClassifier, config(), 3)
     refuses("no task for the network EncoderTokenClassifier", task_of, Model(tagger))
+    distilled = built(EncoderClassifier, config(), 2, pooler_activation="relu")
+    refuses("a pooler with 'relu' is no pooler", task_of, Model(distilled))
     head = {"transform": False}
     xlm = built(PretrainingEncoder, config(), head_options=head)
     refuses("head without a dense layer", task_of, Model(xlm))

@@ -79,7 +79,7 @@ def check_bert(read, hidden, pooled, logits=None):
     real = inputs()["token_ids"] != 0
     found = numpy_of(read.network.encoder(inputs(), training=False))
     check_equal(found[real], np.asarray(hidden)[real])
-    check_equal(Model(**vars(read)).classifier(2).pooler(found), pooled)
+    check_equal(read.network.pooler(found), pooled)
     assert (read.card.objective == "masked_language") == (logits is not None)
     if logits is not None:
         scores = numpy_of(read.network.masked_logits(found))
@@ -299,7 +299,7 @@ def test_the_pooler_is_the_one_that_was_trained(tmp_path):
     write(tmp_path, tf.train.Checkpoint(**theirs.checkpoint_items))
     read = hub.read_model_garden_bert(tmp_path, lower_case=True)
     expected = call_pretrainer(theirs)
-    pooled = Model(**vars(read)).classifier(2).pooler(expected["sequence_output"].numpy())
+    pooled = read.network.pooler(expected["sequence_output"].numpy())
     check_equal(
         np.asarray(pooled) @ head.out_proj.get_weights()[0],
         expected["next_sentence"] - head.out_proj.get_weights()[1],

@@ -52,7 +52,7 @@ def converted(place) -> str:
     return str(out)
 
 
-@pytest.mark.parametrize("kind", ["language model", "denoiser", "t5", "pre-norm", "post-norm"])
+@pytest.mark.parametrize("kind", ["language model", "denoiser", "t5"])
 def test_ctranslate2_answers_as_transformers_does(kind, tmp_path):
     ctranslate2 = pytest.importorskip("ctranslate2")
     transformers = pytest.importorskip("transformers")
@@ -64,9 +64,6 @@ def test_ctranslate2_answers_as_transformers_does(kind, tmp_path):
     program = ctranslate2.Generator if is_causal else ctranslate2.Translator
     program = program(converted(tmp_path / "out"))
     barred = tokenizer.convert_ids_to_tokens(theirs.generation_config.suppress_tokens)
-    if kind == "post-norm":  # MarianMT has no padding there
-        assert barred == ["<unused>", "<s>", "<pad>"]
-        barred.remove("<pad>")
     barred = [[piece] for piece in barred]
     for text in TEXTS:
         given = tokenizer(text, return_tensors="pt")

@@ -10,8 +10,8 @@ import macaron_tf
 from macaron_tf import models
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.own_tables import TableSettings
+from macaron_tf.hub.families.bert import BERT
 from macaron_tf.model import Model
-from macaron_tf.models.model_parts import Card
 from macaron_tf.tasks import LabelledSettings, Limits, SpanLimits
 from macaron_tf.text import WordPieceVocabulary
 from macaron_tf.text.byte_pairs import BYTE_ALPHABET, BytePairVocabulary
@@ -32,22 +32,13 @@ FAMILIES = {
     "roberta": {"num_segments": 0},
     "xlnet": {"positions": "transformer_xl", "embedding_norm": False},
     "macaron": {"block": "macaron"},
-    "gpt2": {
-        **dict(causal=True, num_segments=0, embedding_norm=False, activation="gelu_tanh"),
-        **dict(norm="pre", epsilon=1e-5),
-    },
 }
 
 
 def vocabulary_of(family: str):
-    if family in ("roberta", "gpt2"):
-        separators = 2 if family == "roberta" else 1
-        return BytePairVocabulary(BYTE_ALPHABET, [], pair_separators=separators)
+    if family == "roberta":
+        return BytePairVocabulary(BYTE_ALPHABET, [], pair_separators=2)
     return WordPieceVocabulary(WORDS)
-
-
-def classifier(config: models.EncoderConfig, outputs: int):
-    return (models.CausalClassifier if config.causal else models.EncoderClassifier)(config, outputs)
 
 
 def _own(name: str, **columns):
@@ -64,20 +55,18 @@ COLUMNS = dict(text=("context",), text_b=("question",), choices=("one", "two", "
 CHOOSE = _own("choose", **COLUMNS, classes=("1", "2", "3"))
 # Dict mapping task to (network, task description, texts, pipeline of transformers).
 TASKS = {
-    "classes": (lambda c: classifier(c, 3), MNLI, PAIRS, "text-classification"),
-    "scores": (lambda c: classifier(c, 1), STSB, PAIRS, "text-classification"),
+    "classes": (lambda c: models.EncoderClassifier(c, 3), MNLI, PAIRS, "text-classification"),
+    "scores": (lambda c: models.EncoderClassifier(c, 1), STSB, PAIRS, "text-classification"),
     "tags": (lambda c: models.EncoderTokenClassifier(c, 3), TAG, TEXTS, "token-classification"),
     "spans": (models.EncoderQuestionAnswering, get_task("squad2"), CONTEXTS, "question-answering"),
     "choices": (models.EncoderMultipleChoice, CHOOSE, CHOICES, "multiple-choice"),
 }
 CASES = [
-    *(("bert", task) for task in TASKS),
-    ("macaron", "choices"),
+    *(("bert", task) for task in TASKS if task != "choices"),
+    ("macaron", "scores"),
     ("xlnet", "scores"),
-    ("albert", "choices"),
     ("electra", "tags"),
     *slow(("macaron", "classes"), ("xlnet", "spans"), ("roberta", "classes")),
-    *slow(*(("gpt2", task) for task in ("classes", "scores"))),
 ]
 
 
@@ -87,14 +76,9 @@ def trained(family: str, task: str) -> Model:
     vocabulary = vocabulary_of(family)
     config = models.EncoderConfig(vocabulary.size, 32, 128, 4, 2, max_length=40, **FAMILIES[family])
     network = random(make(config))
-    limits = Limits(24, SpanLimits(max_question=8), causal=config.causal)
-    results = {"metrics": {"best_f1_thresh": 0.25, "score": float("nan")}}
-    return Model(
-        network,
-        vocabulary=vocabulary,
-        settings=LabelledSettings(task=described, limits=limits),
-        card=Card(results=results),
-    )
+    limits = Limits(24, SpanLimits(max_question=8))
+    settings = LabelledSettings(task=described, limits=limits)
+    return Model(network, vocabulary=vocabulary, settings=settings)
 
 
 ENDS = {"bos_token_id", "eos_token_id"}
@@ -140,40 +124,29 @@ def test_the_lines_of_a_card_of_our_own_run(task, tmp_path, monkeypatch):
     assert run_card(tmp_path / "out", monkeypatch)["model"].card.name == "out"
 
 
-def test_a_head_of_transformers_holds_no_task_of_another_kind(tmp_path):
+def test_a_head_of_transformers_holds_no_task_of_another_kind():
     made = trained("bert", "classes")
     task = dataclasses.replace(made.settings.task, kind="ordering")
     other = dataclasses.replace(made, settings=dataclasses.replace(made.settings, task=task))
     message = "no head of transformers answers a task of kind 'ordering'"
-    refuses(message, other.save_pretrained, tmp_path / "out", format=FORMAT)
-    refuses("kind='ordering' of the task mnli must be one of classification", lambda: other.task)
+    refuses(message, BERT.head_fields, other)
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"id2label": ["x"]}, "config.json is damaged.*correct its fields architectures and"),
-        ({"macaron_tf": {"task": {}}}, "is damaged.*correct its field macaron_tf, or remove"),
-    ],
-)
-def test_a_damaged_head_is_one_sentence(changes, sentence, tmp_path):
+def test_a_damaged_head_is_one_sentence(tmp_path):
     trained("bert", "classes").save_pretrained(tmp_path / "out", format=FORMAT)
     fields = json.loads((tmp_path / "out/config.json").read_text())
-    (tmp_path / "out/config.json").write_text(json.dumps(fields | changes))
+    (tmp_path / "out/config.json").write_text(json.dumps({**fields, "id2label": ["x"]}))
+    sentence = "config.json is damaged.*correct its fields architectures and"
     refuses(sentence, macaron_tf.load, f"hugging-face:{tmp_path / 'out'}")
 
 
-def test_a_record_of_another_head_does_not_count(tmp_path):
-    """If transformers changed a model's labels, the task record that we saved is ignored."""
+def test_a_task_is_known_by_its_name_and_has_the_labels_of_the_head(tmp_path):
     trained("bert", "classes").save_pretrained(tmp_path / "out", format=FORMAT)
     fields = json.loads((tmp_path / "out/config.json").read_text())
-    fields["macaron_tf"]["task"]["labels"] = ["p", "q"]
+    assert fields["finetuning_task"] == "mnli"
     fields["id2label"]["2"] = "other"
-    (tmp_path / "out/config.json").write_text(json.dumps(fields))
-    read = macaron_tf.load(f"hugging-face:{tmp_path / 'out'}")
-    assert read.settings.task.labels == ("x", "y", "other") and read.task.texts == ("text",)
-    (tmp_path / "out/config.json").write_text(
-        json.dumps({**fields, "macaron_tf": None, "finetuning_task": "mnli"})
-    )
-    read = macaron_tf.load(f"hugging-face:{tmp_path / 'out'}")
-    assert read.task.texts == ("first", "second") and read.task.task.labels[2] == "other"
+    for name, texts in (("mnli", ("first", "second")), ("mine", ("text",))):
+        fields["finetuning_task"] = name
+        (tmp_path / "out/config.json").write_text(json.dumps(fields))
+        read = macaron_tf.load(f"hugging-face:{tmp_path / 'out'}")
+        assert read.settings.task.labels == ("x", "y", "other") and read.task.texts == texts

@@ -132,19 +132,10 @@ def test_a_json_file(tmp_path, disk_or_bucket):
     refuses(f"cannot read {tmp_path}", storage.read_json, tmp_path)
 
 
-@pytest.mark.parametrize("text", [b"", b"one", b"one\n", b"one\n\ntwo\r\nthree", b"\n" * 9])
-def test_lines_are_counted_as_they_are_read(text, disk_or_bucket, monkeypatch):
-    path = storage.as_path(disk_or_bucket) / "lines"
-    storage.write_atomic(path, text)
-    monkeypatch.setattr(files, "_BLOCK", 4)
-    assert files.count_lines(path) == len(list(files.lines_of(path)))
-
-
 READERS = (
     lambda path: [*files.lines_of(path)],
     lambda path: [*files.table_rows(path)],
     lambda path: files.content_stamps([path]),
-    files.count_lines,
     storage.file_digest,
     storage.read_bytes,
 )
@@ -167,29 +158,12 @@ def test_what_may_never_end_is_not_read(read, tmp_path):
         refuses(f"cannot read .*{reason}", read, storage.as_path(tmp_path / name))
 
 
-def test_a_pipe_that_the_user_names_is_read(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=("one\ntwo\n",))
-    writer.start()
-    lines = files.lines_of(storage.as_path(tmp_path / "pipe"), may_be_pipe=True)
-    assert [*lines] == ["one", "two"]
-    writer.join()
-
-
-def test_utf_16_is_not_read_as_utf_8(tmp_path):
+@pytest.mark.parametrize("coding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_utf_16_is_not_read_as_utf_8(coding, tmp_path):
     path = storage.as_path(tmp_path / "x")
-    for coding, mark in (
-        ("UTF-16", ""),
-        ("UTF-16LE", ""),
-        ("UTF-16BE", ""),
-        ("UTF-16BE", "\ufeff"),
-    ):
-        path.write_bytes(f"{mark}one\ntwo\n".encode(coding))
-        named = "UTF-16" if mark else coding
-        message = f"{path} is {named}, not UTF-8: convert it, as by `iconv -f {named} -t UTF-8"
-        refuses(message, lambda: [*files.lines_of(path)])
-    path.write_bytes("好电影".encode("utf-32"))
-    refuses(f"{path} is UTF-32, not", lambda: [*files.lines_of(path)])
+    path.write_bytes("one\ntwo\n".encode(coding))
+    message = f"{path} is UTF-16, not UTF-8: convert it, as by `iconv -f UTF-16 -t UTF-8"
+    refuses(message, lambda: [*files.lines_of(path)])
     path.write_bytes(b"one\n\0two\n")  # a lone zero byte further on is text
     assert [*files.lines_of(path)] == ["one", "\0two"]
 
@@ -252,26 +226,9 @@ def test_a_second_process_is_refused_and_a_killed_one_frees_the_folder(tmp_path,
     lock(bucket)  # a bucket has no locks
 
 
-REQUEST = "Error executing an HTTP request: "
-ANSWERED = f"All 10 retry attempts failed. The last failure: {REQUEST}HTTP response code 503"
-
-
-NO_HOST = "libcurl code 6 meaning 'Could not resolve hostname', error details: Could not: x"
-
-
-@pytest.mark.parametrize(
-    ("kind", "text", "sentence"),
-    [
-        ("Aborted", f"{ANSWERED}\n\t when uploading gs://b/x", "gs://b/x, .* HTTP 503: run .*"),
-        ("PermissionDenied", f"{REQUEST}HTTP response code 403", "a bucket, .* HTTP 403: check .*"),
-        (
-            *("FailedPrecondition", f"{REQUEST}{NO_HOST}\n\t when reading gs://b/y"),
-            "gs://b/y, because .* do not reach the bucket .could not resolve hostname.: check .*",
-        ),
-    ],
-)
-def test_a_bucket_that_refuses_a_request(kind, text, sentence, capsys):
-    error = getattr(tf.errors, f"{kind}Error")(None, None, text)
+def test_a_bucket_that_refuses_a_request(capsys):
+    text = "Error executing an HTTP request: HTTP response code 403\n\t when reading gs://b/x"
+    error = tf.errors.PermissionDeniedError(None, None, text)
 
     @exit_on_user_error
     def main(arguments):
@@ -279,15 +236,13 @@ def test_a_bucket_that_refuses_a_request(kind, text, sentence, capsys):
 
     assert main([]) == 2
     said = capsys.readouterr().err
-    assert re.fullmatch(f"error: cannot access {sentence}\n", said)
-    reason = said.partition(", because ")[2].rstrip("\n")
+    assert re.fullmatch(r"error: a request to a bucket failed \(.* 403\): check the path.*\n", said)
 
     def write():
         with storage.clear_errors("cannot write it"):
             raise error
 
-    refuses(f"^{re.escape(f'cannot write it, because {reason}')}$", write)
-    assert storage.reason(error) == reason.split(": ")[0]
+    refuses(r"cannot write it \(Error executing .* 403\): check", write)
 
 
 def test_a_bucket_that_does_not_exist(monkeypatch):

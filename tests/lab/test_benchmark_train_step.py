@@ -120,5 +120,5 @@ def test_a_whole_run_writes_its_report(monkeypatch, tmp_path):
     assert rows[0]["units"] == 2 * 3 * 16
     assert rows[1]["ratio"] == [1.0, 1.0, 1.0]
     assert {"python", "numpy", "tensorflow"} <= {*written["machine"]["versions"]}
-    text = (tmp_path / "README.md").read_text()
+    text = (tmp_path / "results.md").read_text()
     assert "| toy |" in text and "threads per contender: " in text

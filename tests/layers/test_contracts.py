@@ -62,6 +62,9 @@ CONTRACTS = [
         for norm in ("pre", "post")
     ],
     *[(layers.SwishRNN(10, step_size=step, gate="gelu_tanh"), X7) for step in (1, 3)],
+    (layers.GatedDeltaNet(2), X7[..., :4]),
+    (layers.GatedDeltaNet(2, 4, causal=True), X),
+    (layers.MixtureOfExperts(6, 3, gated=True, activation_dropout=0.1), X),
     *[(layers.GatedMLP(12, 6, **g, activation_dropout=0.1), X6, {"mask": PADDED}) for g in GATES],
     *[
         (

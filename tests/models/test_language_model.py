@@ -37,6 +37,8 @@ MORE = {
     "qwen": {"positions": "rotary", "num_kv_heads": 1, "qk_norm": "head", "norm": "pre"},
     "olmo": {"qk_norm": "heads", "norm": "output", "attention_windows": (0, 3)},
     "alibi": {"positions": "alibi", "attention_windows": (0, 3), "block": "macaron"},
+    "deltanet": {"block": ("gated_deltanet", "transformer"), "positions": "rotary"},
+    "experts": {"num_experts": 4, "gated": True, "block": "macaron"},
     "xl": {"positions": "transformer_xl"},
     "split": {"scheme": "2 x (tokens/2, channels/2)", "relative_bias": "per_layer"},
     "split_albert": {"scheme": "tokens/2, channels, tokens/2", "sharing": "all"},

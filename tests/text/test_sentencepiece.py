@@ -10,7 +10,6 @@ from macaron_tf.special import Special
 from macaron_tf.text import NormalizationConfig, SentencePieceVocabulary
 from tests.harness import refuses
 from tests.toys.hard_texts import HARDEST
-from tests.toys.processes import python
 from tests.toys.vocabularies import train_bytes, train_joint, train_sentencepiece
 
 LOWER = NormalizationConfig(lower_case=True)
@@ -38,18 +37,6 @@ def test_special_ids_and_padded_size(toy_vocabulary, encoders):
     for line in ("the man runs slowly", "a dog"):
         ids = np.array(encoders.encode_lines([line])[0])
         assert starts[ids].sum() == len(line.split()) and starts[ids[0]]
-
-
-def test_hash_covers_settings(toy_vocabulary):
-    proto = toy_vocabulary.proto
-    settings = [{}, {"normalization": LOWER}, {"languages": ("de", "en")}, {"fold_accents": True},
-                {"pair_separators": 2}, {"cls_last": True}]  # fmt: skip
-    made = [SentencePieceVocabulary(proto, **options) for options in settings]
-    assert len({vocabulary.hash for vocabulary in made}) == len(settings)
-    for vocabulary in made:
-        again = SentencePieceVocabulary.restore(proto, vocabulary.settings())
-        assert again.hash == vocabulary.hash
-        assert again.normalization == vocabulary.normalization
 
 
 @pytest.mark.parametrize("size", [57, 58])
@@ -164,28 +151,3 @@ def test_text_behind_a_null_character_is_read(lines):
     vocabulary = SentencePieceVocabulary(proto, normalization=LOWER, verbatim=True)
     whole, [part] = vocabulary.encode_lines(["A\0 dog"])[0], vocabulary.encode_lines(["dog"])
     assert whole[-len(part) :] == part
-
-
-def test_bpe_dropout_is_seeded_and_keeps_the_text(real_pairs, real_vocabulary):
-    lines = [pair[0] for pair in real_pairs[:300]]
-    sample = real_vocabulary.sample_lines
-    first = sample(lines, 0.1, 1, "en")
-    assert first == sample(lines, 0.1, 1, "en") != sample(lines, 0.1, 2, "en")
-    plain = real_vocabulary.encode_lines(lines, "en")
-    assert sample(lines, 0.0, 1, "en") == plain
-    assert real_vocabulary.decode_lines(first) == real_vocabulary.decode_lines(plain)
-    longer = np.mean([len(row) for row in first]) / np.mean([len(row) for row in plain])
-    assert 1.02 < longer < 1.5
-
-
-@pytest.mark.slow
-def test_bpe_dropout_draws_the_same_in_each_process(tmp_path):
-    line = "the cat sat on the mat"
-    vocabulary = SentencePieceVocabulary.train([line, "a dog ran"] * 9, 40)
-    vocabulary.save(tmp_path)
-    code = (
-        "import sys; from macaron_tf.text import SentencePieceVocabulary as Vocabulary; "
-        f"print(Vocabulary.load(sys.argv[1]).sample_lines([{line!r}] * 4, 0.5, 3))"
-    )
-    rows = vocabulary.sample_lines([line] * 4, 0.5, 3)
-    assert python("-c", code, tmp_path).splitlines()[-1] == repr(rows)

@@ -2,7 +2,6 @@
 # ruff: noqa: RUF001 -- look-alike characters are to be told apart
 
 import gzip
-import re
 
 import numpy as np
 import pytest
@@ -98,41 +97,13 @@ def test_rare_characters_are_left_out():
     refuses("no text to train a vocabulary on", WordPieceVocabulary.train, ["", "\x00"], 100)
 
 
-@pytest.mark.slow
-def test_thousands_of_characters_become_pieces_where_the_text_has_them():
-    """Rare Chinese characters are added to the vocabulary while there is room.
-
-    If all characters fit, less than 0.1% of tokens are unknown.
-    """
-    rng = np.random.default_rng(0)
-    drawn = np.array([chr(0x4E00 + i) for i in range(3000)])
-    share = 1 / np.arange(1, 3001)
-    characters = rng.choice(drawn, 60_000, p=share / share.sum())
-    letters = rng.choice(list("abcdefghij"), (4000, 8))
-    words = zip(characters.reshape(4000, 15), letters, strict=True)
-    lines = [" ".join(map("".join, pair)) for pair in words]
-
-    def unknown(vocabulary) -> float:
-        return np.mean(vocabulary.encode_rows(lines).ids == vocabulary.special.unk)
-
-    train = WordPieceVocabulary.train
-    before = train(lines, 7000, max_characters=1000)
-    assert unknown(before) > 0.04
-    # Each character has both forms if they fit; otherwise an ideograph has one.
-    for size, both in ((8000, True), (4000, False)):
-        vocabulary = train(lines, size)
-        assert vocabulary.pieces == size and unknown(vocabulary) < 0.001
-        assert any(word.startswith("##\u4e00") for word in vocabulary.words) == both
-        assert {f"##{letter}" for letter in "abcdefghij"} <= {*vocabulary.words}
-    # A small vocabulary has as many as fit into three quarters of it.
-    small = train(lines, 1600)
-    assert sum(len(word) == 1 for word in small.words) == 1200 - 10
-    # Without words to merge, characters take that room too. The size that an error names works.
-    lines = [line.split()[0] for line in lines]
-    assert unknown(train(lines, 1600)) < unknown(small) < unknown(before)
-    said = refuses(r"at most \d+: lower", train, lines, 8000)
-    most = int(re.search(r"at most (\d+)", said)[1])
-    assert train(lines, most).pieces == most > 5000
+def test_more_than_a_thousand_characters_become_pieces_where_the_text_has_them():
+    """Without `max_characters`, the pieces cover 99.95% of the text."""
+    lines = ["".join(map(chr, range(n, n + 29))) for n in range(0xA000, 0xA000 + 1160, 29)]  # Yi
+    vocabulary = WordPieceVocabulary.train([*lines, "ab ab"] * 2, 2500)
+    assert np.mean(vocabulary.encode_rows(lines).ids == vocabulary.special.unk) < 0.001
+    remedy = "at least 2325, or lower data.vocabulary.max_characters"
+    refuses(f"too small, because .*{remedy}", WordPieceVocabulary.train, lines * 2, 2000)
 
 
 def test_of_a_piece_that_stands_twice_the_last_id_counts_and_the_others_stay(tmp_path):

@@ -46,8 +46,7 @@ def sentencepiece(masks: bool, kind: str) -> SentencePieceVocabulary:
 
 # Model options, (vocabulary arguments), fields of `Model`, and the model_type.
 SEQUENCES = {
-    "pre-norm": ({"norm": "pre"}, (False, "bpe"), {}, "pegasus"),
-    "post-norm": ({"norm": "post"}, (False, "bpe"), {}, "marian"),
+    "marian": ({"norm": "post", "position_layout": "concatenated"}, (False, "bpe"), {}, "marian"),
     "denoiser": (BART, None, {"objective": "denoising"}, "bart"),
     "t5": (
         {**T5, "scaled_logits": True},

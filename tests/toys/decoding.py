@@ -93,23 +93,6 @@ def greedy(
     return new, log_prob
 
 
-def searched(method, toy: Toy, sources, config, rows: int, limit, jit=None, **options) -> dict:
-    """Returns the arrays of `beam_search` or `sample` with `rows` outputs per source.
-
-    With `jit=None`, the search runs eagerly. Otherwise the search runs in a graph, which XLA
-    compiles if `jit` is True.
-    """
-
-    def run(**options):
-        context, cache = {"rows": tf.constant(sources)}, toy.empty_cache(len(sources), rows)
-        given = (toy.decode_step, context, cache, len(sources), config, limit)
-        return method(*given, vocabulary_size=REAL_SIZE, **options)
-
-    if jit is not None:
-        run = tf.function(run, jit_compile=jit, autograph=False)
-    return {name: value.numpy() for name, value in run(**options).items()}
-
-
 def shaken(model, scale: float = 0.3, seed: int = 1):
     """Builds a model, and adds noise with standard deviation `scale` to its weights.
 

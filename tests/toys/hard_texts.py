@@ -20,8 +20,6 @@ HARDEST = (
     "a" * 101 + "\u0301 " + "\U0001f600" * 60,
     "\n\nline\n \r\n<b>&amp;</b>\\n\\u0041%s{}\"'\x1b[0m\n",
 )
-# Unpaired surrogates, which UTF-8 cannot encode.
-SURROGATES = ("a \ud83d b", "\udce9", "\ude00\ud83d")
 
 _HARD = (
     "The old cat saw the red dog.", "A man is riding a bike in Rome, and Ann is not.", " ",

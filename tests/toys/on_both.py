@@ -75,52 +75,47 @@ def over_the_mean():
     return keras.Model(tokens, keras.layers.GlobalAveragePooling1D()(hidden))
 
 
+def translator(block):
+    return models.EncoderDecoder(models.EncoderDecoderConfig(V, 16, 32, 2, 2, 2, block=block))
+
+
+def encoder(name):
+    return models.Encoder(config(name))
+
+
+def language_model(**options):
+    return models.LanguageModel(config("gpt2_tiny", **options))
+
+
+# Settings of language models, features of encoders besides the ids, and inputs of other models.
+LANGUAGE_MODELS = {
+    "gpt2": {"block": "swish_rnn", "attention_windows": (0, 3)},
+    "rotary": {"positions": "rotary", "num_kv_heads": 1, "attention_windows": (0, 3)},
+    "norms": {"positions": "rotary", "qk_norm": "heads", "norm": "output"},
+    "deltanet": {"block": ("gated_deltanet", "transformer"), "num_experts": 2},
+    "solvers": {"scheme": "channels/2 width 1 by heun, tokens by rk4, channels/2 again"},
+}
+ENCODERS = {one: {} for one in ("bert_rab_tiny", "albert_tiny", "modern_bert_tiny", "amlp_tiny")}
+ENCODERS |= {"swish_rnn_tiny": {"document_ids": np.cumsum(PADDED % 3 == 0, axis=1)}}
+OTHERS = {
+    "t5_tiny": PAIR,
+    "bart_tiny": PAIR,
+    "elmo_tiny": ids(2, 4, 20, vocab_size=200),
+    "tcn_jsb": normal(2, 9, 88),
+    "tcn_ptb_characters": ids(2, 9),
+}
 # Dict mapping name to (function that makes the model, function from model to outputs).
 CASES = {
-    **{
-        f"translator_{block}": (
-            lambda block=block: models.EncoderDecoder(
-                models.EncoderDecoderConfig(V, 16, 32, 2, 2, 2, block=block)
-            ),
-            translated,
-        )
-        for block in ("macaron", "transformer", "swish_rnn")
-    },
-    **{
-        name: (
-            lambda name=name: models.Encoder(config(name)),
-            called({"token_ids": PADDED, **more}),
-        )
-        for name, more in {
-            "bert_rab_tiny": {},
-            "swish_rnn_tiny": {"document_ids": np.cumsum(PADDED % 3 == 0, axis=1)},
-            "albert_tiny": {},
-            "modern_bert_tiny": {},
-            "amlp_tiny": {},
-        }.items()
-    },
-    **{
-        name: (functools.partial(models.catalog.build, name), called(inputs))
-        for name, inputs in {
-            "t5_tiny": PAIR,
-            "bart_tiny": PAIR,
-            "elmo_tiny": ids(2, 4, 20, vocab_size=200),
-            "tcn_jsb": normal(2, 9, 88),
-            "tcn_ptb_characters": ids(2, 9),
-        }.items()
-    },
-    **{
-        name: (
-            lambda options=options: models.LanguageModel(config("gpt2_tiny", **options)),
-            continued,
-        )
-        for name, options in {
-            "gpt2": {"block": "swish_rnn", "attention_windows": (0, 3)},
-            "rotary": {"positions": "rotary", "num_kv_heads": 1, "attention_windows": (0, 3)},
-            "norms": {"positions": "rotary", "qk_norm": "heads", "norm": "output"},
-            "solvers": {"scheme": "channels/2 width 1 by heun, tokens by rk4, channels/2 again"},
-        }.items()
-    },
+    f"translator_{block}": (functools.partial(translator, block), translated)
+    for block in ("macaron", "transformer", "swish_rnn")
+}
+for name, more in ENCODERS.items():
+    CASES[name] = functools.partial(encoder, name), called({"token_ids": PADDED, **more})
+for name, inputs in OTHERS.items():
+    CASES[name] = functools.partial(models.catalog.build, name), called(inputs)
+for name, options in LANGUAGE_MODELS.items():
+    CASES[name] = functools.partial(language_model, **options), continued
+CASES |= {
     "mean": (over_the_mean, lambda model: {"whole": model(PADDED)}),
     "transformer_xl": (
         lambda: models.SegmentLanguageModel(config("transformer_xl_tiny", block="swish_rnn"), 5),

@@ -42,7 +42,7 @@ def shaken(kind, config, scale, seeds=(1, 0), constant="none", own_output=False)
     return model
 
 
-def marian(activation="relu"):
+def marian(activation="relu", scaled=True):
     """Returns a MarianMTModel with random weights, whose decoder starts with the padding token."""
     config = transformers.MarianConfig(
         vocab_size=VOCAB,
@@ -51,7 +51,7 @@ def marian(activation="relu"):
         decoder_layers=3,
         max_position_embeddings=64,
         activation_function=activation,
-        scale_embedding=True,
+        scale_embedding=scaled,
         pad_token_id=VOCAB - 1,
         decoder_start_token_id=VOCAB - 1,
         eos_token_id=0,

@@ -70,7 +70,7 @@ def words_of(name: str, value) -> list[str]:
     match recipe.kind:
         case "pretraining":
             settings["data.sources"] = tuple(
-                (value("number_text" if one.is_translation else "digits"), "train", one.weight,
+                (value("number_text" if one.pair else "digits"), "train", one.weight,
                  one.language)
                 for one in recipe.data.sources
             )  # fmt: skip

@@ -16,7 +16,10 @@ from macaron_tf.runs.run import DIVERGED
 from macaron_tf.runs.versions import versions
 from macaron_tf.text import SentencePieceVocabulary
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
+from macaron_tf.training.checkpoints import CheckpointDirectory
 from tests.toys.pretraining import prepare, toy_settings
+
+VOCABULARY = WordPieceVocabulary((*SPECIAL_PIECES, "a"))
 
 
 def write(path, *lines: dict) -> None:
@@ -38,56 +41,53 @@ def pretrain(options) -> None:
         better = 1 + 0.1 * training.seed if "strang" in run.name else 0
         loss = 5 - step / last - training.seed - better
         loss += 0.1 * abs(math.log2(rate / 0.02))  # lowest at a learning rate of 0.02
-        line = {"step": step, "kind": "validation", "loss": loss}
+        line = {"step": step, "loss": loss}
         metrics = ("nll", "perplexity", "accuracy", "pair_accuracy", "replaced_recall")
         lines.append(line | dict.fromkeys(metrics, 0.5))
-    write(run / "metrics.jsonl", *lines)
-    write_timing(run, training)
-    vocabulary = WordPieceVocabulary((*SPECIAL_PIECES, "a"))
-    vocabulary.save(run / "vocabulary")
-    (run / "recipe.json").write_text(recipe.to_json())
+    write_run(run, recipe, VOCABULARY, *lines)
     if (pathlib.Path(options.corpus) / "corpus.json").exists():
         text = PretrainingCorpus.open(options.corpus).fingerprint
-        write(run / "data.json", {"sha256": text, "vocabulary": vocabulary.hash})
+        write(run / "data.json", {"sha256": text, "vocabulary": VOCABULARY.hash})
 
 
-def write_timing(run: pathlib.Path, training) -> None:
-    """Writes the versions, and a timing log in which the run's name determines the seconds.
+def write_run(run: pathlib.Path, recipe, vocabulary, *validations: dict) -> None:
+    """Writes the files of a trained run, but no weights. Its name determines the seconds.
 
     An update takes 2 seconds if the name begins with "slow", 1.5 seconds if the name is
     "unsteady-2", and otherwise 1 second.
     """
-    last, second = training.max_steps, 2.0 if run.name.startswith("slow") else 1.0
+    training = recipe.training
+    last, second = training.max_steps or 10, 2.0 if run.name.startswith("slow") else 1.0
     second *= 1.5 if run.name == "unsteady-2" else 1
     steps = [*range(training.log_every, last, training.log_every), last]
     about = {"kind": "train", "tokens_per_second": 100.0, "memory_mib": 9.0}
     write(run / "timing.jsonl", *({"step": n, "seconds": n * second, **about} for n in steps))
     write(run / "model.json", {"versions": versions()})
+    write(run / "metrics.jsonl", *({"kind": "validation", **one} for one in validations))
+    vocabulary.save(run / "vocabulary")
+    (run / "recipe.json").write_text(recipe.to_json())
 
 
 def fine_tune(options) -> None:
     recipe = registry.load(options.recipe).changed(model="bert_tiny")
     run = pathlib.Path(options.run)
-    write(run / "timing.jsonl", {"step": 10, "kind": "train", "seconds": 60.0})
-    write(run / "model.json", {"versions": versions()})
-    write(run / "metrics.jsonl", {"step": 10, "kind": "validation", "score": 0.5})
-    write(run / "result.json", {"best_score": 0.5, "metrics": {}})
-    WordPieceVocabulary((*SPECIAL_PIECES, "a")).save(run / "vocabulary")
-    (run / "recipe.json").write_text(recipe.to_json())
+    write_run(run, recipe, VOCABULARY, {"step": 10, "score": 0.5})
+    directory = CheckpointDirectory(run)
+    directory.save(10, lambda folder: None, {"vocabulary": "", "metrics": {"score": 0.5}})
+    directory.mark_best(10, "score", 0.5)
 
 
 def train_translator(options) -> None:
     recipe, run = registry.load(options.recipe, settings=options.set), pathlib.Path(options.run)
     saved = run / "checkpoints" / f"step-{recipe.training.max_steps:08d}"
     saved.mkdir(parents=True, exist_ok=True)
-    (run / "recipe.json").write_text(recipe.to_json())
-    write_timing(run, recipe.training)
-    write(run / "metrics.jsonl", {"step": 1, "kind": "validation", "loss": 1.0, "bleu": 9.0})
-    SentencePieceVocabulary.train(["ein hund rennt schnell"], 30).save(run / "vocabulary")
+    vocabulary = SentencePieceVocabulary.train(["ein hund rennt schnell"], 30)
+    write_run(run, recipe, vocabulary, {"step": 1, "loss": 1.0, "bleu": 9.0})
 
 
 def evaluate_translator(options) -> None:
-    [saved] = (pathlib.Path(options.run) / "checkpoints").iterdir()
+    run = pathlib.Path(options.run.partition("@")[0])
+    [saved] = (run / "checkpoints").iterdir()
     write_scores(pathlib.Path(options.output) / "a.json", "average", [int(saved.name[5:])])
 
 

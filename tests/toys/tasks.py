@@ -88,7 +88,7 @@ def toy_flags(
     elif task == "conll2003":
         toy_source, changes = f"conll:{folder}/{{split}}.txt", TAGGING_SETTINGS
     elif task in ("squad", "squad2"):
-        toy_source, changes = f"squad:{folder}/{{split}}.json", QUESTION_SETTINGS
+        toy_source, changes = f"jsonl:{folder}/{{split}}.jsonl", QUESTION_SETTINGS
     else:
         toy_source = f"tsv:{folder}/{{split}}.tsv"
         changes = {"training.learning_rate": 0.01, "task.head_dropout": 0.0}
@@ -161,9 +161,9 @@ def train_toy(folder: pathlib.Path, run: pathlib.Path, task: str = "sst2", **opt
     assert main(["train", recipe_of(task), str(run), *flags]) == 0
 
 
-def result_in(run: pathlib.Path) -> dict:
-    """Returns the content of the file result.json of a fine-tuning run."""
-    return json.loads((run / "result.json").read_text())
+def best_in(run: pathlib.Path) -> dict:
+    """Returns the step and the score of the best checkpoint of a run."""
+    return json.loads((run / "checkpoints" / "best.json").read_text())
 
 
 def validations(run: pathlib.Path) -> list[dict]:
@@ -198,10 +198,10 @@ def write_toy(folder: pathlib.Path) -> str:
 
 
 def write_reading(folder: pathlib.Path, unanswerable: bool = False) -> None:
-    """Writes SQuAD and CoNLL files with two splits, and their vocabulary."""
+    """Writes questions and CoNLL files with two splits, and their vocabulary."""
     for split, count, seed in (("train", 240, 1), ("validation", 60, 2)):
-        text = json.dumps(questions(count, seed, unanswerable))
-        (folder / f"{split}.json").write_text(text, encoding="utf-8")
+        lines = map(json.dumps, questions(count, seed, unanswerable))
+        (folder / f"{split}.jsonl").write_text("\n".join(lines), encoding="utf-8")
     for split, count, seed in (("train", 240, 3), ("dev", 60, 4)):
         lines = ([f"{word} X {tag}" for word, tag in words] for words in tagged(count, seed))
         text = "\n\n".join(map("\n".join, lines))
@@ -245,14 +245,14 @@ def related(task: str, count: int, seed: int) -> list[tuple]:
     return rows
 
 
-def questions(count: int, seed: int, unanswerable: bool) -> dict:
-    """Returns a SQuAD file as a dict.
+def questions(count: int, seed: int, unanswerable: bool) -> list[dict]:
+    """Returns questions with the fields of SQuAD.
 
     The question "Who?" asks for the only name in the context, and "Where?" asks for the only place.
     Contexts have up to 30 words. With `unanswerable`, every third context has no name.
     """
     rng = np.random.default_rng(seed)
-    paragraphs = []
+    records = []
     for index in range(count):
         words = list(rng.choice(READ_FILLERS, rng.integers(3, 29)))
         answers_by_question = {"Where?": str(rng.choice(CITIES)).title()}
@@ -263,10 +263,11 @@ def questions(count: int, seed: int, unanswerable: bool) -> dict:
         context = "\u201c" + " ".join(words) + "."
         question = "Who?" if index % 2 else "Where?"
         text = answers_by_question.get(question)
-        answers = [{"text": text, "answer_start": context.index(text)}] if text else []
-        entry = {"id": f"q{index}", "question": question, "answers": answers}
-        paragraphs.append({"context": context, "qas": [entry]})
-    return {"version": "v2.0", "data": [{"title": "toy", "paragraphs": paragraphs}]}
+        starts = [context.index(text)] if text else []
+        answers = {"text": [text] * len(starts), "answer_start": starts}
+        record = {"id": f"q{index}", "question": question, "context": context, "answers": answers}
+        records.append(record)
+    return records
 
 
 def tagged(count: int, seed: int) -> list[list[tuple[str, str]]]:

@@ -9,6 +9,7 @@ import pytest
 import sentencepiece
 
 from macaron_tf.data.sources.readers import read_pairs
+from macaron_tf.hub.tokenizers.parts import SPLITS
 from macaron_tf.text import NormalizationConfig, SentencePieceVocabulary, WordPieceVocabulary
 from macaron_tf.text.byte_pairs import BytePairVocabulary
 from macaron_tf.text.sentencepiece import interleave
@@ -86,6 +87,23 @@ def train_sentencepiece(lines=TRAINING, **options) -> bytes:
         sentence_iterator=iter(lines), model_writer=model, **options
     )
     return model.getvalue()
+
+
+def byte_level_tokenizer(pattern: str, size: int, **options):
+    """Trains a byte-level tokenizer by the package tokenizers; all but Llama's normalize to NFC."""
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+    words = [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern == "gpt2")]
+    if pattern != "gpt2":
+        words = [pre_tokenizers.Split(Regex(SPLITS[pattern]["Regex"]), "isolated"), *words]
+    whole = Tokenizer(models.BPE(**options))
+    if pattern in ("gpt2", "qwen2"):
+        whole.normalizer = normalizers.NFC()
+    whole.pre_tokenizer, whole.decoder = pre_tokenizers.Sequence(words), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
+    whole.train_from_iterator(TRAINING, trainer)
+    return whole
 
 
 def byte_pair_tokenizer(kind, files: str, directory: pathlib.Path, **options):

@@ -1,4 +1,4 @@
-"""Tests of progress, of user callbacks and of traces."""
+"""Tests of progress and of user callbacks."""
 
 import dataclasses
 import io
@@ -52,7 +52,7 @@ def tracker_file(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_callbacks_hear_what_keras_would_tell(tmp_path, tracker_file):
-    [tracker] = make_callbacks([f"{tracker_file}:Tracker(every=3)"], None, tmp_path / "run")
+    [tracker] = make_callbacks([f"{tracker_file}:Tracker(every=3)"])
     config = dataclasses.replace(CONFIG, accumulation_steps=1)
     run(tmp_path / "run", config, callbacks=[tracker])
     # Complete at logs (every 3), saves (every 5) and ends of rounds (every 8).
@@ -68,37 +68,19 @@ def test_callbacks_hear_what_keras_would_tell(tmp_path, tracker_file):
 @pytest.mark.thorough
 def test_keras_own_early_stopping_ends_a_run(tmp_path):
     text = "keras.callbacks:EarlyStopping(monitor='val_loss', mode='max', patience=0)"
-    callbacks = make_callbacks([text], None, tmp_path)
+    callbacks = make_callbacks([text])
     result, _ = run(tmp_path, dataclasses.replace(CONFIG, validate_every=2), callbacks=callbacks)
     assert (result.step, result.reason) == (4, "callback")
 
 
-@pytest.mark.slow
-def test_a_trace_of_some_updates(tmp_path, capsys):
-    [trace] = make_callbacks([], "3:4", tmp_path)
-    config = dataclasses.replace(CONFIG, max_steps=5)
-    run(tmp_path, config, callbacks=[trace])
-    assert "trace of updates 3 to 4" in capsys.readouterr().out
-    assert list((tmp_path / "tensorboard/plugins/profile").glob("*/*.xplane.pb"))
-    [resumed] = make_callbacks([], "2:9", tmp_path)
-    run(tmp_path, dataclasses.replace(config, max_steps=7), callbacks=[resumed])
-    assert "trace of updates 6 to 7 written" in capsys.readouterr().out
-    [within_a_call] = make_callbacks([], "10:10", tmp_path)
-    several = dataclasses.replace(config, max_steps=12, steps_per_call=4, log_every=4)
-    run(tmp_path, several, callbacks=[within_a_call])
-    assert "trace of updates 8 to 10 written" in capsys.readouterr().out
-
-
 def test_refusals(tracker_file):
-    def parsed(*calls, profile=None):
-        make_callbacks(calls, profile, "run")
+    def parsed(call):
+        make_callbacks([call])
 
     refuses("names no subclass of keras", parsed, "builtins:dict")
     refuses("there is no module 'nowhere'", parsed, "nowhere:Callback")
     refuses("is not NAME or NAME", parsed, f"{tracker_file}:Tracker(3)")
     refuses("Tracker.*unexpected keyword", parsed, f"{tracker_file}:Tracker(often=3)")
-    for text in ("3", "0:2", "4:3", "a:b", "1:2:3"):
-        refuses(f"--profile {text} is no range", parsed, profile=text)
 
 
 TIMING = {"seconds": 3725.0, "tokens_per_second": 12345.6}
@@ -110,13 +92,13 @@ def test_lines_beyond_the_restored_step_are_dropped(tmp_path):
         log.write("train", step, {"loss": step / 10}, TIMING)
         if step == 20:
             log.write("validation", step, {"bleu": 1.0})
-    log.close()
+    log.sync()
     with open(tmp_path / "metrics.jsonl", "a") as file:
         file.write('{"step": 31, "ki')  # a kill in the middle of a line
     log = RunLog(tmp_path, 20, 10)
     # TensorFlow refuses a perplexity beyond float32 as a Python float.
     log.write("train", 30, {"loss": float("nan"), "perplexity": 1e300}, TIMING)
-    log.close()
+    log.sync()
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [10, 20, 30]
     assert json.loads(lines[-1])["loss"] is None

@@ -197,7 +197,7 @@ def test_builds_a_network_that_was_not_built():
     model.compile(keras.optimizers.Adam(0.01))
     model.fit(toy_dataset(0, 3), verbose=0)
     assert model.step == 3
-    assert model.updates.traces["train"] == 1
+    assert model._update.experimental_get_tracing_count() == 1
 
 
 def test_bfloat16_keeps_float32_variables():

@@ -14,16 +14,14 @@ steps.
 
 import argparse
 import functools
-import pathlib
 import tempfile
 from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
-from experiments.lab.benchmarks import peers
-from experiments.lab.benchmarks.harness import Benchmark, Tables, several, timed
-from macaron_tf.cli.arguments import argument, count, switch
+from experiments.lab.benchmarks import harness, peers
+from macaron_tf.cli import arguments as cli
 from macaron_tf.decoding import (
     BeamSearchConfig,
     GenerationConfig,
@@ -33,21 +31,25 @@ from macaron_tf.decoding import (
 from macaron_tf.engines.lite_decoding import convert_decoder
 from macaron_tf.engines.lite_writer import PRECISIONS
 from macaron_tf.errors import UserError
+from macaron_tf.hub import read_hugging_face
 from macaron_tf.models import catalog
 
 # A function that draws a batch of sources or prompts `(B, S)`, a function from the batch to the
 # expected tokens `(B, N)`, and a dict that maps the name of an implementation to a function that
 # decodes the batch. All tokens are ids of Hugging Face.
-Decoders = tuple[
-    Callable[[np.random.Generator, tuple[int, int]], np.ndarray],
-    Callable[[np.ndarray], np.ndarray],
-    dict[str, Callable[[np.ndarray], np.ndarray]],
-]
+Decoders = tuple[Callable, Callable, dict[str, Callable[[np.ndarray], np.ndarray]]]
 REFERENCE = "Hugging Face generate"
 
 
-def measure(options: argparse.Namespace) -> Tables:
-    """Runs the benchmark: times all implementations at each batch size."""
+def run(options: argparse.Namespace) -> None:
+    """Runs the benchmark, and prints and writes the report."""
+    length = f"{options.new_tokens} tokens after {options.source_length}"
+    title = f"{options.model} {options.size}: {length}"
+    harness.publish(options, title, "new tokens", measure(options))
+
+
+def measure(options: argparse.Namespace) -> harness.Tables:
+    """Times all implementations at each batch size."""
     peers.set_up(options.threads, inter_op_threads=1)
     make = translations if options.model == "translator" else continuations
     draw, expect, functions = make(options)
@@ -63,17 +65,19 @@ def measure(options: argparse.Namespace) -> Tables:
             name: lambda function=function, rows=rows: function(rows).size
             for name, function in functions.items()
         }
-        yield f"batch {batch_size}", timed(contenders, options)
+        yield f"batch {batch_size}", harness.timed(contenders, options)
 
 
 def translations(options: argparse.Namespace) -> Decoders:
     """Makes translators with equal weights in all libraries, which decode by beam search."""
     sizes = {"vocab_size": options.vocab_size}
-    peer = peers.MarianPeer(catalog.config(f"transformer_{options.size}", **sizes))
-    model = peer.as_macaron_tf()
+    peer = peers.marian(catalog.config(f"transformer_{options.size}", **sizes))
+    with tempfile.TemporaryDirectory() as folder:
+        peer.save_pretrained(folder)
+        model = read_hugging_face(folder).network
     beam, count = {"num_beams": options.beam_size, "length_penalty": 0.0}, options.new_tokens
     searches = {
-        REFERENCE: lambda source: peer.generate(source, count, **beam),
+        REFERENCE: lambda source: peers.generate(peer, source, count, **beam),
         "ours": _search(options, model, jit_compile=False),
         "ours, XLA": _search(options, model, jit_compile=True),
     }
@@ -96,7 +100,7 @@ def translations(options: argparse.Namespace) -> Decoders:
     def expect(source: np.ndarray) -> np.ndarray:
         # In the comparison of outputs, which is not timed, `generate` must not write PAD or BOS.
         # The last token is EOS. CTranslate2 returns another token in its place.
-        return peer.generate(source, count, suppress_tokens=[0, 2], **beam)[:, :-1]
+        return peers.generate(peer, source, count, suppress_tokens=[0, 2], **beam)[:, :-1]
 
     return draw, expect, searches
 
@@ -122,21 +126,23 @@ def _search(options: argparse.Namespace, model, jit_compile: bool) -> Callable:
 
 def continuations(options: argparse.Namespace) -> Decoders:
     """Makes GPT-2s with equal weights in all libraries, which continue prompts greedily."""
-    config = catalog.config(f"gpt2_{options.size}")
-    length, count = options.source_length + options.new_tokens, options.new_tokens
+    import transformers
+
+    model, count = peers.gpt2(options.size), options.new_tokens
+    length, config = options.source_length + count, model.network.config
     if length > config.max_length:
         limit = config.max_length
         raise UserError(f"--source-length and --new-tokens are {length} together, above {limit}")
-    peer = peers.GPT2Peer(config)
     with tempfile.TemporaryDirectory() as folder:
-        pretrained = peer.as_macaron_tf(pathlib.Path(folder))
+        model.save_pretrained(folder, format="hugging-face")
+        peer = transformers.GPT2LMHeadModel.from_pretrained(folder)
     greedy = GenerationConfig(temperature=0.0, max_tokens=count, min_tokens=count)
-    ours = TextGenerator(pretrained.network, pretrained.vocabulary, config.max_length)
+    ours = TextGenerator(model.network, model.vocabulary, config.max_length)
     generators = {"ours": ours}
     for weight_type in options.lite:
-        decoder = convert_decoder(pretrained.network, weight_type, options.threads)
+        decoder = convert_decoder(model.network, weight_type, options.threads)
         generators[f"ours, LiteRT {weight_type}"] = ours.with_model(decoder)
-    reference = functools.partial(peer.generate, count=count, pad_token_id=config.vocab_size - 1)
+    reference = functools.partial(peers.generate, peer, count=count, suppress_tokens=None)
     functions = {REFERENCE: reference}
     for weight_type in options.ctranslate2:
         functions[f"CTranslate2, {weight_type}"] = peers.ctranslate2_generator(
@@ -146,9 +152,9 @@ def continuations(options: argparse.Namespace) -> Decoders:
         functions[name] = functools.partial(completed, generator, greedy)
 
     def draw(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
-        # The last id is the end of a text, with which a text also begins.
-        prompts = rng.integers(config.vocab_size - 1, size=shape)
-        prompts[:, 0] = pretrained.special.begin
+        special = model.vocabulary.special
+        prompts = rng.integers(len(special.ids), model.vocabulary.pieces, shape)
+        prompts[:, 0] = special.begin
         return prompts
 
     return draw, reference, functions
@@ -160,37 +166,35 @@ def completed(generator: TextGenerator, config: GenerationConfig, rows: np.ndarr
     return np.array([continuation.ids for [continuation] in continuations])
 
 
-command = Benchmark(
-    "decoding",
+main = cli.single_program(
+    "python -m experiments.lab.benchmarks.decoding",
     __doc__,
-    measure,
-    "new tokens",
-    "{model} {size}: {new_tokens} tokens after {source_length}",
-    argument(
+    "experiments.lab.benchmarks.decoding:run",
+    harness.options(warm_up=1),
+    harness.THREADS,
+    cli.argument(
         "--model",
-        "translator (beam search) or gpt2 (greedy decoding after prompts)",
+        "translator (beam search) or gpt2 (greedy decoding after prompts; default: translator)",
         default="translator",
         choices=("translator", "gpt2"),
     ),
-    argument(
+    cli.argument(
         "--size",
         "size of the model: tiny, small, base or big for translator, tiny, mini, base or medium "
-        "for gpt2",
+        "for gpt2 (default: small)",
         default="small",
         choices=("tiny", "mini", "small", "base", "medium", "big"),
     ),
-    count("--vocab-size", "number of subword tokens of the translator", 10_000),
+    cli.count("--vocab-size N", "subword tokens of the translator (default: 10000)", 10_000),
     # `TextGenerator` splits more than 32 prompts into several batches.
-    count("--batch-sizes", "batch sizes to time, in texts", [1, 32], below=33, nargs="+"),
-    count("--beam-size", "width of the translator's beam search", 4),
-    count("--source-length", "number of tokens in a source sentence or prompt", 24, minimum=2),
-    count("--new-tokens", "number of tokens to generate for each text", 32, minimum=2),
-    switch("--macaron", "also time a Macaron translator of the same size (default: none)"),
-    several("--lite", PRECISIONS, "weight types of LiteRT to time as well", []),
-    several("--ctranslate2", peers.COMPUTE_TYPES, "weight types of it to time as well", []),
-    warm_up=1,
+    cli.count("--batch-sizes N", "texts in a batch (default: 1 32)", [1, 32], below=33, nargs="+"),
+    cli.count("--beam-size N", "width of the translator's beam search (default: 4)", 4),
+    cli.count("--source-length N", "tokens in a source or prompt (default: 24)", 24, minimum=2),
+    cli.count("--new-tokens N", "tokens to generate for each text (default: 32)", 32, minimum=2),
+    cli.switch("--macaron", "also time a Macaron translator of the same size"),
+    harness.several("--lite", PRECISIONS, "weight types of LiteRT to time as well", []),
+    harness.several("--ctranslate2", peers.COMPUTE_TYPES, "weight types of it to time as well", []),
 )
-main = command.main
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -34,11 +34,6 @@ class StepSetting:
         """Number of predicted positions P in a row: 15% of L, rounded, but at least 1."""
         return max(1, round(0.15 * self.length))
 
-    @property
-    def tokens(self) -> int:
-        """Number of tokens B L in a step."""
-        return self.batch * self.length
-
 
 # "small" has the sizes of BERT-mini. "base" has two layers of BERT-base at the maximum length of
 # BERT. "bert_base" is the whole BERT-base, with a batch for a GPU.
@@ -72,9 +67,3 @@ def random_batch(setting: StepSetting) -> dict[str, np.ndarray]:
         "masked_positions": np.sort(positions).astype(np.int32),
         "masked_labels": rng.integers(5, setting.vocab_size, (rows, count), dtype=np.int32),
     }
-
-
-def flat_positions(batch: dict[str, np.ndarray]) -> np.ndarray:
-    """Returns the indices `(B P,)` int64 of the masked positions in a flattened batch `(B L,)`."""
-    rows, length = batch["token_ids"].shape
-    return (batch["masked_positions"] + length * np.arange(rows)[:, None]).reshape(-1)

@@ -16,7 +16,6 @@ import os
 import pathlib
 import platform
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -25,19 +24,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import numpy as np
 import tensorflow as tf
 
-from experiments.studies import table, write_record
-from macaron_tf.cli.arguments import (
-    Layout,
-    Parser,
-    Part,
-    argument,
-    count,
-    local_path_argument,
-    together,
-)
-from macaron_tf.cli.program import exit_on_user_error
+from experiments.studies import table_of, write
+from macaron_tf.cli.arguments import Part, argument, count, local_path_argument, together
 from macaron_tf.errors import UserError
-from macaron_tf.io.paths import write_atomic
 
 # Pairs of a setting and its rows from `compare`. Iterating over the pairs runs the measurements.
 Tables = Iterable[tuple[str, list[dict]]]
@@ -49,64 +38,27 @@ PACKAGES = (
 )
 
 
-def several(name: str, choices: Iterable[str], text: str, default: list[str] | None = None) -> Part:
-    """Makes a flag that accepts one or more of `choices`, by default all of them."""
-    options = {"nargs": "+", "metavar": "NAME", "choices": tuple(choices)}
-    default = list(choices) if default is None else default
-    return argument(name, f"{text}: {', '.join(choices)}", default=default, **options)
+THREADS = count("--threads N", "CPU threads of each contender (default: %(default)s)", 2)
 
 
-class Benchmark(Parser):
-    """A benchmark command: its arguments, and the function that measures.
+def several(name: str, choices: Iterable[str], text: str, default: list[str]) -> Part:
+    """Makes a flag that accepts one or more of `choices`."""
+    text = f"{text}: {', '.join(choices)} (default: {' '.join(default) or 'none'})"
+    options = {"nargs": "+", "choices": tuple(choices), "default": default}
+    return argument(f"{name} NAME", text, **options)
 
-    Args:
-        measure: function from the parsed options to `Tables`.
-        unit: unit of work in which speed is measured, such as "tokens".
-        title: title of the report, a format string with option names as fields.
-        warm_up: default number of untimed runs before the timed rounds.
-        threads: default number of threads of every compared implementation; `None` means that each
-            implementation uses one thread and the flag `--threads` does not exist.
-    """
 
-    def __init__(
-        self,
-        name: str,
-        description: str,
-        measure: Callable[[argparse.Namespace], Tables],
-        unit: str,
-        title: str,
-        *parts: Part,
-        rounds: int = 5,
-        warm_up: int = 2,
-        threads: int | None = 2,
-    ):
-        program = f"python -m experiments.lab.benchmarks.{name}"
-        super().__init__(program, description=description, formatter_class=Layout)
-        self._measure, self._unit, self._title = measure, unit, title
-        self.main = exit_on_user_error(self._main)
-        self.set_defaults(threads=1)
-        together(
-            count("--rounds", "number of timed rounds", rounds),
-            count("--warm-up", "number of untimed runs of each contender before them", warm_up),
-            count("--seed", "random seed of the weights and inputs", 1, minimum=0),
-            local_path_argument(
-                "--out DIR", "folder for README.md and results.json (default: print the tables)"
-            ),
-            *parts,
-        )(self)
-        if threads:
-            count("--threads", "number of CPU threads of each contender", threads)(self)
-        for action in self._actions:
-            if action.default not in (None, False, [], argparse.SUPPRESS):
-                default = action.default
-                shown = " ".join(map(str, default)) if isinstance(default, list) else default
-                action.help += f" (default: {shown})"
-
-    def _main(self, arguments: list[str] | None = None) -> None:
-        """Parses the arguments, measures, prints the tables, and writes the report to `--out`."""
-        options = self.parse_args(arguments)
-        facts, title = machine(options.threads), self._title.format(**vars(options))
-        publish(options.out, title, facts, self._measure(options), self._unit)
+def options(rounds: int = 5, warm_up: int = 2) -> Part:
+    """Returns the arguments that all benchmarks share, with their default values."""
+    number = "(default: %(default)s)"
+    return together(
+        count("--rounds N", f"number of timed rounds {number}", rounds),
+        count("--warm-up N", f"untimed runs of each contender before them {number}", warm_up),
+        count("--seed N", f"random seed of the weights and inputs {number}", 1, minimum=0),
+        local_path_argument(
+            "--out DIR", "folder for results.md and results.json (default: only print the tables)"
+        ),
+    )
 
 
 def interleave(
@@ -195,11 +147,7 @@ def timed(contenders: Mapping[str, Callable[[], int]], options: argparse.Namespa
 
 
 def set_threads(intra_op: int, inter_op: int | None = None) -> None:
-    """Sets the number of intra-op and inter-op threads of TensorFlow, by default equal.
-
-    Call this function before the first TensorFlow operation. After this operation, TensorFlow
-    raises a `RuntimeError` if a number changes.
-    """
+    """Sets TensorFlow's intra-op and inter-op threads, before its first operation."""
     tf.config.threading.set_intra_op_parallelism_threads(intra_op)
     tf.config.threading.set_inter_op_parallelism_threads(inter_op or intra_op)
 
@@ -207,7 +155,7 @@ def set_threads(intra_op: int, inter_op: int | None = None) -> None:
 def made_up_texts(seed: int = 0) -> Iterator[str]:
     """Yields an endless sequence of documents in an artificial language.
 
-    A document has 10 paragraphs of 5 sentences, or about 5 KB. Word frequencies follow Zipf's law.
+    A document has 10 paragraphs of 5 sentences, or about 4 KB. Word frequencies follow Zipf's law.
     """
     rng = np.random.default_rng(seed)
     letters = [list("bcdfghjklmnprstvwz"), list("aeiou"), ["", "", "n", "r", "s", "t"]]
@@ -238,10 +186,9 @@ def machine(threads: int) -> dict:
             versions[package] = importlib.metadata.version(package)
     info, gpus = pathlib.Path("/proc/cpuinfo"), []
     cpu = re.search(r"model name\s*: (.+)", info.read_text() if info.exists() else "")
-    if shutil.which("nvidia-smi"):
-        query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-        output = subprocess.run(query, capture_output=True, text=True, check=False).stdout
-        gpus = output.splitlines()
+    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        gpus = subprocess.check_output(query, text=True).splitlines()
     return {
         "gpu": gpus[0] if gpus else None,
         "cpu": cpu[1] if cpu else platform.processor(),
@@ -259,36 +206,39 @@ def cell(values: list[float], digits: int) -> str:
     return f"{middle} ({low} to {high})"
 
 
-def publish(directory: str | None, title: str, facts: Mapping, tables: Tables, unit: str) -> None:
-    """Prints each result when it is measured, and then prints and writes the whole report.
+def publish(options: argparse.Namespace, title: str, unit: str, tables: Tables) -> None:
+    """Prints each result when it is measured, then prints the report, and writes it to `--out`.
 
     The report has a table for each setting. The optional field "more" of a row is a dict mapping
     the name of an additional column to the cell in this column.
+
+    Args:
+        unit: unit of work in which speed is measured, such as "tokens".
     """
+    facts, records = machine(vars(options).get("threads", 1)), []
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     chips = ", ".join(filter(None, (facts["gpu"], facts["cpu"])))
-    text = (
-        f"# {title}\n\n{chips}; CPUs: {facts['cpus']}; threads per contender: {facts['threads']}; "
-        f"load average at the start: {facts['load_at_start']:.1f}. {versions}.\n\n"
+    lines = [
+        f"{chips}; CPUs: {facts['cpus']}; threads per contender: {facts['threads']}; "
+        f"load average at the start: {facts['load_at_start']:.1f}. {versions}.",
+        "",
         "Cells are medians over interleaved rounds, with quartiles in parentheses. A time ratio is "
-        "the time divided by the reference's time in the same round, so a ratio below 1 is "
-        "faster.\n"
-    )
-    names, records = ["contender", f"{unit} per second", "time ratio", "CPU time ratio"], []
+        "the time divided by the reference's time in the same round, so a ratio below 1 is faster.",
+    ]
     for setting, rows in tables:
         cells = []
         for row in rows:
             more = row.pop("more", {})
             records.append({"setting": setting, **row})
-            ratios = (cell(row[key], 2) for key in ("ratio", "cpu_ratio"))
-            cells.append([row["name"], cell(row["rate"], 1), *ratios, *more.values()])
+            shown = {"contender": row["name"], f"{unit} per second": cell(row["rate"], 1)}
+            shown |= {"time ratio": cell(row["ratio"], 2)}
+            cells.append(shown | {"CPU time ratio": cell(row["cpu_ratio"], 2), **more})
             ratio = f"{1 / row['ratio'][1]:.2f} times the rate of {row['reference']}"
             rate = f"{row['rate'][1]:.1f} {unit} per second, {ratio}"
             print(f"{setting}: {row['name']}: {rate}", flush=True)
-        text += "\n".join(["", f"## {setting}", "", *table([*names, *more], cells), ""])
-    print(text)
-    if directory:
-        record = {"title": title, "unit": unit, "machine": facts, "rows": records}
-        write_record(pathlib.Path(directory, "results.json"), record)
-        write_atomic(pathlib.Path(directory, "README.md"), text.encode())
-        print(f"written to {directory}")
+        lines += ["", f"## {setting}", "", *table_of(cells)]
+    if options.out:
+        record = {"unit": unit, "machine": facts, "rows": records}
+        write(pathlib.Path(options.out), "results", options, title, lines, **record)
+    else:
+        print("\n".join([f"# {title}", "", *lines]))

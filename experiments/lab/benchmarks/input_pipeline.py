@@ -28,8 +28,8 @@ import numpy as np
 import tensorflow as tf
 
 from experiments.lab.benchmarks import harness
-from experiments.lab.benchmarks.harness import Benchmark, Tables, counted, made_up_texts
-from macaron_tf.cli.arguments import count
+from experiments.lab.benchmarks.harness import counted, made_up_texts
+from macaron_tf.cli import arguments as cli
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.documents import tokenized_documents
 from macaron_tf.data.corpus.packing import pack_rows
@@ -189,16 +189,6 @@ def full_pass(dataset: tf.data.Dataset) -> Callable[[], int]:
     return lambda: int(count_batches())
 
 
-def read_texts(megabytes: float) -> list[str]:
-    """Generates documents of a given size together. The last document is truncated."""
-    texts, remaining = [], round(megabytes * 1e6)
-    for text in made_up_texts():
-        texts.append(text[:remaining])
-        remaining -= len(text)
-        if remaining <= 0:
-            return texts
-
-
 def _stay_on_one_core() -> None:
     """Pins the process to one core, for libraries that have not yet started a thread pool."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -207,10 +197,18 @@ def _stay_on_one_core() -> None:
     harness.set_threads(1)
 
 
-def measure(options: argparse.Namespace) -> Tables:
-    """Runs the benchmark: checks and times the implementations at each row length."""
+def run(options: argparse.Namespace) -> None:
+    """Runs the benchmark, and prints and writes the report."""
+    title = "Input pipeline of masked language modeling on one core"
+    title += f": {options.megabytes:g} MB of text"
+    harness.publish(options, title, "tokens", measure(options))
+
+
+def measure(options: argparse.Namespace) -> harness.Tables:
+    """Checks and times the implementations at each row length."""
     _stay_on_one_core()
-    texts = read_texts(options.megabytes)
+    # A document has about 4,000 characters.
+    texts = list(itertools.islice(made_up_texts(), round(250 * options.megabytes)))
     vocabulary = WordPieceVocabulary.train("\n".join(texts)[: 1 << 20].split("\n"), size=8000)
     about = f"{vocabulary.pieces:,} pieces, generated text"
     for length in options.lengths:
@@ -221,21 +219,16 @@ def measure(options: argparse.Namespace) -> Tables:
         yield f"{options.batch_size} x {length} tokens, {about}", rows
 
 
-command = Benchmark(
-    "input_pipeline",
+main = cli.single_program(
+    "python -m experiments.lab.benchmarks.input_pipeline",
     __doc__,
-    measure,
-    "tokens",
-    "Input pipeline of masked language modeling on one core: {megabytes:g} MB of text",
-    count("--megabytes", "size of the text, in millions of characters", 4.0, minimum=1.0),
-    count("--lengths", "row lengths to time, in tokens", [128], minimum=8, nargs="+"),
-    count("--batch-size", "number of rows in a batch", 256),
-    count("--passes", "number of passes over the shards in each round", 10),
-    rounds=7,
-    warm_up=1,
-    threads=None,
+    "experiments.lab.benchmarks.input_pipeline:run",
+    harness.options(rounds=7, warm_up=1),
+    cli.count("--megabytes X", "millions of characters of text (default: 4)", 4.0, minimum=1.0),
+    cli.count("--lengths N", "tokens in a row (default: 128)", [128], minimum=8, nargs="+"),
+    cli.count("--batch-size N", "rows in a batch (default: 256)", 256),
+    cli.count("--passes N", "passes over the shards in each round (default: 10)", 10),
 )
-main = command.main
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -46,18 +46,13 @@ def block_configs(setting: StepSetting) -> dict[str, EncoderConfig]:
     The feed-forward width F is rounded down to a multiple of 96. The width of SwishRNN, 2 F / 3, is
     then a multiple of 64, and all blocks have the same number of matrix parameters.
     """
-    width = max(96, setting.feed_forward_dim // 96 * 96)
-    blocks = {
-        "BERT-rab": ("bert_rab", {}),
-        "BERT-orig": ("bert", {}),
-        "Macaron-BERT": ("macaron_bert", {}),
-    }
+    width = {"feed_forward_dim": max(96, setting.feed_forward_dim // 96 * 96)}
+    families = {"BERT-rab": "bert_rab", "BERT-orig": "bert", "Macaron-BERT": "macaron_bert"}
+    blocks = {name: bert_config(setting, family, **width) for name, family in families.items()}
     for name, sizes in (("k=1", (1,)), ("k=2", (2,)), ("k={1,2,4}", (1, 2, 4))):
-        blocks[f"SwishRNN {name}"] = ("swish_rnn", {"rnn_step_sizes": sizes})
-    return {
-        name: bert_config(setting, family, feed_forward_dim=width, **changes)
-        for name, (family, changes) in blocks.items()
-    }
+        config = bert_config(setting, "swish_rnn", rnn_step_sizes=sizes, **width)
+        blocks[f"SwishRNN {name}"] = config
+    return blocks
 
 
 def training_step(

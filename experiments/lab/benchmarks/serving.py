@@ -15,6 +15,7 @@ called in this process, by one client and by several clients.
 """
 
 import argparse
+import dataclasses
 import functools
 import itertools
 import os
@@ -25,17 +26,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+import keras
 import numpy as np
 import scipy.special
 import tensorflow as tf
 
-from experiments.lab.benchmarks import peers
-from experiments.lab.benchmarks.harness import Benchmark, Tables, made_up_texts, timed
-from macaron_tf.cli.arguments import argument, count, switch
+from experiments.lab.benchmarks import harness, peers
+from macaron_tf.cli import arguments as cli
 from macaron_tf.engines.networks import EXACT
 from macaron_tf.errors import UserError
-from macaron_tf.model import Model, load
-from macaron_tf.models import EncoderConfig, catalog
+from macaron_tf.model import Model
+from macaron_tf.models import EncoderClassifier, catalog
+from macaron_tf.tasks import of_classes
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 
 REFERENCE, SAVED_MODEL = "Hugging Face", "SavedModel"
@@ -47,43 +49,28 @@ Answer = Callable[[Sequence[str]], np.ndarray]
 
 
 def made_up_lines(count: int, max_words: int, seed: int) -> list[str]:
-    """Generates lines of artificial words.
-
-    The number of words in a line is log-uniformly distributed from 2 to `max_words`.
-    """
+    """Generates lines of 2 to `max_words` (log-uniform) artificial words."""
     rng = np.random.default_rng(seed)
     lengths = np.exp(rng.uniform(np.log(2), np.log(max_words + 1), count)).astype(int)
-    words = itertools.chain.from_iterable(text.split() for text in made_up_texts(seed))
+    words = itertools.chain.from_iterable(text.split() for text in harness.made_up_texts(seed))
     return [" ".join(itertools.islice(words, length)) for length in lengths]
 
 
-class HuggingFaceClassifier(peers.HuggingFacePeer):
-    """A `BertForSequenceClassification` with random weights and a fast tokenizer.
+class HuggingFaceClassifier:
+    """A `BertForSequenceClassification` of transformers and its fast tokenizer, from a folder."""
 
-    The weights have a standard deviation of 0.1, which is five times BERT's standard deviation.
-    With smaller weights, the answers would hardly depend on the text.
-    """
-
-    def __init__(self, config: EncoderConfig, vocabulary: WordPieceVocabulary, seed: int):
+    def __init__(self, folder: pathlib.Path):
         import transformers
 
-        self._vocabulary = vocabulary
-        self._tokenizer = transformers.BertTokenizerFast(
-            vocab={piece: token_id for token_id, piece in enumerate(vocabulary.words)},
-            do_lower_case=vocabulary.lower_case,
-        )
-        super().__init__(
-            transformers.BertForSequenceClassification,
-            config,
-            seed,
-            initializer_range=0.1,
-            num_labels=2,
-            attn_implementation="sdpa",
-        )
+        self._tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        kind = transformers.AutoModelForSequenceClassification
+        self.model = kind.from_pretrained(folder, attn_implementation="sdpa")
 
     def __call__(self, lines: Sequence[str]) -> np.ndarray:
         """Classifies lines `(B,)`, and returns probabilities `(B, C)` of C classes."""
-        with self._torch.inference_mode():
+        import torch
+
+        with torch.inference_mode():
             return self.model(**self.inputs(lines, "pt")).logits.float().softmax(-1).numpy()
 
     def inputs(self, lines: Sequence[str], array_type: str) -> Mapping:
@@ -100,9 +87,10 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
         import onnxruntime
         import onnxruntime.quantization
         import openvino
+        import torch
 
-        ids = self._torch.ones((2, 7), dtype=self._torch.long)
-        self._torch.onnx.export(
+        ids = torch.ones((2, 7), dtype=torch.long)
+        torch.onnx.export(
             self.model,
             (ids, ids, ids),
             path,
@@ -145,13 +133,6 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
             found |= answers(quantized, ", int8")
         return found
 
-    def as_macaron_tf(self, directory: pathlib.Path) -> Model:
-        """Returns a classifier of this library with the weights of this Hugging Face model."""
-        self.model.save_pretrained(directory)
-        # Hugging Face reads the vocabulary from a file with this name.
-        (directory / "vocab.txt").write_bytes(self._vocabulary.contents())
-        return load(f"hugging-face:{directory}", self._vocabulary.lower_case)
-
 
 def exported(model: Model, folder: pathlib.Path, bfloat16: bool = False) -> Answer:
     """Exports a classifier, and returns a function that calls the SavedModel."""
@@ -173,10 +154,17 @@ def in_lite(model: Model, precision: str) -> Answer:
 def classifiers(options: argparse.Namespace, folder: pathlib.Path) -> dict[str, Answer]:
     """Makes all compared implementations of classification. The reference is first."""
     vocabulary = WordPieceVocabulary.train(made_up_lines(2000, MAX_WORDS, options.seed), 4000)
-    changes = {"num_layers": options.layers} if options.layers else {}
-    config = catalog.config(f"bert_{options.size}", vocab_size=vocabulary.size, **changes)
-    peer = HuggingFaceClassifier(config, vocabulary, options.seed)
-    model = peer.as_macaron_tf(folder)
+    # The weights have five times BERT's standard deviation. With smaller weights, the answers would
+    # hardly depend on the text.
+    changes = {"vocab_size": vocabulary.size, "initializer_range": 0.1}
+    changes |= {"num_layers": options.layers} if options.layers else {}
+    keras.utils.set_random_seed(options.seed)
+    network = EncoderClassifier(catalog.config(f"bert_{options.size}", **changes), 2)
+    network.build()
+    model = Model(network, vocabulary)
+    model = dataclasses.replace(model, settings=of_classes(model, ("no", "yes"), MAX_LENGTH))
+    model.save_pretrained(folder / "peer", format="hugging-face")
+    peer = HuggingFaceClassifier(folder / "peer")
     answers = {
         REFERENCE: peer,
         **peer.in_engines(folder / "model.onnx", options.threads, options.bfloat16),
@@ -184,7 +172,7 @@ def classifiers(options: argparse.Namespace, folder: pathlib.Path) -> dict[str, 
         "LiteRT": in_lite(model, "fp32"),
     }
     if options.bfloat16:
-        peer_in_bfloat16 = HuggingFaceClassifier(config, vocabulary, options.seed)
+        peer_in_bfloat16 = HuggingFaceClassifier(folder / "peer")
         peer_in_bfloat16.model.bfloat16()
         answers["LiteRT, int8"] = in_lite(model, "int8")
         answers[f"{REFERENCE}, bfloat16"] = peer_in_bfloat16
@@ -206,10 +194,7 @@ def check_agreement(answers: Mapping[str, Answer], requests: Sequence[Sequence[s
 def send_requests(
     answer: Answer, requests: Sequence[Sequence[str]], clients: int, latencies: list[float]
 ) -> int:
-    """Sends all requests in `clients` threads, and returns the total number of lines.
-
-    `latencies` gets the seconds of each request.
-    """
+    """Sends requests in `clients` threads, times each in seconds; returns the number of lines."""
 
     def latency(lines: Sequence[str]) -> float:
         start = time.perf_counter()
@@ -233,7 +218,7 @@ def with_latencies(
         name: functools.partial(send_requests, answer, requests, clients, seconds[name])
         for name, answer in answers.items()
     }
-    rows = timed(contenders, options)
+    rows = harness.timed(contenders, options)
     for row in rows:
         times = 1e3 * np.array(seconds[row["name"]][options.warm_up * len(requests) :])
         row["latency_ms"] = {f"p{n}": float(np.percentile(times, n)) for n in (50, 95, 99)}
@@ -242,8 +227,13 @@ def with_latencies(
     return rows
 
 
-def measure(options: argparse.Namespace) -> Tables:
-    """Runs the benchmark: times all implementations at each batch size and with several clients."""
+def run(options: argparse.Namespace) -> None:
+    """Runs the benchmark, and prints and writes the report."""
+    harness.publish(options, "Serving: text to answers", "rows", measure(options))
+
+
+def measure(options: argparse.Namespace) -> harness.Tables:
+    """Times all implementations at each batch size and with several clients."""
     # By default, idle threads of PyTorch spin, which made PyTorch ten times slower under other
     # load. To restore the default, set OMP_WAIT_POLICY=active in the environment.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -263,22 +253,24 @@ def measure(options: argparse.Namespace) -> Tables:
             yield f"classifier {options.size}{layers}, {name}", rows
 
 
-command = Benchmark(
-    "serving",
+main = cli.single_program(
+    "python -m experiments.lab.benchmarks.serving",
     __doc__,
-    measure,
-    "rows",
-    "Serving: text to answers",
-    argument(
-        "--size", "size of the model", default="mini", choices=("tiny", "mini", "base", "large")
+    "experiments.lab.benchmarks.serving:run",
+    harness.options(),
+    harness.THREADS,
+    cli.argument(
+        "--size",
+        "size of the model (default: mini)",
+        default="mini",
+        choices=("tiny", "mini", "base", "large"),
     ),
-    count("--layers", "number of layers of the classifier (default: the number for --size)"),
-    count("--batch-sizes", "request sizes to time, in lines", [1, 32], nargs="+"),
-    count("--rows", "number of lines in a round, rounded up to whole requests", 32),
-    count("--clients", "number of clients that send requests at the same time", 4, minimum=0),
-    switch("--bfloat16", "also time Hugging Face and SavedModel in bfloat16, others in int8"),
+    cli.count("--layers N", "number of layers of the classifier (default: that of --size)"),
+    cli.count("--batch-sizes N", "lines in a request (default: 1 32)", [1, 32], nargs="+"),
+    cli.count("--rows N", "lines in a round, rounded up to whole requests (default: 32)", 32),
+    cli.count("--clients N", "clients that ask at the same time (default: 4)", 4, minimum=0),
+    cli.switch("--bfloat16", "also time Hugging Face and SavedModel in bfloat16, others in int8"),
 )
-main = command.main
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -8,6 +8,7 @@ inputs have no padding and no attention mask. PyTorch uses a GPU if there is one
 import functools
 from collections.abc import Callable
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -17,7 +18,6 @@ from experiments.lab.benchmarks.encoder_step import (
     EPSILON,
     INITIALIZER_RANGE,
     StepSetting,
-    flat_positions,
     random_batch,
 )
 from experiments.lab.benchmarks.workers import Contender
@@ -26,10 +26,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class SdpaEncoder(nn.Module):
-    """BERT encoder with a masked language model head, on PyTorch's `TransformerEncoder`.
-
-    In training, PyTorch's layers call `scaled_dot_product_attention` (SDPA).
-    """
+    """BERT encoder with a masked language model head, on PyTorch's `TransformerEncoder`."""
 
     def __init__(self, setting: StepSetting):
         super().__init__()
@@ -96,7 +93,8 @@ def training_step(
     `logits` maps ids `(B, L)` and positions `(N,)` to logits `(N, V)`.
     """
     batch, bfloat16 = random_batch(setting), setting.dtype_policy == "mixed_bfloat16"
-    arrays = (batch["token_ids"], flat_positions(batch), batch["masked_labels"].reshape(-1))
+    places = batch["masked_positions"] + setting.length * np.arange(setting.batch)[:, None]
+    arrays = (batch["token_ids"], places.reshape(-1), batch["masked_labels"].reshape(-1))
     ids, positions, labels = (torch.from_numpy(array).long().to(DEVICE) for array in arrays)
     model.to(DEVICE).train()
     optimizer = torch.optim.AdamW(

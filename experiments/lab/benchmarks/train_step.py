@@ -27,9 +27,8 @@ import numpy as np
 from experiments.command_line import ENGINES
 from experiments.lab.benchmarks import harness
 from experiments.lab.benchmarks.encoder_step import SETTINGS, StepSetting
-from experiments.lab.benchmarks.harness import Benchmark, Tables
 from experiments.lab.benchmarks.workers import Worker
-from macaron_tf.cli.arguments import argument, count
+from macaron_tf.cli import arguments as cli
 from macaron_tf.errors import UserError
 
 KERAS = "experiments.lab.benchmarks.keras_encoders"
@@ -55,10 +54,7 @@ JAX_VARIABLES = {"KERAS_BACKEND": "jax", "XLA_PYTHON_CLIENT_PREALLOCATE": "false
 
 
 def timed(setting: StepSetting, options: argparse.Namespace) -> list[dict]:
-    """Times all implementations in a setting, and returns the output of `harness.compare`.
-
-    The reference is the fastest implementation of another library, or this library's first block.
-    """
+    """Times all implementations in a setting, and returns the output of `harness.compare`."""
     against_peers = options.against == "peers"
     factories = [AGAINST[options.against]]
     factories += [PEERS[name] for name in options.peers if against_peers]
@@ -75,8 +71,9 @@ def timed(setting: StepSetting, options: argparse.Namespace) -> list[dict]:
         parameters = {name: n for worker in workers for name, n in worker.parameters.items()}
         if against_peers:
             check_sizes(parameters)
+        tokens = options.steps * setting.batch * setting.length
         contenders = {
-            name: harness.counted(options.steps * setting.tokens, worker.run, name, options.steps)
+            name: harness.counted(tokens, worker.run, name, options.steps)
             for worker in workers
             for name in worker.parameters
         }
@@ -103,8 +100,14 @@ def fastest(rows: list[dict], our_names: Collection[str]) -> str:
     return min(others, key=lambda row: np.median(row["seconds"]))["name"]
 
 
-def measure(options: argparse.Namespace) -> Tables:
-    """Runs the benchmark: times the implementations in each setting."""
+def run(options: argparse.Namespace) -> None:
+    """Runs the benchmark, and prints and writes the report."""
+    title = f"Training step of an encoder, against {options.against}"
+    harness.publish(options, title, "tokens", measure(options))
+
+
+def measure(options: argparse.Namespace) -> harness.Tables:
+    """Times the implementations in each setting."""
     fields = ("dropout", "dtype_policy", "seed")
     for name in options.settings:
         changes = {field: getattr(options, field) for field in fields}
@@ -116,37 +119,38 @@ def measure(options: argparse.Namespace) -> Tables:
         yield about, timed(setting, options)
 
 
-command = Benchmark(
-    "train_step",
+main = cli.single_program(
+    "python -m experiments.lab.benchmarks.train_step",
     __doc__,
-    measure,
-    "tokens",
-    "Training step of an encoder, against {against}",
-    argument(
+    "experiments.lab.benchmarks.train_step:run",
+    harness.options(rounds=7),
+    harness.THREADS,
+    cli.argument(
         "--against",
-        "what to compare. blocks: blocks of this library; peers: this library and other libraries",
+        "what to compare. blocks: blocks of this library; peers: this library and other libraries "
+        "(default: blocks)",
         default="blocks",
         choices=AGAINST,
     ),
-    argument("--engine", "Keras backend of this library", default="tensorflow", choices=ENGINES),
-    harness.several(
-        "--settings",
-        SETTINGS,
-        "sizes of the encoder and the batch, bert_base for a GPU",
-        ["small"],
+    cli.argument(
+        "--engine",
+        "Keras backend of this library (default: tensorflow)",
+        default="tensorflow",
+        choices=ENGINES,
     ),
-    argument(
+    harness.several(
+        "--settings", SETTINGS, "sizes of encoder and batch, bert_base for a GPU", ["small"]
+    ),
+    cli.argument(
         "--dtype-policy",
-        "Keras dtype policy of all contenders",
+        "Keras dtype policy of all contenders (default: float32)",
         default="float32",
         choices=("float32", "mixed_bfloat16"),
     ),
-    count("--dropout", "rate of all dropout layers", 0.1, minimum=0.0, below=1),
-    harness.several("--peers", PEERS, "other libraries to time with --against peers"),
-    count("--steps", "number of updates of each contender in each round", 3),
-    rounds=7,
+    cli.count("--dropout RATE", "rate of all dropout layers (default: 0.1)", 0.1, 0.0, below=1),
+    harness.several("--peers", PEERS, "other libraries, with --against peers", list(PEERS)),
+    cli.count("--steps N", "updates of each contender in each round (default: 3)", 3),
 )
-main = command.main
 
 if __name__ == "__main__":
     raise SystemExit(main())

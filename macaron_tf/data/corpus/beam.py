@@ -21,14 +21,11 @@ from macaron_tf.data.corpus.documents import Document
 from macaron_tf.data.corpus.packing import Packer
 from macaron_tf.data.corpus.writing import SCRATCH
 from macaron_tf.data.sources.tfds import Tfds
-from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.plug_ins import find_sources
 from macaron_tf.text import load_encoder_vocabulary
 
 Key = tuple[int, ...]  # source, part and chunk index; sorted keys are in document order
-
-_USER_ERROR = re.compile(rf"{UserError.__name__}: (.*?)(?: \[while running|\\n|\n|$)")
 
 
 def tokenized_mixture(
@@ -49,27 +46,15 @@ def tokenized_mixture(
         for source_index, source in enumerate(config.sources)
         for part_index, part in enumerate(texts.source_parts(source, tfds))
     ]
-    try:
-        pipeline = beam.Pipeline(options=PipelineOptions([f"--{option}" for option in options]))
-    except ValueError as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"Apache Beam rejects --beam {' '.join(options)} ({reason})") from error
-    try:
-        with pipeline:
-            (
-                pipeline
-                | "parts" >> beam.Create(parts)
-                | "deal parts" >> beam.Reshuffle()
-                | "read" >> beam.FlatMap(_read, tfds)
-                | "deal text" >> beam.Reshuffle()
-                | "tokenize" >> beam.Map(_tokenize, config, out)
-            )
-    except Exception as error:
-        # A runner may report the UserError of a worker only as text inside a traceback.
-        match = _USER_ERROR.search(f"{type(error).__name__}: {error}")
-        if match is None:
-            raise
-        raise UserError(match[1]) from error
+    with beam.Pipeline(options=PipelineOptions([f"--{one}" for one in options])) as pipeline:
+        (
+            pipeline
+            | "parts" >> beam.Create(parts)
+            | "deal parts" >> beam.Reshuffle()
+            | "read" >> beam.FlatMap(_read, tfds)
+            | "deal text" >> beam.Reshuffle()
+            | "tokenize" >> beam.Map(_tokenize, config, out)
+        )
     names = (path.name for path in scratch.iterdir())
     keys = sorted(tuple(map(int, n.split("-"))) for n in names if re.fullmatch(r"[\d-]+", n))
     own = ([key for key in keys if key[0] == index] for index in range(len(config.sources)))

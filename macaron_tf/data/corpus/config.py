@@ -48,8 +48,9 @@ class CorpusSource(Settings):
         return (self.language,) if isinstance(self.language, str) else self.language
 
     @property
-    def is_translation(self) -> bool:
-        return len(self.languages) == 2
+    def pair(self) -> tuple[str, ...]:
+        """Codes of the two halves of translation pairs. The tuple is empty for documents."""
+        return self.languages if len(self.languages) == 2 else ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,17 +129,13 @@ class CorpusConfig(Settings):
         choices = PAIR_PACKINGS if self.paired else TEXT_PACKINGS
         if self.row_packing not in choices:
             raise self.error(f"packing={self.packing!r} does not fit data.pairs={self.pairs!r}")
-        if self.language_alpha is not None and not self.languages:
-            raise UserError("data.language_alpha needs a language of each source")
-        if self.language_alpha is not None and self.weights is not None:
-            raise UserError("weights and data.language_alpha cannot be combined")
-        misfits = not self.languages or self.weights is not None or self.paired
-        if self.batch_alpha is not None and misfits:
-            raise self.error("batch_alpha needs languages, no weights and data.pairs=none")
-        if self.paired and self.has_translations:
-            raise UserError(f"data.pairs={self.pairs!r} cannot use translation pairs: set 'none'")
-        if self.pairs == "next_sentence" and len(self.languages) > 1:
-            raise UserError("data.pairs='next_sentence' needs one language")
+        for name in ("language_alpha", "batch_alpha"):
+            if getattr(self, name) is not None and (not self.languages or self.weights):
+                raise self.error(f"{name} needs a language and no weight of each source")
+        several = self.batch_alpha is not None or self.has_translations
+        if self.paired and (several or (self.pairs == "next_sentence" and len(self.languages) > 1)):
+            mend = "set pairs='none'" if several else "give one language"
+            raise self.error(f"pairs={self.pairs!r} does not fit the other settings: {mend}")
 
     @property
     def paired(self) -> bool:
@@ -173,16 +170,13 @@ class CorpusConfig(Settings):
 
     @property
     def language_ids(self) -> list[tuple[int, int]]:
-        """Ids of the languages of the two halves of a row, for each source.
-
-        They differ only in translation pairs. Without languages they are (0, 0).
-        """
+        """Ids of the languages of a row's two halves, for each source, (0, 0) without languages."""
         index, codes = self.languages.index, [source.languages for source in self.sources]
         return [(index(pair[0]), index(pair[-1])) if pair else (0, 0) for pair in codes]
 
     @property
     def has_translations(self) -> bool:
-        return any(source.is_translation for source in self.sources)
+        return any(source.pair for source in self.sources)
 
     @property
     def weights(self) -> list[float] | None:
@@ -202,11 +196,9 @@ class CorpusConfig(Settings):
 
 def _parse_source(value: Any) -> CorpusSource | dict:
     """Converts a name or a tuple to a `CorpusSource`."""
-    match value:
-        case CorpusSource() | dict():
-            return value
-        case str():
-            return CorpusSource(value)
-        case list() | tuple() if 1 <= len(value) <= 4:
-            return CorpusSource(*value)
+    value = (value,) if isinstance(value, str) else value
+    if isinstance(value, CorpusSource | dict):
+        return value
+    if isinstance(value, list | tuple) and 1 <= len(value) <= 4:
+        return CorpusSource(*value)
     raise UserError(f"{value!r} is not a source: give a name, or (name, split, weight, language)")

@@ -32,13 +32,9 @@ _RECORDS_PER_PART = 10_000  # number of records in a part of a TFDS split; 50 MB
 def open_source(
     source: CorpusSource, tfds: Tfds | None = None, max_documents: int | None = None
 ) -> Iterator[Text]:
-    """Reads the documents or translation pairs of a source, in order.
-
-    Blank documents and pairs with a blank half are left out. Each half of a translation pair
-    becomes one line.
-    """
-    if source.is_translation:
-        pairs = readers.read_pairs(source.source, source.split, *source.languages, tfds)
+    """Reads a source's documents or pairs in order, without blank ones; a half is one line."""
+    if source.pair:
+        pairs = readers.read_pairs(source.source, source.split, *source.pair, tfds)
         lines = ((" ".join(a.split()), " ".join(b.split())) for a, b in pairs)
         texts = [pair for pair in lines if all(pair)]
         if not texts:
@@ -58,7 +54,7 @@ def source_parts(source: CorpusSource, tfds: Tfds | None = None) -> list[CorpusS
     of a TFDS split. Any other source is a single part, as are a slice of a TFDS split and a source
     with a file name that contains a wildcard character, a brace or a comma.
     """
-    if source.is_translation:
+    if source.pair:
         return [source]
     parsed = parse_texts(source.source)
     # A file inside the folder of a `datasets:` source cannot be opened as a dataset.
@@ -96,11 +92,6 @@ class Document(NamedTuple):
     repeated: bool
     held_out: bool
     source: int
-
-    @property
-    def size(self) -> int:
-        """Number of token ids in a tokenized document."""
-        return self.text.size
 
 
 def mixed_documents(
@@ -146,11 +137,7 @@ def mixed_documents(
 
 
 def _read_repeatedly(reader: Callable[[], Iterator[Text]]) -> Iterator[tuple]:
-    """Reads a source again and again, forever.
-
-    Yields:
-        A text, its index in the source, whether it was read before, and whether it is the last.
-    """
+    """Reads a source forever: text, index, whether it was read before, whether it is the last."""
     for pass_index in itertools.count():
         texts = reader()
         following = next(texts)
@@ -171,7 +158,6 @@ def corpus_mixture(
     If `config.draws_languages` is True, the call first reads all sources to count their lines.
 
     Args:
-        readers: functions that open the sources, such as those of `source_readers`.
         lines: function that counts the lines of what the readers yield; `None` means
             `count_lines`.
     """
@@ -199,7 +185,7 @@ def source_readers(
 
     def make(source: CorpusSource) -> Callable[[], Iterator[Text]]:
         read = functools.partial(open_source, source, tfds, max_documents=max_documents)
-        if not (source.is_translation or Source.of(source.source).is_embedded):
+        if not (source.pair or Source.of(source.source).is_embedded):
             return read
         cached_texts = functools.cache(lambda: list(read()))
         return lambda: iter(cached_texts())
@@ -306,7 +292,7 @@ def blocks(documents: Iterable[Document], config: CorpusConfig) -> Iterator[list
     usable = rows = 0  # counts of non-empty training documents and of their rows in the block
     for document in documents:
         block.append(document)
-        ids = 0 if document.held_out else document.size
+        ids = 0 if document.held_out else document.text.size
         usable += ids > 0
         rows += -(-ids // capacity)
         if usable >= min_documents and rows >= config.rows_per_shard:

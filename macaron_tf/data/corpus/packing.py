@@ -122,6 +122,8 @@ def pack_pairs(
     make_pair = _PAIR_MAKERS[pairs]
     owners = [owner for owner, document in enumerate(documents) if len(document.ids)]
     usable = [documents[owner] for owner in owners]
+    if len(usable) < (least := 2 if pairs == "next_sentence" else 1):
+        raise UserError(f"{pairs} pairs need {least} or more documents with text for each split")
     capacity = length - 3
     rows: list[Row] = []
     for index, owner in enumerate(owners):
@@ -145,7 +147,7 @@ def pack_pairs(
 
 
 def pack_translations(documents: Sequence[TokenRows], length: int) -> list[Row]:
-    """Packs each translation pair into a row `[CLS] a [SEP] b [SEP]` of L ids.
+    """Packs each translation pair that fits into a row `[CLS] a [SEP] b [SEP]` of L ids.
 
     A pair that does not fit is left out, as in XLM (Conneau and Lample 2019, section 3.4), because
     trimmed halves would not be translations of each other. A pair with an empty half is also left
@@ -187,11 +189,7 @@ _PAIR_MAKERS = {"next_sentence": _next_sentence, "sentence_order": _sentence_ord
 
 
 def _random_sentences(document: TokenRows, target: int, rng: np.random.Generator) -> np.ndarray:
-    """Returns the ids of consecutive sentences, the first of which is drawn at random.
-
-    The result has at least one sentence. Further sentences are added until the result has at least
-    `target` ids or the document ends.
-    """
+    """Returns the ids of whole sentences from a random start, until they are `target` ids."""
     offsets = document.offsets
     start = int(rng.integers(len(offsets) - 1))
     reach = int(np.searchsorted(offsets, offsets[start] + target, side="left"))
@@ -281,25 +279,19 @@ class Packer:
         self, documents: Sequence[Document], seeds: list[int], count: int = 0
     ) -> PackedBlock:
         """Packs documents of one split. `seeds` seed the draws for segment pairs."""
-        config, length = self.config, self.config.sequence_length
-        if not config.paired:
-            return self._block(documents, running_rows(documents, config), count)
-        min_documents = 2 if config.pairs == "next_sentence" else 1
-        if sum(document.size > 0 for document in documents) < min_documents:
-            need = f"{min_documents} or more documents with text for each split"
-            raise UserError(f"{config.pairs} pairs need {need}")
-        sentences = [document.text for document in documents]
-        rng = np.random.default_rng([config.seed, *seeds])
-        single = config.row_packing == "sentence_pair"
-        rows = pack_pairs(sentences, length, rng, config.pairs, single_sentences=single)
-        return self._block(documents, rows, count)
-
-    def _block(self, documents: Sequence[Document], rows: Sequence[Row], count: int) -> PackedBlock:
-        special, language_ids = self.vocabulary.special, self.config.language_ids
+        config, special, length = self.config, self.vocabulary.special, self.config.sequence_length
+        if config.paired:
+            sentences = [document.text for document in documents]
+            rng = np.random.default_rng([config.seed, *seeds])
+            single = config.row_packing == "sentence_pair"
+            rows = pack_pairs(sentences, length, rng, config.pairs, single_sentences=single)
+        else:
+            rows = running_rows(documents, config)
+        language_ids = config.language_ids
         owners = [documents[row.owner] for row in rows]
         repeated = np.array([document.repeated for document in owners], bool)
         pairs = [language_ids[document.source] for document in owners]
         languages = np.array(pairs, int).reshape(-1, 2)
         records = self.record_format.encode(rows, languages, special)
-        tokens = int((records[:, : self.config.sequence_length] != special.pad).sum())
+        tokens = int((records[:, :length] != special.pad).sum())
         return PackedBlock(count, tokens, records, repeated, languages)

@@ -17,7 +17,7 @@ from macaron_tf.data.corpus import shards as store
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.shards import INDEX, SPLITS, RecordFormat, Shard
 from macaron_tf.data.sampler import fold_in, in_parts, row_groups
-from macaron_tf.errors import UserError, plural
+from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.text import check_vocabulary, load_encoder_vocabulary
 from macaron_tf.text.base import PieceVocabulary
@@ -68,7 +68,8 @@ class PretrainingCorpus:
             pairs = zip(parts, firsts, strict=False)  # the last sum is the number of rows
             shards[split] = tuple(dataclasses.replace(part, first=first) for part, first in pairs)
         corpus = cls(folder, config, vocabulary, shards)
-        corpus._check(verify)
+        for shard in itertools.chain(*shards.values()):
+            corpus.record_format.read(folder, shard, slice(None) if verify else slice(0))
         return corpus
 
     @functools.cached_property
@@ -92,13 +93,12 @@ class PretrainingCorpus:
 
     def summary(self) -> str:
         """Returns row counts, row length, task, languages and vocabulary size in one line."""
-        content = self.config.pairs.replace("_", " ") if self.config.paired else "running text"
-        if self.config.languages:
-            content += f" in {', '.join(self.config.languages)}"
-        return (
-            f"{self.rows('train'):,} training and {self.rows('validation'):,} validation rows of "
-            f"{self.config.sequence_length} ids, {content}, {self.vocabulary.pieces:,} pieces"
-        )
+        config, rows = self.config, {split: f"{self.rows(split):,}" for split in SPLITS}
+        content = config.pairs.replace("_", " ") if config.paired else "running text"
+        content += f" in {', '.join(config.languages)}" if config.languages else ""
+        found = f"{rows['train']} training and {rows['validation']} validation rows"
+        ids, pieces = f"{config.sequence_length} ids", f"{self.vocabulary.pieces:,} pieces"
+        return f"{found} of {ids}, {content}, {pieces}"
 
     def shard(self, index: int, count: int) -> "PretrainingCorpus":
         """Returns the part of the corpus for one of several training processes.
@@ -112,9 +112,8 @@ class PretrainingCorpus:
         """
         shards = self.filled("train")
         if len(shards) < count:
-            files = f"{len(shards)} training {plural('file', len(shards))}"
-            mend = "lower data.rows_per_shard, or leave --own-shards out"
-            raise UserError(f"{self.folder} has {files}, fewer than {count} processes: {mend}")
+            found = f"{self.folder} has {len(shards)} training files, fewer than {count} processes"
+            raise UserError(f"{found}: lower data.rows_per_shard, or leave --own-shards out")
         parts: list[list[Shard]] = [[] for _ in range(count)]
         row_counts = [0] * count
         for shard in sorted(shards, key=lambda shard: -shard.rows):
@@ -122,16 +121,6 @@ class PretrainingCorpus:
             parts[process].append(shard)
             row_counts[process] += shard.rows
         return dataclasses.replace(self, shards={**self.shards, "train": tuple(parts[index])})
-
-    def shard_error(self, error: tf.errors.OpError) -> UserError | None:
-        """Returns the `UserError` of an error in reading the corpus; `None` for other errors."""
-        if str(self.folder) not in error.message:
-            return None
-        try:
-            self._check(verify=True)
-        except UserError as damage:
-            return damage
-        return UserError(f"the corpus in {self.folder} cannot be read ({storage.reason(error)})")
 
     def dataset(
         self,
@@ -234,10 +223,6 @@ class PretrainingCorpus:
     def filled(self, split: str) -> list[Shard]:
         """Returns the shards of a split that are not empty."""
         return [shard for shard in self.shards[split] if shard.rows]
-
-    def _check(self, verify: bool) -> None:
-        for shard in itertools.chain(*self.shards.values()):
-            self.record_format.read(self.folder, shard, slice(None) if verify else slice(0))
 
 
 def stream_dataset(

@@ -106,11 +106,7 @@ class RecordFormat:
         return np.dtype("<i4" if self.wide else "<u2")
 
     def encode(self, rows: Sequence[Row], languages: np.ndarray, special: Special) -> np.ndarray:
-        """Encodes N rows as a table `(N, integer_count)`.
-
-        Args:
-            languages: `(N, 2)` language ids of the first and second half of each row.
-        """
+        """Encodes N rows and their `languages (N, 2)` as a table `(N, integer_count)`."""
         values = {
             "boundary": [row.boundary for row in rows],
             "pair_label": [row.label for row in rows],
@@ -194,17 +190,11 @@ class CorpusState:
     validation: tuple[Shard, ...] = ()
     finished: bool = False
 
-    @property
-    def rows(self) -> int:
-        return sum(shard.rows for shard in self.train + self.validation)
-
 
 def read_index(folder: epath.Path) -> tuple[CorpusConfig, dict[str, Any], CorpusState]:
     """Reads the configuration, the settings and the state of a corpus."""
     path = folder / INDEX
     mend = _MEND.format(path)
-    if not path.exists():
-        raise UserError(f"{folder} contains no corpus ({INDEX}): give a prepared corpus")
     with storage.refuse_damage(path, mend):
         record = storage.read_json(path, mend=mend, state=dict, settings=dict)
         if (found := record["format"]) != FORMAT:

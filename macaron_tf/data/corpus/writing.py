@@ -23,7 +23,6 @@ from macaron_tf.data.corpus.packing import PackedBlock, Packer
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.data.corpus.shards import INDEX, CorpusState, Shard, write_index
 from macaron_tf.data.processes import Processes
-from macaron_tf.data.sources.names import Source
 from macaron_tf.data.sources.readers import source_stamps
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
@@ -66,9 +65,6 @@ def prepare(
             that the processes tokenize.
     """
     out = storage.as_path(out)
-    if tfds and tfds.download:
-        for source in config.sources:
-            texts.open_source(source, tfds)
     settings = corpus_settings(config, vocabulary, tfds)
     # A finished corpus is opened without a lock, because its folder may be read-only.
     if not _earlier(out, settings).finished:
@@ -87,10 +83,7 @@ def prepare(
 
 
 def _earlier(out: epath.Path, settings: dict) -> CorpusState:
-    """Returns the state from which to resume, or an empty state for a new corpus.
-
-    Leftover files of a finished corpus are removed.
-    """
+    """Returns the state from which to resume, or an empty state for a new corpus."""
     if not (out / INDEX).exists():
         return CorpusState()
     _, stored, state = store.read_index(out)
@@ -151,7 +144,7 @@ def _write(
         last = packer.pack_documents(held_out, [0, 1])
         records, tokens = iter(last.records), state.tokens + last.tokens
         state = dataclasses.replace(state, tokens=tokens)
-    elif not state.rows:
+    elif not any(shard.rows for shard in state.train + state.validation):
         raise UserError("the sources gave no rows: give more text, or raise sequence_length")
     while chunk := list(itertools.islice(records, config.rows_per_shard)):
         validation.append(write_shard(out, "validation", len(validation), np.stack(chunk)))
@@ -208,7 +201,7 @@ def write_shard(
 def corpus_settings(config: CorpusConfig, vocabulary: PieceVocabulary, tfds: Tfds | None) -> dict:
     """Returns a JSON dict of everything that determines the bytes of a corpus."""
     stamps = [
-        source_stamps(source.source, source.split, source.languages, tfds, content_stamps)
+        source_stamps(source.source, source.split, source.pair, tfds, content_stamps)
         for source in config.sources
     ]
     record = {"config": dataclasses.asdict(config), "vocabulary": vocabulary.hash}
@@ -216,38 +209,20 @@ def corpus_settings(config: CorpusConfig, vocabulary: PieceVocabulary, tfds: Tfd
 
 
 def check_settings(stored: dict, expected: dict, out: epath.Path) -> None:
-    """Raises a UserError if the settings, sources or vocabularies of two corpora differ.
-
-    The message names the first difference. File names and locations of sources may differ.
-    """
+    """Raises a UserError that names the first difference of two corpora; file times may differ."""
     check_vocabulary(stored["vocabulary"], expected["vocabulary"], f"the corpus in {out}")
-    stored_config, expected_config = map(_without_locations, (stored["config"], expected["config"]))
-    for name, value in expected_config.items():
-        if (stored_value := stored_config.get(name)) != value:
+    for name, value in expected["config"].items():
+        if (stored_value := stored["config"].get(name)) != value:
             raise UserError(f"{out} has data.{name}={stored_value!r}, not {value!r}")
     stamps = zip(stored["sources"], expected["sources"], strict=True)
     if not all(same_contents(before, after) for before, after in stamps):
         raise UserError(f"the source files of the corpus in {out} have changed: restore them")
 
 
-def _without_locations(config: dict) -> dict:
-    """Replaces the location of each source by its selection, because files may move.
-
-    The content stamps in the settings record show whether the content of the files has changed.
-    """
-    sources = []
-    for source in config["sources"]:
-        parsed = Source.of(source["source"])
-        name = str(parsed) if parsed.is_embedded else f"{parsed.kind}:{parsed.selection}"
-        sources.append({**source, "source": name})
-    return {**config, "sources": sources}
-
-
 def remove_leftovers(out: epath.Path) -> None:
     """Removes all files of the preparation that a finished corpus does not need."""
-    patterns = ("part-*.rows", ".tmp-*.rows-*", ".tmp-*.json-*")
-    for path in out.iterdir():
-        if any(map(path.match, patterns)):
+    for pattern in ("part-*.rows", ".tmp-*.rows-*", ".tmp-*.json-*"):
+        for path in out.glob(pattern):
             path.unlink(missing_ok=True)
     if (scratch := out / SCRATCH).exists():
         scratch.rmtree()

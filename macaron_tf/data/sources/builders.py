@@ -1,20 +1,19 @@
-"""TFDS builders for Multi30k, IWSLT14, CoNLL-2003 (named entities) and SWAG, which TFDS lacks.
+"""TFDS builders for Multi30k, IWSLT14 and CoNLL-2003 (named entities), which TFDS lacks.
 
-Importing this module registers the builders, so that `tfds.load` and `--download` find them. If
-TFDS has a dataset of the same name, the builder of TFDS is used.
+Importing this module registers the builders, so that `tfds.load` and `--download` find them.
 
 The publishers provide no checksums. To record the checksums of a download that you trust, create an
 empty file `checksums.tsv` beside this file, and call `download_and_prepare` with
 `tfds.download.DownloadConfig(register_checksums=True)`.
 """
 
-import csv
 import io
 import itertools
 import re
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
+from typing import ClassVar
 
 import tensorflow_datasets as tfds
 from etils import epath
@@ -25,7 +24,6 @@ from macaron_tf.io.progress import track
 
 Pairs = list[tuple[str, str]]
 SPLITS = ("train", "validation", "test")
-_TFDS_BUILDERS = tfds.list_builders(with_community_datasets=False)
 
 
 class PublishedSet(tfds.core.GeneratorBasedBuilder, skip_registration=True):
@@ -37,15 +35,8 @@ class PublishedSet(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     """
 
     VERSION = tfds.core.Version("1.0.0")
-    MANUAL_DOWNLOAD_INSTRUCTIONS = "Put the files into a subfolder with the name of the dataset."
     URL: str
     FILES: tuple[str, ...]
-
-    @classmethod
-    def file_names(cls, config: str = "") -> list[str]:
-        """Returns the file names of a configuration. An empty `config` leaves `{}` in the names."""
-        languages = config.split("-") if config else ["{}"]
-        return list(dict.fromkeys(f.format(code) for f in cls.FILES for code in languages))
 
     def _languages(self) -> tuple[str, ...]:
         return tuple(self.builder_config.name.split("-"))
@@ -57,9 +48,8 @@ class PublishedSet(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
     def _fetch(self, dl_manager: tfds.download.DownloadManager) -> dict[str, epath.Path]:
         """Returns a dict mapping the name of each published file to its path."""
-        names = self.file_names(self.builder_config.name if self.builder_config else "")
-        if paths := _manual_files(dl_manager, self.name, names):
-            return paths
+        languages = self._languages() if self.builder_config else ("",)
+        names = {name.format(code) for name in self.FILES for code in languages}
         return dl_manager.download({name: f"{self.URL}/{name}" for name in names})
 
     def _generate_examples(self, examples: Iterable[dict]) -> Iterator[tuple[int, dict]]:
@@ -70,11 +60,8 @@ class PublishedSet(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         return self._generate_examples(dict(zip(languages, pair, strict=True)) for pair in pairs)
 
 
-class Multi30k(PublishedSet, skip_registration="multi30k" in _TFDS_BUILDERS):
-    """Multi30k (Elliott et al. 2016): image captions from Flickr30k and human translations.
-
-    The texts are not tokenized.
-    """
+class Multi30k(PublishedSet):
+    """Multi30k (Elliott et al. 2016): Flickr30k's captions with human translations, untokenized."""
 
     URL = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
     FILES = ("train.{}.gz", "val.{}.gz", "test_2016_flickr.{}.gz")
@@ -91,7 +78,7 @@ class Multi30k(PublishedSet, skip_registration="multi30k" in _TFDS_BUILDERS):
         return splits
 
 
-class Iwslt14(PublishedSet, skip_registration="iwslt14" in _TFDS_BUILDERS):
+class Iwslt14(PublishedSet):
     """TED talks in German and English from IWSLT 2014 (Cettolo et al. 2014).
 
     The preparation follows fairseq's `prepare-iwslt14.sh`. The texts are lower-cased and
@@ -128,17 +115,12 @@ class Iwslt14(PublishedSet, skip_registration="iwslt14" in _TFDS_BUILDERS):
         }
 
 
-class Conll2003Ner(PublishedSet, skip_registration="conll2003_ner" in _TFDS_BUILDERS):
+class Conll2003Ner(PublishedSet):
     """CoNLL-2003 (Tjong Kim Sang and De Meulder 2003): named entities in English news texts."""
 
     URL = "https://data.deepai.org"
     FILES = ("conll2003.zip",)
-    # For each split, the file name in the archive and the file name in the shared task's data.
-    SPLITS = (
-        ("train", "train.txt", "eng.train"),
-        ("dev", "valid.txt", "eng.testa"),
-        ("test", "test.txt", "eng.testb"),
-    )
+    SPLITS: ClassVar = {"train": "train.txt", "dev": "valid.txt", "test": "test.txt"}
     TAGS = ("O", *(f"{prefix}-{name}" for name in ("PER", "ORG", "LOC", "MISC") for prefix in "BI"))
 
     def _info(self) -> tfds.core.DatasetInfo:
@@ -149,49 +131,12 @@ class Conll2003Ner(PublishedSet, skip_registration="conll2003_ner" in _TFDS_BUIL
         return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
 
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict:
-        if paths := _manual_files(dl_manager, self.name, [name for *_, name in self.SPLITS]):
-            texts = {split: lines_of(paths[name]) for split, _, name in self.SPLITS}
-        else:
-            with zipfile.ZipFile(self._fetch(dl_manager)["conll2003.zip"]) as archive:
-                texts = {s: archive.read(name).decode().split("\n") for s, name, _ in self.SPLITS}
+        with zipfile.ZipFile(self._fetch(dl_manager)["conll2003.zip"]) as archive:
+            texts = {s: archive.read(n).decode().split("\n") for s, n in self.SPLITS.items()}
         return {split: self._generate_examples(_sentences(text)) for split, text in texts.items()}
 
 
-class Swag(PublishedSet, skip_registration="swag" in _TFDS_BUILDERS):
-    """SWAG (Zellers et al. 2018): multiple choice among four endings of a sentence."""
-
-    URL = "https://raw.githubusercontent.com/rowanz/swagaf/master/data"
-    FILES = ("train.csv", "val.csv", "test.csv")
-    TEXTS = ("sent1", "sent2", *(f"ending{number}" for number in range(4)))
-
-    def _info(self) -> tfds.core.DatasetInfo:
-        features = {name: tfds.features.Text() for name in self.TEXTS}
-        features["label"] = tfds.features.ClassLabel(names=list("0123"))
-        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
-
-    def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict:
-        files, splits = self._fetch(dl_manager), zip(SPLITS, self.FILES, strict=True)
-        return {split: self._generate_examples(self._rows(files[name])) for split, name in splits}
-
-    def _rows(self, path: epath.Path) -> Iterator[dict]:
-        for row in csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"), newline="")):
-            # The labels of the test split are withheld.
-            yield {**{name: row[name] for name in self.TEXTS}, "label": int(row.get("label", -1))}
-
-
-BUILDERS = {
-    b.name: b for b in (Multi30k, Iwslt14, Conll2003Ner, Swag) if b.name not in _TFDS_BUILDERS
-}
-
-
-def _manual_files(dl_manager, name: str, files: Iterable[str]) -> dict[str, epath.Path] | None:
-    """Returns a dict mapping each file name to its path in a subfolder of TFDS's manual folder."""
-    try:
-        folder = dl_manager.manual_dir / name
-    except AssertionError:  # the folder does not exist
-        return None
-    paths = {file: folder / file for file in files}
-    return paths if all(path.is_file() for path in paths.values()) else None
+BUILDERS = {builder.name: builder for builder in (Multi30k, Iwslt14, Conll2003Ner)}
 
 
 def _aligned(sides: dict[str, list[str]]) -> Pairs:

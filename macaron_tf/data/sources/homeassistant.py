@@ -27,7 +27,7 @@ SPLITS = ("train", "validation", "test")
 FORMAT = 1  # part of cache keys; increase this number if pairs, documents or splits change
 
 _WHEEL = f"homeassistant-{HOMEASSISTANT_VERSION}-py3-none-any.whl"
-_MEMBER = re.compile(r"homeassistant/components/([^/]+)/translations/([^/]+)\.json")
+_MEMBER = "homeassistant/components/{}/translations/{}.json"  # component and language
 # Placeholders, web addresses and markup do not count as words.
 _UNTRANSLATED = re.compile(r"\{[^{}]*\}|https?://\S+|<[^<>]*>")
 
@@ -47,8 +47,7 @@ def read_homeassistant(
         return wheel_documents(fetch_homeassistant(), language)[split]
     others = [code for code in pair if code != "en"]
     if len(others) != 1 or language not in ("", *others):
-        named, name = " and ".join(map(repr, pair)), f"homeassistant:{language or 'LANG'}"
-        raise UserError(f"{name} has no pairs of {named}: pair with 'en'")
+        raise UserError(f"homeassistant:{language} has no pairs of {pair}: pair with 'en'")
     pairs = wheel_pairs(fetch_homeassistant(), others[0])[split]
     return pairs if pair[0] == "en" else [(target, english) for english, target in pairs]
 
@@ -68,13 +67,6 @@ def fetch_homeassistant() -> pathlib.Path:
                 raise UserError(f"{_WHEEL} has an unexpected SHA-256: check pip's index")
             os.replace(downloaded, wheel)
     return wheel
-
-
-def wheel_languages(wheel: str | os.PathLike) -> list[str]:
-    """Returns the language codes in a wheel in alphabetical order, without "en"."""
-    with zipfile.ZipFile(wheel) as archive:
-        matches = (_MEMBER.fullmatch(name) for name in archive.namelist())
-        return sorted({match[2] for match in matches if match} - {"en"})
 
 
 def wheel_pairs(wheel: str | os.PathLike, language: str) -> dict[str, list[tuple[str, str]]]:
@@ -119,28 +111,20 @@ def wheel_documents(wheel: str | os.PathLike, language: str) -> dict[str, list[s
 
 def _components(wheel: str | os.PathLike, language: str) -> Iterator[list[tuple[str, str]]]:
     """Yields a list of (English, other) texts for each component of Home Assistant."""
-    is_found = False
+    pattern = re.compile(_MEMBER.format("([^/]+)", "([^/]+)"))
     with zipfile.ZipFile(wheel) as archive:
-        members = set(archive.namelist())
-        for name in sorted(members):
-            match = _MEMBER.fullmatch(name)
-            english_name = f"{name.rpartition('/')[0]}/en.json"
-            if match and match[2] == language and english_name in members:
-                is_found = True
-                english = dict(_flatten(json.loads(archive.read(english_name))))
-                texts = _flatten(json.loads(archive.read(name)))
-                yield [(english.get(key, ""), text) for key, text in texts]
-    if not is_found:
-        known = ", ".join(wheel_languages(wheel))
-        raise UserError(f"homeassistant has no language {language!r}, but {known}")
+        found = {match.groups() for match in map(pattern.fullmatch, archive.namelist()) if match}
+        components = {name for name, code in found if code == language and (name, "en") in found}
+        if not components:
+            raise UserError(f"homeassistant has no language {language!r}: give a code such as 'de'")
+        for name in sorted(components):
+            contents = (archive.read(_MEMBER.format(name, code)) for code in ("en", language))
+            english, texts = (dict(_flatten(json.loads(content))) for content in contents)
+            yield [(english.get(key, ""), text) for key, text in texts.items()]
 
 
 def _split_of(key: str) -> str:
-    """Returns the split of an English text: about 2% test, 2% validation and 96% train.
-
-    The split depends only on a hash of the English text. All translations of the text are therefore
-    in the same split.
-    """
+    """Returns an English text's split by its hash: 2% test, 2% validation and 96% train."""
     bucket = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") % 100
     return "test" if bucket < 2 else "validation" if bucket < 4 else "train"
 
@@ -167,10 +151,7 @@ def _flatten(node, path: tuple = ()) -> Iterator[tuple[tuple, str]]:
 
 
 def _pip_download(folder: str) -> pathlib.Path:
-    """Downloads the wheel into a folder with pip, and returns its path.
-
-    pip uses the package index, mirror and proxy that are configured on the machine.
-    """
+    """Downloads the wheel into a folder with pip, and returns its path."""
     options = "--no-deps --only-binary=:all: --python-version 3.14 --progress-bar off --retries 2"
     options += f" --timeout 15 --disable-pip-version-check homeassistant=={HOMEASSISTANT_VERSION}"
     command = [sys.executable, "-m", "pip", "download", *options.split(), "--dest", folder]
@@ -178,8 +159,7 @@ def _pip_download(folder: str) -> pathlib.Path:
     run = subprocess.run(command, capture_output=True, text=True, errors="replace")
     downloaded = pathlib.Path(folder) / _WHEEL
     if run.returncode or not downloaded.is_file():
-        lines = [line for line in (run.stdout + run.stderr).splitlines() if line.strip()]
-        errors = [line for line in lines if line.startswith("ERROR")] or lines or ["no output"]
-        failure = f"pip could not download {_WHEEL} ({errors[-1][:200]})"
+        [*_, reason] = ["no output", *(run.stdout + run.stderr).strip().splitlines()]
+        failure = f"pip could not download {_WHEEL} ({reason[:200]})"
         raise UserError(f"{failure}: put it into {cache_directory()}")
     return downloaded

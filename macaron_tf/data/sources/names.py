@@ -16,40 +16,25 @@ from macaron_tf.errors import UserError
 
 TFDS_FORM = "tfds:NAME[/CONFIG][:VERSION]"
 
-# The forms of a source of translation pairs, each with its description in `--help`.
-PAIR_FORMS = {
-    TFDS_FORM: "translation dataset of TensorFlow Datasets in the folder of --data-dir",
-    "text:SOURCE_FILE,TARGET_FILE": "two text files, aligned line by line",
-    "tsv:FILE": "tab-separated file, or comma-separated file if FILE ends in .csv, with the source "
-    "texts and the target texts in two columns, without a header",
-    "jsonl:FILE[:FIELD,FIELD]": "file with one JSON object per line (default fields: the language "
-    "codes, such as 'en' and 'de', at the top level or inside a field named 'translation')",
-    "parquet:FILE[:FIELD,FIELD]": "Parquet file, with the same defaults as jsonl:",
-    "datasets:DIR[:FIELD,FIELD]": "folder of Hugging Face `Dataset.save_to_disk`, as jsonl:",
-    "homeassistant[:LANG]": "user-interface texts of Home Assistant in English and in the language "
-    "LANG (default: the recipe's language that is not English); pip downloads 51 MB",
-    "python:MODULE:FUNCTION": "your own function; FUNCTION(split) yields (source, target) texts",
-}
-
-# The forms of a source of documents, each with its description in `--help`.
-DOCUMENT_FORMS = {
-    TFDS_FORM: "dataset of TensorFlow Datasets in the folder of --data-dir; its field 'text' or "
-    "'book_text', or its only text field, contains the documents",
-    "text:GLOB[,GLOB...]": "text files that contain one document each",
-    "text-paragraphs:GLOB[,GLOB...]": "text files in which blank lines separate the documents",
-    "text-lines:GLOB[,GLOB...]": "text files with one document per line",
-    "jsonl:GLOB[,GLOB...][:FIELD]": "files with one JSON object per line (default field: 'text', "
-    "'book_text' or the only field)",
-    "parquet:GLOB[,GLOB...][:FIELD]": "Parquet files, with the same default as jsonl:",
-    "datasets:DIR[:FIELD]": "folder of Hugging Face `Dataset.save_to_disk`, as jsonl:",
-    "homeassistant:LANG": "user-interface texts of Home Assistant in LANG; pip downloads 51 MB",
-    "python:MODULE:FUNCTION": "your own function; FUNCTION(split) yields the documents of a split",
-}
-
-# Types of sources with records of named fields, and the forms of sources that are tables.
-RECORD_KINDS = ("jsonl", "parquet", "datasets")
-FILE_TABLE_FORMS = ("tsv:FILE", "jsonl:FILE", "parquet:FILE", "datasets:DIR")
-TABLE_FORMS = (*FILE_TABLE_FORMS, "python:MODULE:FUNCTION")
+RECORD_KINDS = ("jsonl", "parquet", "datasets")  # types of sources with records of named fields
+RECORD_FORMS = ("jsonl:FILE", "parquet:FILE", "datasets:DIR", "python:MODULE:FUNCTION")
+TABLE_FORMS = ("tsv:FILE", *RECORD_FORMS)
+# Forms of a source of translation pairs, and of a source of documents.
+PAIR_FORMS = (
+    TFDS_FORM,
+    "text:SOURCE_FILE,TARGET_FILE",
+    "tsv:FILE",
+    *(f"{kind}:FILE[:FIELD,FIELD]" for kind in RECORD_KINDS),
+    "homeassistant[:LANG]",
+    "python:MODULE:FUNCTION",
+)
+DOCUMENT_FORMS = (
+    TFDS_FORM,
+    *(f"{kind}:GLOB[,GLOB...]" for kind in ("text", "text-paragraphs", "text-lines")),
+    *(f"{kind}:GLOB[,GLOB...][:FIELD]" for kind in RECORD_KINDS),
+    "homeassistant:LANG",
+    "python:MODULE:FUNCTION",
+)
 
 TEXT = ("text",)  # name of a document in a source that does not name its documents
 WHOLE_SPLITS = ("train", "all")  # names of the only split of a file without {split} in its name
@@ -71,9 +56,6 @@ class HeldOut:
     seed: int
     rest: bool = False
     most: int = 2_000
-
-    def __str__(self) -> str:
-        return "train" if self.rest else "validation"
 
     def select(
         self, read: Callable[[], Iterable[tuple[str, str]]], source: str
@@ -135,24 +117,9 @@ class Source:
 
     @property
     def has_splits(self) -> bool:
-        """Whether the source has named splits.
-
-        A file without `{split}` in its name, or a folder of a saved `Dataset`, has a single split,
-        which is called "train" or "all".
-        """
+        """Whether the source has named splits, and not a single one, "train" or "all"."""
         named = self.kind in ("tfds", "python") or self.is_embedded or "{split}" in self.location
         return named or bool(self.saved_splits)
-
-    @property
-    def selection(self) -> str:
-        """The part of the name that selects what to read from the files of the source.
-
-        These are the comma-separated field names of records, or the name of a Python function in
-        its module. The string is empty for other sources, and if this part is omitted.
-        """
-        if self.kind == "python":
-            return self.location.partition(":")[2]
-        return ",".join(self.fields)
 
     @property
     def saved_splits(self) -> tuple[str, ...]:
@@ -191,9 +158,8 @@ def parse_source(source: str | None, forms: Iterable[str], purpose: str = "") ->
         kind = re.match(r"[a-z-]+", form)[0]
         if parsed.kind == kind and (parsed.location or form.startswith(f"{kind}[")):
             return parsed
-    *others, last = forms
-    known = f"{', '.join(others)}{' or ' if others else ''}{last}"
-    raise UserError(f"unknown source {source or ''!r}{purpose and f' of {purpose}'}: give {known}")
+    unknown = f"unknown source {source or ''!r}{purpose and f' of {purpose}'}"
+    raise UserError(f"{unknown}: give {' or '.join(forms)}")
 
 
 def parse_tfds(name: str) -> tuple[str, str, str]:
@@ -201,3 +167,8 @@ def parse_tfds(name: str) -> tuple[str, str, str]:
     path, _, version = name.partition(":")
     base, _, config = path.partition("/")
     return base, config, version
+
+
+def join_names(names: Iterable[str]) -> str:
+    """Joins up to 20 names in alphabetical order for a message; "nothing" if there are none."""
+    return ", ".join(sorted(str(name)[:40] for name in names)[:20]) or "nothing"

@@ -9,10 +9,10 @@ from etils import epath
 from macaron_tf.data.sources import homeassistant
 from macaron_tf.data.sources import names as forms
 from macaron_tf.data.sources.names import RECORD_KINDS, TEXT, HeldOut, Source, Split, parse_source
-from macaron_tf.data.sources.records import check_aligned, files_of, not_blank, open_records
-from macaron_tf.data.sources.tfds import Tfds, join_names, open_set
+from macaron_tf.data.sources.records import files_of, not_blank, open_records
+from macaron_tf.data.sources.tfds import Tfds, open_set
 from macaron_tf.errors import UserError
-from macaron_tf.io.files import count_lines, is_compressed, state_stamp
+from macaron_tf.io.files import lines_of, state_stamp
 
 _TEXT_FIELDS = ("text", "book_text")  # "text" in Wikipedia, "book_text" in PG-19
 
@@ -56,7 +56,7 @@ def _pair_fields(source: Source, names: Sequence[str], languages: tuple[str, str
         fields = tuple(f"translation.{code}" for code in languages)
     else:
         wanted = f"neither fields {' and '.join(map(repr, languages))} nor a field 'translation'"
-        raise UserError(f"{source} has {wanted}, only {join_names(names)}: give :FIELD,FIELD")
+        raise UserError(f"{source} has {wanted}, only {forms.join_names(names)}: give :FIELD,FIELD")
     if len(fields) != 2:
         raise UserError(f"{source} names {len(fields)} fields, not FIELD,FIELD")
     return fields
@@ -65,12 +65,9 @@ def _pair_fields(source: Source, names: Sequence[str], languages: tuple[str, str
 def count_texts(
     source: str, split: Split, languages: Sequence[str] = (), tfds: Tfds | None = None
 ) -> int | None:
-    """Counts the pairs or documents of a split, with the arguments of `source_files`.
+    """Counts the pairs or documents of a split, or returns `None` if that means to read them all.
 
-    Returns:
-        Number of pairs or documents, which may include blank texts, or `None` if counting would
-        require decoding or decompressing them. For a `tsv:` source of pairs, the result is the
-        number of lines, which may exceed the pair count.
+    The pairs of text files are counted as lines, which may include lines without a pair.
     """
     parsed = parse_texts(source, bool(languages))
     if parsed.kind == "tfds":
@@ -80,11 +77,7 @@ def count_texts(
     paths = source_files(source, split, languages, tfds)
     if not languages:
         return len(paths)
-    if any(map(is_compressed, paths)):
-        return None
-    counts = [count_lines(path) for path in paths]
-    check_aligned(paths, counts)
-    return counts[0]
+    return sum(1 for _ in lines_of(paths[0]))
 
 
 def source_files(
@@ -115,14 +108,9 @@ def source_stamps(
 def source_fingerprint(
     source: str, split: Split, languages: tuple[str, str], tfds: Tfds | None = None
 ) -> str:
-    """Computes a SHA-256 (hex) that identifies the pairs of a split without reading them.
-
-    The hash covers the source type, the split, the languages, the field names or the name of the
-    Python function, and the path, size and modification time of each file.
-    """
-    parsed = parse_texts(source, paired=True)
+    """Computes a SHA-256 (hex) of a split's source, languages and files' paths, sizes and times."""
     states = source_stamps(source, split, languages, tfds, lambda files: [*map(state_stamp, files)])
-    record = [parsed.kind, states, split, *languages, parsed.selection]
+    record = [source, states, split, *languages]
     return hashlib.sha256(json.dumps(record, default=vars).encode()).hexdigest()
 
 
@@ -140,23 +128,17 @@ def documents(
     """
     parsed = parse_texts(source)
     records = open_records(parsed, split, tfds, TEXT)
-    field = _text_field(parsed, records.fields, language)
-    texts = (text for _, [text] in records.strings([field]))
-    return not_blank(texts, f"{source}, split {split!r}")
-
-
-def _text_field(source: Source, names: Sequence[str], language: str | None = None) -> str:
-    """Returns the field of the documents in records that have the fields `names`."""
+    names = records.fields
     usual = [name for name in (language or "", *_TEXT_FIELDS) if name in names][:1]
-    fields = source.fields or usual or names
+    fields = parsed.fields or usual or names
     if len(fields) != 1:
-        mend = ": give one as :FIELD" if source.kind in RECORD_KINDS else ""
-        raise UserError(f"{source} has no single text field, but {join_names(names)}{mend}")
-    return fields[0]
+        mend = ": give one as :FIELD" if parsed.kind in RECORD_KINDS else ""
+        raise UserError(f"{source} has no single text field, but {forms.join_names(names)}{mend}")
+    texts = (text for _, [text] in records.strings(fields))
+    return not_blank(texts, f"{source}, split {split!r}")
 
 
 def parse_texts(source: str, paired: bool = False) -> Source:
     """Parses the name of a source of documents, or of translation pairs."""
-    if paired:
-        return parse_source(source, forms.PAIR_FORMS)
-    return parse_source(source, forms.DOCUMENT_FORMS, "documents")
+    known = (forms.PAIR_FORMS, "pairs") if paired else (forms.DOCUMENT_FORMS, "documents")
+    return parse_source(source, *known)

@@ -10,7 +10,6 @@ Parquet and Arrow files need pyarrow, which the extra `tables` installs.
 
 import contextlib
 import dataclasses
-import functools
 import glob
 import itertools
 import json
@@ -21,14 +20,14 @@ import tensorflow as tf
 from etils import epath
 
 from macaron_tf.data.sources import homeassistant
-from macaron_tf.data.sources.names import RECORD_KINDS, Source, Split
+from macaron_tf.data.sources.names import RECORD_KINDS, Source, Split, join_names
 from macaron_tf.data.sources.tfds import Tfds, open_set, prepared_folder, source_function
-from macaron_tf.errors import UserError, nearest, needed
+from macaron_tf.errors import UserError, nearest, needed, parse_json
 from macaron_tf.io import paths as storage
-from macaron_tf.io.files import is_csv, lines_of, table_rows
-from macaron_tf.io.plug_ins import call_user_code
+from macaron_tf.io.files import lines_of, table_rows
+from macaron_tf.io.plug_ins import clear_errors
 
-_BATCH_RECORDS = 64  # records converted to Python at a time; a whole book takes about 1 MB
+_BATCH = 64  # records converted to Python at a time; a whole book takes about 1 MB
 _STATE = "state.json"  # file that lists the data files in the folder of a saved split
 
 # The place of each record, for messages (the file and the line, or the source and a number), and
@@ -46,15 +45,12 @@ class Records:
             least these fields. A column that nobody reads is not decoded.
         class_names: dict mapping each field of class labels to the names of its classes, class 0
             first. Only TFDS and files that the Hugging Face library wrote have class names.
-        keeps_quotes: whether quotation marks around a text are part of the text, as in a
-            tab-separated file.
     """
 
     place: str
     fields: tuple[str, ...]
     read: Callable[[Sequence[str]], Placed]
     class_names: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    keeps_quotes: bool = False
     may_be_empty: bool = False
 
     def rows(self, fields: Sequence[str], may_be_null: Sequence[str] = ()) -> Rows:
@@ -72,8 +68,7 @@ class Records:
             if None in values:
                 values = [_value(where, record, field, may_be_null) for field in fields]
             if any(classes):
-                named = zip(fields, values, classes, strict=True)
-                values = [_names(where, *one) if one[2] else one[1] for one in named]
+                values = [_names(where, *one) for one in zip(fields, values, classes, strict=True)]
             yield where, values
         if where is None:
             raise UserError(f"{self.place} contains no examples: give records, or another file")
@@ -82,12 +77,9 @@ class Records:
         self, fields: Sequence[str], may_be_null: Sequence[str] = (), several: str | None = None
     ) -> Iterator[tuple[str, list[str]]]:
         """Yields the place and the values of `fields` as texts for each record; see `texts`."""
+        joints = ["," if field == several else " " for field in fields]
         for where, values in self.rows(fields, may_be_null):
-            for index, value in enumerate(values):
-                if type(value) is not str:
-                    joint = "," if fields[index] == several else " "
-                    values[index] = _text(where, fields[index], value, joint)
-            yield where, values
+            yield where, [*map(_text, itertools.repeat(where), fields, values, joints)]
 
     def texts(
         self, fields: Sequence[str], may_be_empty: Sequence[str] = (), several: str | None = None
@@ -103,10 +95,8 @@ class Records:
         for field in fields:
             if (count := self.fields.count(field)) != 1:
                 found = f"{self.place} has {count or 'no'} columns named {field!r}"
-                found += f" (the columns are {quoted(self.fields) or 'none'})"
-                raise UserError(
-                    f"{found}: name them so, or train with data.table.text and data.table.label"
-                )
+                mend = "name them so, or train with data.table.text and data.table.label"
+                raise UserError(f"{found} (the columns are {join_names(self.fields)}): {mend}")
         for where, texts in self.strings(fields, may_be_empty, several):
             is_checked = not (self.may_be_empty or all(map(str.strip, texts)))
             for field, text in zip(fields, texts, strict=True) if is_checked else ():
@@ -128,8 +118,8 @@ def open_records(
     pair, kind = columns if len(columns) == 2 else None, source.kind
     if kind == "tfds":
         prepared = open_set(source.location, split, tfds, pair)
-        classes = prepared.columns
-        names = prepared.text_fields if columns else classes
+        classes, texts = prepared.columns
+        names = texts if columns else classes
         return Records(str(source), tuple(names), prepared.rows, classes, may_be_empty=True)
     if kind in RECORD_KINDS and source.fields and not columns:
         mend = "by --set data.table.text=FIELD, not in its source"
@@ -140,21 +130,19 @@ def open_records(
     if kind in RECORD_KINDS:
         return file_records(kind, files)
     if kind == "python":
-        values = call_user_code(source.location, source_function(source, tfds), split)
+        function = source_function(source, tfds)
+        with clear_errors(source.location):
+            values = function(split)
+            records = [] if columns else [*map(dict, values)]
         if not columns:
-            records = call_user_code(source.location, lambda: [*map(dict, values)])
             numbered = [(f"{place}, example {n}", one) for n, one in enumerate(records, start=1)]
             return Records(place, tuple(records[0] if records else ()), lambda _: iter(numbered))
     elif source.is_embedded:
         values = homeassistant.read_homeassistant(source.location, split, pair)
     else:
         values = _aligned_lines(files) if pair else _file_documents(kind, files)
-
-    if pair:
-        first, second = pair
-        named = ({first: source_text, second: target_text} for source_text, target_text in values)
-    else:
-        named = ({columns[0]: value} for value in values)
+    rows = values if pair else ([value] for value in values)
+    named = (dict(zip(columns, row, strict=True)) for row in rows)
     return Records(place, tuple(columns), lambda _: ((place, record) for record in named))
 
 
@@ -177,9 +165,9 @@ def files_of(
     if kind == "datasets":
         return _saved_files(source, split)
     if kind == "text" and pair:
-        if len([*filter(None, source.location.split(","))]) != 2:
+        if len(paths := source.paths(split)) != 2:
             raise UserError(f"'{source}' does not have the form text:SOURCE_FILE,TARGET_FILE")
-        return source.paths(split)
+        return paths
     is_table = kind == "tsv" or not columns
     return [source.path(split)] if is_table else _matching_files(source, split)
 
@@ -191,29 +179,20 @@ def _matching_files(source: Source, split: Split) -> list[epath.Path]:
         with storage.clear_errors(f"cannot look for {pattern!r}", "check the path"):
             remote = storage.is_remote(pattern)
             found = tf.io.gfile.glob(pattern) if remote else glob.glob(pattern, recursive=True)
-            matches = [storage.as_path(path) for path in sorted(found)]
-            paths.update(dict.fromkeys(path for path in matches if path.is_file()))
+            matches = [path for path in map(storage.as_path, sorted(found)) if path.is_file()]
+            paths.update(dict.fromkeys(matches))
         if not matches:
             raise UserError(f"no file matches {pattern!r} of {source}: check the path")
-    if not paths:
-        raise UserError(f"{source} matches only folders: give files, as in {source.location}/*")
     return list(paths)
 
 
 def _aligned_lines(paths: Sequence[epath.Path]) -> Iterator[tuple[str, str]]:
-    ended, counts = object(), [0, 0]
+    ended, pair = object(), None
     for pair in itertools.zip_longest(*map(lines_of, paths), fillvalue=ended):
-        counts = [n + (line is not ended) for n, line in zip(counts, pair, strict=True)]
-        if counts[0] == counts[1]:
-            yield pair
-    check_aligned(paths, counts)
-
-
-def check_aligned(paths: Sequence[epath.Path], counts: Sequence[int]) -> None:
-    """Checks the line counts of two aligned files."""
-    if len(set(counts)) > 1:
-        raise UserError(f"{paths[0]} and {paths[1]} have {counts[0]} and {counts[1]} lines")
-    if not counts[0]:
+        if ended in pair:
+            raise UserError(f"{paths[pair.index(ended)]} has fewer lines than the other file")
+        yield pair
+    if pair is None:
         raise UserError(f"{paths[0]} is empty: give a file with one sentence per line")
 
 
@@ -244,60 +223,44 @@ def table_records(path: epath.Path, header: Sequence[str] = ()) -> Records:
     names = header or next(table_rows(path), (0, ()))[1]
     if not names:
         raise UserError(f"{path} is empty: give a table with a header")
-    names, keeps_quotes = tuple(map(str.strip, names)), not is_csv(path)
+    names, where = tuple(map(str.strip, names)), f"{path}, line "
 
     def read(_) -> Placed:
-        where = f"{path}, line "
         for number, cells in itertools.islice(table_rows(path), not header, None):
             if len(cells) != len(names):
-                mend = "put one comma between columns"
-                if keeps_quotes:
-                    mend = "put a single tab between columns; only a .csv has line breaks in quotes"
+                mend = "put one tab between columns; a .csv has commas, and line breaks in quotes"
                 count = f"has {len(cells)}, not {len(names)} columns"
                 raise UserError(f"{where}{number} {count}: {mend}")
             yield f"{where}{number}", dict(zip(names, cells, strict=True))
 
     place = str(path) if header else f"{path}, line 1"
-    return Records(place, names, read, keeps_quotes=keeps_quotes)
+    return Records(place, names, read)
 
 
 def file_records(kind: str, paths: Sequence[epath.Path]) -> Records:
     """Opens JSON Lines (`jsonl`), Parquet (`parquet`) or saved Arrow files (`datasets`)."""
-    if kind == "jsonl":
-        first = next((record for path in paths for _, record in _json_objects(path)), None)
-        if first is None:
-            raise UserError(f"{paths[0]} contains no records: give another file")
-        names, classes = tuple(first), {}
-    else:
-        with _open_table(kind, paths[0]) as (schema, _):
-            names, classes = tuple(schema.names), _classes_of(schema)
 
     def read(fields: Sequence[str]) -> Placed:
         for path in paths:
-            yield from _file_records(kind, path, fields)
+            yield from _json_records(path) if kind == "jsonl" else _arrow_rows(kind, path, fields)
 
-    return Records(str(paths[0]), names, read, classes)
+    if kind != "jsonl":
+        with _open_table(kind, paths[0]) as (schema, _):
+            return Records(str(paths[0]), tuple(schema.names), read, _classes_of(schema))
+    for _, first in read(()):
+        return Records(str(paths[0]), tuple(first), read)
+    raise UserError(f"{paths[0]} contains no records: give another file")
 
 
-def _file_records(kind: str, path: epath.Path, fields: Sequence[str]) -> Placed:
-    if kind == "jsonl":
-        for number, record in _json_objects(path):
-            yield f"{path}, line {number}", record
-        return
-    index = 0
+def _arrow_rows(kind: str, path: epath.Path, fields: Sequence[str]) -> Placed:
+    number = itertools.count()
     with _open_table(kind, path) as (schema, batches):
         columns = {f if f in schema.names else f.split(".")[0]: f for f in fields}
         for column in columns.keys() - {*schema.names}:
             raise _no_field_error(str(path), schema.names, columns[column])
         for batch in batches([*columns]):
-            try:
-                records = batch.to_pylist()
-            except UnicodeDecodeError as error:
-                place = f"{path}: a text in records {index} to {index + len(batch) - 1}"
-                raise UserError(f"{place} is not UTF-8") from error
-            for record in records:
-                yield f"{path}, record {index}", record
-                index += 1
+            for record in batch.to_pylist():
+                yield f"{path}, record {next(number)}", record
 
 
 def _value(where: str, record: Mapping[str, Any], field: str, may_be_null: Sequence[str]) -> Any:
@@ -316,45 +279,40 @@ def _value(where: str, record: Mapping[str, Any], field: str, may_be_null: Seque
 
 def _no_field_error(where: str, fields, field: str) -> UserError:
     near = nearest(field, map(str, fields))
-    return UserError(f"{where} has no field {field!r}, but {quoted(fields) or 'none'}{near}")
+    return UserError(f"{where} has no field {field!r}, but {join_names(fields)}{near}")
 
 
-def quoted(names) -> str:
-    """Lists at most 20 names for a message."""
-    return ", ".join(repr(str(name)[:40]) for name in list(names)[:20])
-
-
-def _names(where: str, field: str, value: Any, classes: Sequence[str]) -> Any:
+def _names(where: str, field: str, value: Any, classes: Sequence[str] | None) -> Any:
     """Returns the name of a class, or the names of the classes in a list."""
+    if not classes or not isinstance(value, int | list):
+        return value
     if isinstance(value, list):
         return [_names(where, field, item, classes) for item in value]
-    if not isinstance(value, int):
-        return value
     if not -1 <= value < len(classes):
         raise UserError(f"{where}: {field!r} is {value}, but there are {len(classes)} classes")
     return classes[value] if value >= 0 else ""
 
 
 def _text(where: str, field: str, value: Any, separator: str = " ") -> str:
+    if type(value) is str:
+        return value
     if isinstance(value, list):
         return separator.join(_text(where, field, item) for item in value)
-    if not isinstance(value, str | int | float):
+    if not isinstance(value, int | float):
         raise UserError(f"{where}: {field!r} is {value!r:.40}, but must be text or a number")
     return str(value)
 
 
-def _json_objects(path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the line number and the JSON object of each line that is not blank."""
+def _json_records(path: epath.Path) -> Placed:
+    """Yields the place and the JSON object of each line that is not blank."""
+    place = f"{path}, line "
     for number, line in enumerate(lines_of(path), start=1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{path}, line {number} is not JSON ({error})") from error
-        if not isinstance(record, dict):
-            raise UserError(f"{path}, line {number} is no JSON object: {line.strip()[:40]!r}")
-        yield number, record
+        if line.strip():
+            try:
+                record = parse_json(line)
+            except ValueError as error:
+                raise UserError(f"{place}{number} is no JSON object ({error})") from error
+            yield f"{place}{number}", record
 
 
 @contextlib.contextmanager
@@ -368,18 +326,14 @@ def _open_table(kind: str, path):
         with storage.clear_errors(f"cannot read {path}", "check the path"), path.open("rb") as file:
             if kind == "parquet":
                 table = pa.parquet.ParquetFile(file)
-                batches = functools.partial(table.iter_batches, _BATCH_RECORDS)
-                yield table.schema_arrow, lambda columns: batches(columns=columns)
+                yield (
+                    table.schema_arrow,
+                    lambda names: table.iter_batches(_BATCH, columns=names),
+                )
             else:  # `save_to_disk` writes the Arrow stream format, not the Arrow file format
-                stream = pa.ipc.open_stream(file)
-
-                # The batches in a saved dataset have 1,000 records or more.
-                def chosen(columns):
-                    for batch in stream:
-                        table = pa.Table.from_batches([batch.select(columns)])
-                        yield from table.to_batches(_BATCH_RECORDS)
-
-                yield stream.schema, chosen
+                source = file if storage.is_remote(path) else pa.memory_map(str(path))
+                table = pa.ipc.open_stream(source).read_all()
+                yield table.schema, lambda names: table.select(names).to_batches(_BATCH)
     except pa.ArrowInvalid as error:
         reason = " ".join(str(error).split())[:120]
         raise UserError(f"{path} is damaged or no file of {kind}: ({reason})") from error
@@ -402,7 +356,5 @@ def _saved_files(source: Source, split: Split) -> list[epath.Path]:
         if split not in splits:
             raise UserError(f"{folder} has no split {split!r}: give one of {', '.join(splits)}")
         folder = folder / split
-    if not (folder / _STATE).exists():
-        raise UserError(f"{folder} contains no {_STATE}: give a folder of `Dataset.save_to_disk`")
     state = storage.read_json(folder / _STATE, _data_files=list)
     return [folder / record["filename"] for record in state["_data_files"]]

@@ -6,14 +6,14 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from etils import epath
 
-from macaron_tf.data.sources.names import Source, parse_tfds
+from macaron_tf.data.sources.names import Source, join_names, parse_tfds
 from macaron_tf.errors import UserError, needed
 from macaron_tf.io import paths as storage
 from macaron_tf.io.plug_ins import find
@@ -67,24 +67,19 @@ class PreparedSplit(NamedTuple):
     features: Any
 
     @property
-    def text_fields(self) -> list[str]:
-        """Names of the fields that are single texts."""
-        text_type = import_tfds().features.Text
-        return [name for name in self.features if isinstance(self.features[name], text_type)]
-
-    @property
-    def columns(self) -> dict[str, tuple[str, ...]]:
-        """Dict mapping the name of each text column to its class names.
+    def columns(self) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+        """Dict mapping the name of each text column to its class names, and the single texts.
 
         Text columns are scalar fields and sequences of scalars, because `Records.texts` can convert
         them to text. A field that is not a class label has an empty tuple of class names.
         """
-        sequence_type, columns = import_tfds().features.Sequence, {}
+        types, columns, texts = import_tfds().features, {}, []
         for field, feature in self.features.items():
-            feature = feature.feature if isinstance(feature, sequence_type) else feature
+            texts += [field] * isinstance(feature, types.Text)
+            feature = feature.feature if isinstance(feature, types.Sequence) else feature
             if feature.shape == ():
                 columns[field] = tuple(getattr(feature, "names", None) or ())
-        return columns
+        return columns, texts
 
     def rows(self, fields: Sequence[str]) -> Iterator[tuple]:
         """Yields the place of each record, for messages, and a dict of its `fields`.
@@ -133,16 +128,7 @@ def open_set(
     name: str, split: str, tfds: Tfds | None = None, languages: tuple[str, str] | None = None
 ) -> PreparedSplit:
     """Opens a split of a prepared dataset."""
-    library, may_download = import_tfds(), tfds and tfds.download
-    if may_download and languages and not parse_tfds(name)[1]:
-        name = _with_config(name, languages)
-    try:
-        folder = prepared_folder(name, tfds, languages)
-    except UserError:
-        if not may_download or not _has_builder(name):
-            raise
-        _download(name, tfds)
-        folder = prepared_folder(name, tfds, languages)
+    library, folder = import_tfds(), prepared_folder(name, tfds, languages)
     _refuse_code(folder, tfds is not None and tfds.trust_code)
     try:
         builder = library.builder_from_directory(str(folder))
@@ -177,29 +163,22 @@ def _refuse_code(folder: epath.Path, trust_code: bool) -> None:
             json.loads((folder / name).read_bytes(), object_hook=check)
 
 
-def _with_config(name: str, languages: tuple[str, str]) -> str:
-    """Adds the configuration for two languages to a dataset's name, if TFDS has one."""
-    configs = import_tfds().builder_cls(name).builder_configs if _has_builder(name) else {}
-    candidates = ("-".join(languages), "-".join(languages[::-1]))
-    base, _, version = parse_tfds(name)
-    path = next((f"{base}/{config}" for config in candidates if config in configs), base)
-    return f"{path}:{version}" if version else path
-
-
 def _download(name: str, tfds: Tfds) -> None:
     """Downloads and prepares a dataset."""
+    from macaron_tf.data.sources import builders
+
     library, base = import_tfds(), parse_tfds(name)[0]
     try:
         library.builder(name, data_dir=str(tfds.root)).download_and_prepare()
     except BaseException as error:
-        if base in _added_builders():  # TFDS would use a damaged file again at the next attempt
+        if base in builders.BUILDERS:  # TFDS would use a damaged file again at the next attempt
             (tfds.root / "downloads" / base).rmtree(missing_ok=True)
         if not isinstance(error, Exception):
             raise
         # TFDS errors (unknown name, network, disk, damaged file) have no common base class.
         failure = f"tfds:{name} could not be prepared in {tfds.root} ({storage.reason(error)})"
-        by_hand = _by_hand(name, tfds.root) or "copy the prepared dataset there"
-        raise UserError(f"{failure}: check the network, or {by_hand}") from error
+        mend = "check the network, or copy the prepared dataset there"
+        raise UserError(f"{failure}: {mend}") from error
 
 
 def prepared_folder(
@@ -207,8 +186,8 @@ def prepared_folder(
 ) -> epath.Path:
     """Returns the folder of a prepared dataset, DATA_DIR/NAME[/CONFIG]/VERSION.
 
-    This function does not use `tfds.builder`, which may search the network for a missing dataset
-    for minutes.
+    If the dataset is missing and `tfds.download` is True, it is downloaded first. This function
+    finds it without `tfds.builder`, which may search the network for a missing dataset for minutes.
 
     Args:
         name: name of the dataset in the form NAME[/CONFIG][:VERSION]. A name without VERSION means
@@ -217,62 +196,44 @@ def prepared_folder(
         languages: two language codes, which select a configuration such as "de-en" or "en-de";
             `None` means that the languages are not used.
     """
-    root, (base, config, version) = (tfds or Tfds()).root, parse_tfds(name)
+    tfds = tfds or Tfds()
+    root, (base, config, version) = tfds.root, parse_tfds(name)
     prepared: dict[str, list[str]] = {}  # versions of each configuration; "" if there is only one
     for depth in ("*", "*/*"):
         for path in (root / base).glob(f"{depth}/dataset_info.json"):
             *key, found = path.parent.relative_to(root / base).parts
             if re.fullmatch(r"\d+\.\d+\.\d+", found):
                 prepared.setdefault("".join(key), []).append(found)
-    wanted = {"-".join(languages), "-".join(languages[::-1])} if languages else set()
-    if config or "" in prepared:
-        fitting = [config] if config in prepared else []
-    else:
+    if not config and "" not in prepared and prepared:
+        wanted = {"-".join(languages), "-".join(languages[::-1])} if languages else set()
         fitting = [key for key in prepared if key in wanted or len(prepared) == 1]
-        if prepared and len(fitting) != 1:
+        if len(fitting) != 1:
             failure = f"tfds:{name} has not one prepared configuration"
             mend = f"give tfds:{base}/CONFIG with one of {join_names(prepared)}"
             raise UserError(f"{failure} {' or '.join(sorted(wanted))}: {mend}")
-    if not fitting:
-        path = f"{base}/{config}" if config else base
-        folders = (p for p in root.iterdir() if p.is_dir()) if root.is_dir() else ()
-        others = {folder.name for folder in folders if folder.name[0] not in "._"}
-        others -= {base, "downloads"}
-        available = [f"{base}/{key}".rstrip("/") for key in prepared] or others
-        by_hand, remedy = _by_hand(path, root), "prepare it yourself, as TFDS has no builder"
-        if _has_builder(path):
-            remedy = f"give --download{by_hand and f' (without a network, first {by_hand})'}"
-        failure = f"no TFDS dataset {path!r} in {root}, which has {join_names(available)}"
+        [config] = fitting
+    versions = prepared.get(config, [])
+    if not versions or version not in ("", *versions):
+        has_builder = _has_builder(base)
+        if tfds.download and has_builder:
+            _download(name, tfds)
+            return prepared_folder(name, dataclasses.replace(tfds, download=False), languages)
+        no_builder = "prepare it yourself, as TFDS has no builder"
+        remedy = "give --download" if has_builder else no_builder
+        known = join_names(f"{key}:{found}" for key in prepared for found in prepared[key])
+        failure = f"no TFDS dataset {name!r} in {root}, which has {known} of {base}"
         raise UserError(f"{failure}: correct the name, give another --data-dir, or {remedy}")
-    versions = prepared[fitting[0]]
-    if version and version not in versions:
-        raise UserError(f"tfds:{name} has only the versions {join_names(versions)}")
     latest = max(versions, key=lambda found: [int(part) for part in found.split(".")])
-    return root / base / fitting[0] / (version or latest)
-
-
-def _by_hand(name: str, root: epath.Path) -> str:
-    """Returns where to put the files of a dataset that this library prepares, or ""."""
-    base, config, _ = parse_tfds(name)
-    if not (builder := _added_builders().get(base)):
-        return ""
-    folder = root / "downloads" / "manual" / base
-    return f"put {', '.join(builder.file_names(config))} from {builder.URL} into {folder}"
+    return root / base / config / (version or latest)
 
 
 def _has_builder(name: str) -> bool:
     """Returns whether the installed TFDS or this library has a builder for a dataset."""
-    _added_builders()  # registers them with TFDS
-    return parse_tfds(name)[0] in import_tfds().list_builders(with_community_datasets=False)
-
-
-def _added_builders() -> dict[str, Any]:
-    """Returns a dict mapping name to class for all builders that this library adds to TFDS."""
-    import_tfds()
-    # Importing takes seconds, because TFDS then imports all its builders.
+    # Importing takes seconds, because TFDS then imports all its builders, and registers ours.
     from macaron_tf.data.sources import builders
 
-    return builders.BUILDERS
+    names = import_tfds().list_builders(with_community_datasets=False)
+    return parse_tfds(name)[0] in (*builders.BUILDERS, *names)
 
 
 def import_tfds():
@@ -280,11 +241,6 @@ def import_tfds():
     with needed("a tfds: source"):
         import tensorflow_datasets
     return tensorflow_datasets
-
-
-def join_names(names: Iterable[str]) -> str:
-    """Joins names in alphabetical order for a message, or returns "nothing" if there are none."""
-    return ", ".join(sorted(names)) or "nothing"
 
 
 def read_columns(

@@ -44,15 +44,11 @@ class Task(Settings):
         validation_splits: names of the validation splits. The best model is selected by its score
             on the first of these splits.
         unanswerable: whether a question may have no answer in its context.
-        undecided: whether to drop examples with the class -1, on which the annotators disagreed. A
-            split whose classes are all -1 keeps its examples.
         server_labels: class names in submission files. An empty tuple means class indices.
         own: whether the user's table defines the columns and the classes, see
             `macaron_tf.data.tasks.own_tables`.
         mean, deviation: mean and standard deviation of the scores in regression. The model learns
             (score - mean) / deviation.
-        usual_tag: tag that is predicted for words without a token if there is no tag O. `None`
-            means the first tag.
 
     Example:
         Task("spam", first=("subject", "body"), labels=("ham", "spam"), metrics=("f1",))
@@ -72,14 +68,12 @@ class Task(Settings):
     score_range: tuple[float, float] | None = None
     unanswerable: bool = False
     symmetric: bool = False
-    undecided: bool = False
     submissions: tuple[SubmissionFile, ...] = ()
     server_labels: tuple[str, ...] = ()
     own: bool = False
     label: str = "label"
     mean: float = 0.0
     deviation: Positive = 1.0
-    usual_tag: str | None = None
 
     @property
     def num_classes(self) -> int:
@@ -97,12 +91,8 @@ class Task(Settings):
 
     @property
     def outside(self) -> int:
-        """Index of the tag that is predicted for words without a token.
-
-        The tag is O, or `usual_tag` if there is no tag O, or the first tag if both are missing.
-        """
-        tag = "O" if "O" in self.labels else self.usual_tag
-        return self.labels.index(tag) if tag else 0
+        """Index of the tag that is predicted for words without a token: O, or the first tag."""
+        return self.labels.index("O") if "O" in self.labels else 0
 
     def summary(self) -> str:
         """Returns the columns, up to 20 classes and the main metrics in one line."""
@@ -117,24 +107,21 @@ class Task(Settings):
 
     @property
     def grouped(self) -> bool:
-        """Whether a metric is MultiRC's exact match.
-
-        Exact match counts a question as correct only if all of its answers are classified
-        correctly.
-        """
+        """Whether a metric is MultiRC's exact match, by questions with all answers right."""
         return "em" in (*self.metrics, *self.more_metrics)
 
 
-def _glue(name: str, file: str, *fields: str, suite="glue", config="", first=1, **options) -> Task:
-    """Makes a task of GLUE or SuperGLUE. The default fields are sentence1 and sentence2.
-
-    Args:
-        config: name of the set in the suite; "" means the name of the task.
-        first: number of fields in the first text.
-    """
-    source, fields = f"tfds:{suite}/{config or name}", fields or ("sentence1", "sentence2")
+def _glue(name: str, file: str, *fields: str, **options) -> Task:
+    """Makes a task of GLUE. The default fields are sentence1 and sentence2."""
+    source, fields = f"tfds:glue/{name}", fields or ("sentence1", "sentence2")
     files = (SubmissionFile(file, source),)
-    return Task(name, fields[:first], fields[first:], source=source, submissions=files, **options)
+    return Task(name, fields[:1], fields[1:], source=source, submissions=files, **options)
+
+
+def _super_glue(name: str, *fields: str, config="", first=1, **options) -> Task:
+    """Makes a task of SuperGLUE, with `first` of the fields in the first text."""
+    source = f"tfds:super_glue/{config or name}"
+    return Task(name, fields[:first], fields[first:], source=source, **options)
 
 
 def _choice(name: str, source: str | None, first: str, *choices: str, **options) -> Task:
@@ -156,11 +143,8 @@ _IN_GLUE["submissions"] = (
     SubmissionFile("MNLI-mm.tsv", "tfds:glue/mnli", "test_mismatched"),
     SubmissionFile("AX.tsv", "tfds:glue/ax"),
 )
-_BOOLEAN = {"suite": "super_glue", "labels": ("False", "True")}
-_TRUTH = {**_BOOLEAN, "server_labels": ("false", "true")}
-_WSC = {**_BOOLEAN, "server_labels": _BOOLEAN["labels"], "config": "wsc.fixed"}
-_CB = dict.fromkeys(("labels", "server_labels"), ("entailment", "contradiction", "neutral"))
-_CB["suite"] = "super_glue"
+_TRUTH = {"labels": ("False", "True")}
+_CB = {"labels": ("entailment", "contradiction", "neutral"), "metrics": ("accuracy", "macro_f1")}
 _ANSWERS = {"metrics": ("f1a", "em"), "more_metrics": ("accuracy",)}
 _QUESTIONS = ("question1", "question2")
 _ALIKE = {"metrics": ("f1", "accuracy"), "symmetric": True}
@@ -185,19 +169,19 @@ _TASKS = (
     _glue("stsb", "STS-B.tsv", **_SCORES),
     Task("mnli", **_NLI, **_TWO_GENRES, **_IN_GLUE),
     # Bowman et al. 2015.
-    Task("snli", **_NLI, source="tfds:snli", undecided=True),
+    Task("snli", **_NLI, source="tfds:snli"),
     # Conneau et al. 2018. Models are trained on English (MultiNLI) and evaluated in 15 languages
     # (`tfds:xnli`).
     Task("xnli", **_NLI, **_TWO_GENRES, source="tfds:multi_nli"),
     _glue("qnli", "QNLI.tsv", "question", "sentence", **_ENTAILMENT),
     _glue("rte", "RTE.tsv", **_ENTAILMENT),
     _glue("wnli", "WNLI.tsv", labels=("not_entailment", "entailment")),
-    _glue("boolq", "BoolQ.jsonl", "passage", "question", **_TRUTH),
-    _glue("multirc", "MultiRC.jsonl", "paragraph", "question", "answer", **_BOOLEAN, **_ANSWERS),
-    _glue("cb", "CB.jsonl", "premise", "hypothesis", **_CB, metrics=("accuracy", "macro_f1")),
+    _super_glue("boolq", "passage", "question", **_TRUTH),
+    _super_glue("multirc", "paragraph", "question", "answer", **_TRUTH, **_ANSWERS),
+    _super_glue("cb", "premise", "hypothesis", **_CB),
     # The word, then its two sentences; a text, and then a pronoun with a noun.
-    _glue("wic", "WiC.jsonl", "word", "sentence1", "sentence2", first=2, **_TRUTH),
-    _glue("wsc", "WSC.jsonl", "text", "span1_text", "span2_text", **_WSC),
+    _super_glue("wic", "word", "sentence1", "sentence2", first=2, **_TRUTH),
+    _super_glue("wsc", "text", "span1_text", "span2_text", config="wsc.fixed", **_TRUTH),
     # Rajpurkar et al. 2016 and 2018.
     Task("squad", **_SPANS, metrics=("f1",), more_metrics=("exact",), source="tfds:squad/v1.1"),
     Task("squad2", **_SPANS, **_MAY_LACK, source="tfds:squad/v2.0", unanswerable=True),
@@ -210,9 +194,7 @@ _TASKS = (
     _choice("story_cloze", None, "context", "ending1", "ending2", labels=("1", "2"), **_ENDINGS),
     # Lai et al. 2017. Papers train on both parts, middle school and high school.
     _choice("race", "tfds:race/middle,race/high", "article", *"abcd", **_RACE),
-    # Zellers et al. 2018 and 2019. The fields are a sentence, the beginning of the next sentence,
-    # and four endings.
-    _choice("swag", "tfds:swag", "sent1", *_FOUR, question=("sent2",), labels=tuple("0123")),
+    # Zellers et al. 2019.
     _choice("hellaswag", "tfds:hellaswag", "context", *_FOUR, labels=tuple("0123"), **_ENDINGS),
     # Roemmele et al. 2011. The question is the word "cause" or "effect".
     _choice("copa", _COPA, "premise", *_CHOICES, labels=_CHOICES, question=_QUESTION),
@@ -237,7 +219,5 @@ def get_task(name: str, own: bool = False) -> Task:
     tasks = {**TASKS, **OWN_TASKS} if own else TASKS
     if name not in tasks:
         names = ", ".join(sorted(tasks))
-        own = "; for your own table name the one with its columns, and --set data.source=tsv:FILE"
-        near = own if name in OWN_TASKS else nearest(name, tasks)
-        raise UserError(f"no task is called {name!r}: choose one of {names}{near}")
+        raise UserError(f"no task is called {name!r}: choose one of {names}{nearest(name, tasks)}")
     return tasks[name]

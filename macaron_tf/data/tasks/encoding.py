@@ -15,8 +15,8 @@ from macaron_tf.errors import UserError
 from macaron_tf.io.progress import track
 from macaron_tf.special import CLS_SEGMENT
 from macaron_tf.text.base import PieceVocabulary
-from macaron_tf.text.normalization import cut_texts, text_limit
-from macaron_tf.text.token_rows import TokenRows, id_dtype, offsets_of
+from macaron_tf.text.normalization import cut_texts
+from macaron_tf.text.token_rows import id_dtype
 
 _CHUNK_EXAMPLES = 1024  # number of examples per tokenizer call; with 512 ids per row, 2 MB of ids
 
@@ -198,7 +198,8 @@ def encode_parts(
         The rows with the labels of the examples, and a list with the further arrays of each chunk.
         If the ids take 16 MB or more, the rows are memory-mapped from disk.
     """
-    _check_any(total := len(examples))
+    if not (total := len(examples)):
+        raise UserError("the split contains no examples: give a larger split")
     rows, boundaries, arrays = GrowingRows(id_dtype(vocabulary.size)), [], []
     sized = ((part.stop - part.start, part) for part in in_parts(total, _CHUNK_EXAMPLES))
     for part in track(sized, total, "tokenizing", "examples"):
@@ -214,11 +215,6 @@ def encode_parts(
     return EncodedExamples(*columns, max_length, **options), arrays
 
 
-def _check_any(total: int) -> None:
-    if not total:
-        raise UserError("the split contains no examples: give a larger split")
-
-
 def encode_examples(
     vocabulary: PieceVocabulary,
     examples: Examples,
@@ -228,11 +224,7 @@ def encode_examples(
     language_id: int = 0,
     special: bool = True,
 ) -> EncodedExamples:
-    """Tokenizes the examples of a split.
-
-    A multiple-choice example becomes one row per choice, encoded by `encode_choices`. Every other
-    example becomes one row, encoded by `encode_pairs`.
-    """
+    """Tokenizes the examples of a split."""
     count = max(len(examples.texts) - 1, 1)
 
     def encode(part: slice) -> tuple:
@@ -249,36 +241,15 @@ def encode_examples(
     return dataclasses.replace(encoded, rows_per_example=count, language_id=language_id)
 
 
-def encode_sentences(
-    vocabulary: PieceVocabulary, texts: Sequence[str], max_length: int
-) -> tuple[TokenRows, int]:
-    """Encodes texts as rows `[CLS] text [SEP]` and truncates long texts.
-
-    Args:
-        texts: N texts. An empty text gives the row `[CLS] [SEP]`.
-    """
-    check_length(max_length, 3, "sentences")
-    capacity = max_length - 2
-    rows = vocabulary.encode_rows([text[: text_limit(max_length)] for text in texts])
-    index_in_row = np.arange(len(rows.ids)) - np.repeat(rows.offsets[:-1], rows.lengths)
-    kept_lengths = np.minimum(rows.lengths, capacity)  # (N,)
-    ends = np.cumsum(kept_lengths)
-    # Start and end (exclusive) of each row in the truncated ids: (N, 2) -> (2 N,)
-    positions = np.stack([ends - kept_lengths, ends], axis=1).reshape(-1)
-    special = np.tile([vocabulary.special.begin, vocabulary.special.end], len(kept_lengths))
-    ids = np.insert(rows.ids[index_in_row < capacity], positions, special)
-    truncated_count = int(np.sum(rows.lengths > capacity))
-    return TokenRows(ids, offsets_of(kept_lengths + 2)), truncated_count
-
-
 def encode_sets(vocabulary: PieceVocabulary, sets: Examples, max_length: int) -> EncodedExamples:
-    """Tokenizes sets of sentences, such as pairs or triplets, by `encode_sentences`."""
-    _check_any(len(sets))
-    texts = [text for example in zip(*sets.texts, strict=True) for text in example]
-    rows, truncated_count = encode_sentences(vocabulary, texts, max_length)
-    options = {"rows_per_example": len(sets.texts), "pad_id": vocabulary.special.pad}
-    options["truncated_count"] = truncated_count
-    return EncodedExamples(rows, None, sets.labels, max_length, **options)
+    """Tokenizes sets of sentences, such as pairs or triplets, as rows `[CLS] text [SEP]`."""
+
+    def encode(part: slice) -> tuple:
+        texts = tf.stack([column[part] for column in sets.texts], axis=1)  # (N, S)
+        return encode_pairs(vocabulary, tf.reshape(texts, [-1]), None, max_length), ()
+
+    encoded, _ = encode_parts(vocabulary, sets, max_length, encode)
+    return dataclasses.replace(encoded, rows_per_example=len(sets.texts), boundaries=None)
 
 
 def windows_over(

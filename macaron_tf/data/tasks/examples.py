@@ -5,24 +5,17 @@ import contextlib
 import dataclasses
 import itertools
 import math
-import re
-import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from macaron_tf.data.rows import Columns, GrowingTexts
-from macaron_tf.data.sources.names import FILE_TABLE_FORMS, TABLE_FORMS, Source, parse_source
+from macaron_tf.data.sources.names import TABLE_FORMS, Source, parse_source
 from macaron_tf.data.sources.records import Records, open_records
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task
-from macaron_tf.errors import UserError, warn
-
-_INDEX = "idx"  # index of an example in its benchmark
-_INVISIBLE = re.compile(  # white space, joiners, direction marks and variation selectors
-    "[\\s\\xad\\u034f\\u061c\\u180b-\\u180f\\u200b-\\u200f\\u202a-\\u202e\\u2060-\\u206f\\ufe00-\\ufe0f\\ufeff]"
-)
+from macaron_tf.errors import UserError, nearest
 
 
 def may_be_unlabelled(split: str) -> bool:
@@ -82,15 +75,16 @@ def read_examples(
     """Reads a split of a task.
 
     A dataset of TensorFlow Datasets (TFDS) has records with the fields of the task, a field
-    `label`, and a field `idx` if the task has submission files. If all labels of a split are -1,
-    the labels are withheld. For multiple choice, `Task.lists` describes the fields, and `source`
-    may name several datasets, separated by commas.
+    `label`, and a field `idx` if the task has submission files or groups. If all labels of a split
+    are -1, the labels are withheld. For multiple choice, `Task.lists` describes the fields, and
+    `source` may name several datasets, separated by commas.
 
     All other sources are tables (see `open_records`). A task on the user's own table reads TFDS
     datasets as tables, too. A table has a column for each field of the task and a column
     `Task.label` with scores or class names. For a task with fixed columns and classes, class
     indices are also allowed. Other columns are ignored. If the name of the split begins with "test"
-    or "all", the label column may be missing, or empty in all rows.
+    or "all", the label column may be missing, or empty. Examples without a label are left out,
+    unless no example has one.
 
     Args:
         language: code of the language to read if the records of a TFDS dataset have texts in
@@ -110,7 +104,7 @@ def read_examples(
     seconds = [(field,) for field in task.second] if choices else [task.second]
     sides = [side for side in (task.first, task.question, *seconds) if side]
     columns = [GrowingTexts() for _ in sides]
-    labels, indices, unlabelled = array.array("d"), [], ""
+    labels, indices = array.array("d"), []
     width = task.num_classes if task.several else 1
     for where, texts, label, index in rows:
         parts = iter(texts)
@@ -118,29 +112,24 @@ def read_examples(
             column.append(" ".join(itertools.islice(parts, len(side))))
         is_given = label or needs_labels or (task.several and label is not None)
         answers = _parse_label(task, label, where) if is_given else [math.nan] * width
-        if not is_given:
-            unlabelled = unlabelled or where
-        if choices:
-            _check_choices(task, texts[-len(task.second) :], answers[0], where)
+        if choices and is_given and not texts[int(answers[0]) - len(task.second)].strip():
+            raise UserError(f"{where}: the correct choice, {label}, is empty")
         labels.extend(answers)
         if index is not None:
             indices.append(index)
     table = np.array(labels).reshape(-1, width)  # (N, 1) or (N, C)
     is_known = ~np.isnan(table[:, 0])  # (N,)
     columns = [column.finish() for column in columns]
-    if unlabelled and is_known.any():
-        if not task.undecided:
-            _parse_label(task, "", unlabelled)  # raises a UserError
-        kept = (itertools.compress(column, is_known) for column in columns)
-        columns = [GrowingTexts(texts).finish() for texts in kept]
     questions = columns.pop(1) if task.question else None
     dtype = (np.float64 if task.own else np.float32) if task.regression else np.int32
-    known = table[is_known].astype(dtype)
+    known = np.nan_to_num(table).astype(dtype)
     answers = (known if task.several else known[:, 0]) if is_known.any() else None
-    numbers, groups = np.array(indices or np.arange(len(columns[0])), np.int64), None
+    numbers, groups = np.array(indices or np.arange(len(table)), np.int64), None
     if task.grouped:  # the index of an example is that of its answer
         numbers, groups = numbers[:, 2], numbers[:, :2]
-    return Examples(tuple(columns), answers, numbers, groups, questions)
+    examples = Examples(tuple(columns), answers, numbers, groups, questions)
+    is_partly_known = is_known.any() and not is_known.all()
+    return examples.take(np.flatnonzero(is_known)) if is_partly_known else examples
 
 
 # The place of an example for messages, its texts in the order of the task's fields, its label (""
@@ -156,7 +145,7 @@ def _tfds_rows(task: Task, names: str, split: str, tfds, language: str | None) -
     plain = task.first if task.kind == "choice" else (*task.first, *task.second)
     own_fields = () if several else (*task.question, task.label)
     fields = (*task.first, *(task.lists or task.second), *own_fields)
-    fields += (_INDEX,) * bool(task.submissions)
+    fields += ("idx",) * bool(task.submissions or task.grouped)  # index in the benchmark
     for name in names.split(","):
         records = open_records(Source("tfds", name), split, tfds)
         classes = records.class_names.get(task.label) or task.labels
@@ -165,7 +154,7 @@ def _tfds_rows(task: Task, names: str, split: str, tfds, language: str | None) -
             raise UserError(f"{found}, but the task {task.name!r} has {', '.join(task.labels)}")
         for where, values in records.rows(fields):
             record = dict(zip(fields, values, strict=True))
-            index = record.get(_INDEX)
+            index = record.get("idx")
             if task.grouped:
                 index = [index[part] for part in ("paragraph", "question", "answer")]
             texts = [_in_language(record[field], field, language, where) for field in plain]
@@ -205,28 +194,14 @@ def _table_rows(task: Task, table: Records, needs_labels: bool) -> _Rows:
     fields = (*task.first, *task.question, *task.second)
     labels = (task.label,) if needs_labels or task.label in table.fields else ()
     may_be_empty = (task.label, *(task.second if task.kind == "choice" else ()))
-    quoted, first_quoted, paragraphs, questions = 0, "", {}, {}
+    paragraphs, questions = {}, {}
     rows = table.texts((*fields, *labels), may_be_empty, task.several)
     for number, (where, texts) in enumerate(rows):
-        if table.keeps_quotes and any(text[:1] == '"' == text[1:][-1:] for text in texts):
-            quoted, first_quoted = quoted + 1, first_quoted or where
         index = None
         if task.grouped:  # equal texts get the same paragraph or question
             paragraph = paragraphs.setdefault(texts[0], len(paragraphs))
             index = [paragraph, questions.setdefault((*texts[:2],), len(questions)), number]
         yield where, texts[: len(fields)], texts[-1].strip() if labels else None, index
-    if quoted:
-        mend = "name the file .csv if they are not part of the texts"
-        warn(f"{first_quoted}: the quotes around {quoted:,} of the texts are kept: {mend}")
-
-
-def _check_choices(task: Task, choices: Sequence[str], answer: float, where: str) -> None:
-    """Raises a `UserError` if the correct choice is empty, or fewer than two choices have text."""
-    is_filled = [bool(choice.strip()) for choice in choices]
-    if sum(is_filled) < 2:
-        raise UserError(f"{where}: fewer than two choices have text")
-    if not math.isnan(answer) and not is_filled[int(answer)]:
-        raise UserError(f"{where}: the correct choice, {task.second[int(answer)]}, is empty")
 
 
 def _parse_label(task: Task, text: str, where: str) -> list[float]:
@@ -249,9 +224,8 @@ def _parse_label(task: Task, text: str, where: str) -> list[float]:
             return [label]
         numbers = "" if task.own else " (or their numbers from 0)"
         allowed = f"one of the classes {', '.join(task.labels[:20])}{numbers}"
-    alike = [name for name in task.labels if normalize_label(name) == normalize_label(text)]
-    shown = f"{text[:40]!a}, which looks like {alike[0]!a}," if alike else repr(text[:40])
-    raise UserError(f"{where}: {shown} in column {task.label!r} is not {allowed}: correct it")
+    near = nearest(text, task.labels)
+    raise UserError(f"{where}: {text[:40]!r} in column {task.label!r} is not {allowed}{near}")
 
 
 def label_names(text: str) -> list[str]:
@@ -259,29 +233,8 @@ def label_names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def normalize_label(label: str) -> str:
-    """Normalizes a label, so that labels that look alike become equal.
-
-    Letters become lower-case, and white space and invisible characters are removed. A number such
-    as "01" becomes "1.0".
-    """
-    visible = _INVISIBLE.sub("", unicodedata.normalize("NFC", label)).casefold()
-    with contextlib.suppress(ValueError):
-        return str(float(visible))
-    return visible
-
-
-def warn_alike(where_by_label: Mapping[str, str]) -> None:
-    """Prints a warning for each label that looks like an earlier label."""
-    looks: dict[str, str] = {}
-    for label, where in where_by_label.items():
-        if (earlier := looks.setdefault(normalize_label(label), label)) != label:
-            other = f"the label {earlier!a} in {where_by_label[earlier]}"
-            warn(f"{where}: the label {label!a} looks like {other}, but is another class")
-
-
 def read_triplets(source: str, split: str) -> Examples:
     """Reads triplets from a table with the columns `anchor`, `positive` and `negative`."""
-    table = open_records(parse_source(source, FILE_TABLE_FORMS, "triplets"), split)
+    table = open_records(parse_source(source, TABLE_FORMS, "triplets"), split)
     rows = [texts for _, texts in table.texts(("anchor", "positive", "negative"))]
     return Examples(tuple(map(list, zip(*rows, strict=True))), None)

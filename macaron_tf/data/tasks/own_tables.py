@@ -10,14 +10,14 @@ from typing import Annotated, ClassVar
 import numpy as np
 from annotated_types import Gt, Lt
 
-from macaron_tf.data.sources.names import TABLE_FORMS
-from macaron_tf.data.sources.records import Records, open_records, quoted
+from macaron_tf.data.sources.names import TABLE_FORMS, join_names
+from macaron_tf.data.sources.records import Records, open_records
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks import tags as tagging
 from macaron_tf.data.tasks.definitions import Task
-from macaron_tf.data.tasks.examples import label_names, read_examples, warn_alike
-from macaron_tf.errors import UserError, warn
-from macaron_tf.settings import Natural, Positive, Settings
+from macaron_tf.data.tasks.examples import label_names, read_examples
+from macaron_tf.errors import UserError
+from macaron_tf.settings import Natural, Positive, ReadIf, Settings
 
 # Keys are default names of the text column. Values are the matching names of a second text column.
 _TEXT_COLUMNS = {
@@ -29,7 +29,8 @@ _TEXT_COLUMNS = {
 _SENTENCE_COLUMNS = dict.fromkeys(("tokens", "words", *_TEXT_COLUMNS), "")
 # Default names of the context column for multiple choice. The question column is named `question`.
 _CONTEXT_COLUMNS = dict.fromkeys(("context", "text", "article", "passage", "premise"), "question")
-_LABEL_COLUMNS = ("label", "tags")
+_IF_OWN = ReadIf(lambda recipe: recipe.task_definition.own)
+_IF_CHOICE = ReadIf(lambda recipe: recipe.task_definition.name == "choose")
 _MAX_CLASSES = 20  # maximum number of classes, unless half the number of lines is larger
 
 
@@ -58,8 +59,6 @@ class TableSettings(Settings):
             dataset of TensorFlow Datasets, the Parquet file or the saved Hugging Face dataset. If
             the source has no names, the default is the sorted labels of the training table, and 1,
             2 and so on for the task choose.
-        usual_tag: tag to predict for words without a token, such as a zero-width space, if the tags
-            do not include O. The default is the most frequent tag of the training table.
         mean: mean of the scores in regression. The model learns (score - mean) / deviation. The
             default is computed from the training table.
         deviation: standard deviation of the scores in regression. The default is computed from the
@@ -71,30 +70,19 @@ class TableSettings(Settings):
 
     section: ClassVar[str] = "data.table"
 
-    text: tuple[str, ...] = ()
-    text_b: tuple[str, ...] = ()
-    choices: tuple[str, ...] = ()
-    label: str | None = None
-    classes: tuple[str, ...] = ()
-    usual_tag: str | None = None
-    mean: float | None = None
-    deviation: Positive | None = None
+    text: Annotated[tuple[str, ...], _IF_OWN] = ()
+    text_b: Annotated[tuple[str, ...], _IF_OWN] = ()
+    choices: Annotated[tuple[str, ...], _IF_CHOICE] = ()
+    label: Annotated[str | None, _IF_OWN] = None
+    classes: Annotated[tuple[str, ...], _IF_OWN] = ()
+    mean: Annotated[float | None, _IF_OWN] = None
+    deviation: Annotated[Positive | None, _IF_OWN] = None
     held_out: Annotated[float, Gt(0), Lt(1)] = 0.1
     seed: Natural = 1
 
     def check(self) -> None:
         if len(set(self.classes)) < len(self.classes) or len(self.classes) == 1:
             raise self.error(f"classes={self.classes!r} must be two or more different names")
-        if self.usual_tag and self.classes and self.usual_tag not in self.classes:
-            raise self.error(f"usual_tag={self.usual_tag!r} must be one of the classes")
-
-    def check_task(self, task: Task) -> None:
-        """Checks that only a task on the user's own table sets its columns and classes."""
-        names = ("text", "text_b", "choices", "label", "classes", "mean", "deviation", "usual_tag")
-        for name in names:
-            has_effect = task.own and (name != "choices" or task.kind == "choice")
-            if getattr(self, name) not in ((), None) and not has_effect:
-                raise self.error(f"{name} has no effect on the task {task.name}")
 
     def described(self, task: Task) -> Task:
         """Returns a copy of `task` with the columns, classes and other values of these settings.
@@ -107,18 +95,17 @@ class TableSettings(Settings):
         fields = dict(first=self.text, second=self.text_b, labels=self.classes)
         if task.kind == "choice":
             fields |= dict(question=self.text_b, second=self.choices)
-        fields |= dict(label=self.label or "label", usual_tag=self.usual_tag, mean=self.mean or 0.0)
         if task.kind == "tags" and not tagging.scheme_of(self.classes):
             fields |= dict(metrics=("accuracy",))
-        return dataclasses.replace(task, **fields, deviation=self.deviation or 1.0)
+        scale = dict(mean=self.mean or 0.0, deviation=self.deviation or 1.0)
+        return dataclasses.replace(task, **fields, **scale, label=self.label or "label")
 
     def filled(self, task: Task, source: str | None, tfds: Tfds | None = None) -> "TableSettings":
         """Returns a copy of these settings in which missing values come from a training table.
 
         Missing column names come from the header. Missing classes come from the dataset, or from
         the labels of the examples. For the task choose, missing classes are 1, 2 and so on if the
-        dataset has no class names. For the task tag, a missing `usual_tag` is the most frequent
-        tag, unless there is a tag O. For the task regress, a missing `mean` or `deviation` is
+        dataset has no class names. For the task regress, a missing `mean` or `deviation` is
         computed from the scores. Settings that have a value are kept. For a task with fixed columns
         and classes, these settings are returned unchanged.
         """
@@ -138,43 +125,39 @@ class TableSettings(Settings):
             mean = float(scores.mean()) if self.mean is None else self.mean
             deviation = self.deviation or float(scores.std())
             return dataclasses.replace(settings, mean=mean, deviation=deviation)
-        classes, usual_tag = self.classes, self.usual_tag
-        names = () if classes or not table else table.class_names.get(described.label, ())
-        if task.kind == "tags":
-            classes = classes or (names and _tag_classes(names, source))
-            if not classes or not ("O" in classes or usual_tag):
-                sentences = [*tagging.sentences_of(described, parsed, "train", tfds)]
-                counts = _count_tags(sentences, not classes)
-                classes = classes or _tag_classes(counts, source)
-                if "O" not in classes:
-                    usual_tag = usual_tag or max(sorted(counts), key=counts.get)
+        classes = self.classes or (table.class_names.get(described.label) if table else ())
+        if task.kind == "tags" and not self.classes:
+            sentences = () if classes else tagging.sentences_of(described, parsed, "train", tfds)
+            classes = _tag_classes(classes or _tags_by_count(sentences), source)
         elif task.kind == "choice":
             count = len(settings.choices)
-            classes = classes or names or tuple(map(str, range(1, count + 1)))
-            if len(classes) != count:
-                found = f"{source} has {count} choice columns"
-                raise UserError(f"{found}: set as many data.table.classes")
-        else:
-            classes = classes or names or _classes(described, table)
+            classes = classes or tuple(map(str, range(1, count + 1)))
+            if len(classes) != count or count < 2:
+                mend = "name them choice1, choice2 and so on, or set data.table.choices"
+                found = f"{source} has {count} choice columns and {len(classes)} classes"
+                raise UserError(f"{found}: {mend} and as many data.table.classes")
+        elif not classes:
+            classes = _classes(described, table)
         if len(classes) < 2:
             raise UserError(f"{source}: all labels are {classes[0]!r}, but two classes are needed")
-        return dataclasses.replace(settings, classes=tuple(classes), usual_tag=usual_tag)
+        return dataclasses.replace(settings, classes=tuple(classes))
 
     def _with_columns(self, task: Task, table: Records) -> "TableSettings":
         """Returns a copy of these settings, with missing columns from the header of `table`."""
         header = [name for name in table.fields if name]
-        labels = _LABEL_COLUMNS if task.kind == "tags" else _LABEL_COLUMNS[:1]
+        labels = ("label", "tags") if task.kind == "tags" else ("label",)
         label = self.label or next((name for name in labels if name in header), labels[0])
         text, text_b, choices = self.text, self.text_b, self.choices
         if task.kind == "choice" and not choices:
-            choices = _choices(table)
+            found = (name for name in header if re.fullmatch(r"choice\d+", name))
+            choices = tuple(sorted(found, key=lambda name: int(name[len("choice") :])))
         if not text:
             by_kind = {"tags": _SENTENCE_COLUMNS, "choice": _CONTEXT_COLUMNS}
             pairs = by_kind.get(task.kind, _TEXT_COLUMNS)
             default_names = [name for name in pairs if name in header]
             others = [name for name in header if name not in (label, *choices)]
             if len(default_names or others) != 1:
-                columns = f"which of the columns {quoted(header)} contains the text"
+                columns = f"which of the columns {join_names(header)} contains the text"
                 mend = "set data.table.text, and if needed data.table.text_b and data.table.label"
                 raise UserError(f"{table.place} does not show {columns}: {mend}")
             text = tuple(default_names or others)
@@ -212,71 +195,35 @@ class TableSettings(Settings):
         return is_held_out
 
 
-def _choices(table: Records) -> tuple[str, ...]:
-    """Returns the columns `choice1`, `choice2` and so on, in numerical order."""
-    found = {name for name in table.fields if re.fullmatch(r"choice\d+", name)}
-    names = tuple(f"choice{number}" for number in range(1, len(found) + 1))
-    if len(names) < 2 or found != {*names}:
-        needed = "columns choice1, choice2 and so on, or data.table.choices"
-        raise UserError(f"{table.place} needs {needed}")
-    return names
-
-
 def _classes(task: Task, table: Records) -> list[str]:
     """Returns the distinct labels of a table in alphabetical order."""
-    where_by_label, rows = {}, 0
+    found, rows = set(), 0
     for where, cells in table.texts((*task.first, task.label), (task.label,), task.several):
         labels = label_names(cells[-1]) if task.several else [cells[-1].strip()]
         if not all(labels):
             raise UserError(f"{where}: the label in column {task.label!r} is empty")
-        for label in labels:
-            where_by_label.setdefault(label, where)
+        found.update(labels)
         rows += 1
-    if len(where_by_label) > max(_MAX_CLASSES, rows // 2):
-        found = f"column {task.label!r} has {len(where_by_label):,} different labels"
+    if len(found) > max(_MAX_CLASSES, rows // 2):
+        many = f"column {task.label!r} has {len(found):,} different labels"
         mend = "give --set data.table.label=COLUMN, or train the task regress"
-        raise UserError(f"{table.place}: {found}: {mend}")
-    warn_alike(where_by_label)
-    return sorted(where_by_label)
+        raise UserError(f"{table.place}: {many}: {mend}")
+    return sorted(found)
 
 
-def _count_tags(sentences: Sequence[tuple], checks: bool) -> collections.Counter:
-    """Counts the tags of sentences after conversion to IOB2."""
-    counts, where_by_tag = collections.Counter(), {}
-    found = {tag for _, tags, _ in sentences for tag in tags}
-    names = tagging.standard_tags(found) if checks else {}
-    for _, tags, locations in sentences:
-        renamed = tagging.as_iob2([names.get(tag, tag) for tag in tags])
-        counts.update(renamed)
-        for tag, where in zip(renamed, locations, strict=True):
-            where_by_tag.setdefault(tag, where)
-    if not checks:
-        return counts
-    if strays := tagging.strays_among(counts):
-        tag, others = strays[0], sorted({*counts} - {*strays})
-        found = f"the tag {tag[:40]!r} ({counts[tag]:,} times) does not fit the tags"
-        raise UserError(f"{where_by_tag[tag]}: {found} {', '.join(others[:5])}: correct it")
-    warn_alike(where_by_tag)
-    types = collections.Counter(tag[2:] for tag in counts.elements() if tag != "O")
-    rare = [f"{tag[:40]!r} ({where_by_tag[tag]})" for tag in where_by_tag if 0 < types[tag[2:]] < 3]
-    if tagging.scheme_of(counts) and rare:
-        warning = "tags that occur only once or twice may be misspelt"
-        warn(f"{warning}: {', '.join(rare[:5])}")
-    return counts
+def _tags_by_count(sentences: Iterable[tuple]) -> list[str]:
+    """Returns the distinct tags of sentences after conversion to IOB2, the most frequent first."""
+    counts = collections.Counter(tag for _, tags, _ in sentences for tag in tagging.as_iob2(tags))
+    return [tag for tag, _ in counts.most_common()]
 
 
-def _tag_classes(tags: Iterable[str], source: str | None) -> list[str]:
-    """Returns the classes of a tagging task.
-
-    If the tags mark entities, the classes are O and then all tags of each entity type, such as
-    B-PER and I-PER. Otherwise the classes are the sorted tags.
-    """
-    names = tagging.standard_tags(tags)
-    if not names:
+def _tag_classes(tags: Sequence[str], source: str | None) -> list[str]:
+    """Returns the sorted tags, or for entities O and then all tags of each type."""
+    if not any(map(tagging.ENTITY.fullmatch, tags)):
         return sorted(tags)
-    if not (scheme := tagging.scheme_of(names.values())):
-        shown = ", ".join(sorted(tags)[:5])
-        known = "IOB, BIOES, BILOU, BMES or BMEWO: give data.table.classes"
-        raise UserError(f"{source}: the tags {shown} mark entities, but not by {known}")
-    types = sorted({name[2:] for name in names.values()} - {""})
+    if not (scheme := tagging.scheme_of(tags)):
+        shown = ", ".join(tags[:-6:-1])  # mistakes are rare, so the rarest tags come first
+        known = "IOB, BIOES, BILOU, BMES or BMEWO: correct them, or give data.table.classes"
+        raise UserError(f"{source}: the tags {shown} are not all O and entities by {known}")
+    types = sorted({tag[2:] for tag in tags if tag != "O"})
     return ["O", *(f"{prefix}-{entity_type}" for entity_type in types for prefix in scheme)]

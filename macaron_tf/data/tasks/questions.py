@@ -1,7 +1,6 @@
 """Extractive question answering: readers of SQuAD-style examples, and encoding as windows."""
 
 import dataclasses
-import operator
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
@@ -10,19 +9,16 @@ import tensorflow as tf
 
 from macaron_tf.data.batches import EncodedExamples
 from macaron_tf.data.rows import Columns
-from macaron_tf.data.sources.records import Placed, Records, open_records
+from macaron_tf.data.sources.names import RECORD_FORMS
+from macaron_tf.data.sources.records import open_records
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import check_length, encode_parts, rows_of, windows_over
 from macaron_tf.data.tasks.examples import may_be_unlabelled
-from macaron_tf.errors import UserError, parse_json
-from macaron_tf.io import paths as storage
+from macaron_tf.errors import UserError
 from macaron_tf.settings import Count, Settings
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.normalization import LocatedPieces
-
-_FIELDS = ("id", "question", "context", "answers")
-_RECORD_FIELDS = ("idx", "query", "passage", "answers")
 
 
 class Answer(NamedTuple):
@@ -53,34 +49,28 @@ def read_questions(
     """Reads a split of an extractive question answering task.
 
     Args:
-        source: name of the source. `None` means the default source of the task.
-            `tfds:NAME[/CONFIG][:VERSION]` is a dataset of TensorFlow Datasets with the fields of
-            SQuAD or, for the task `record`, of ReCoRD. `squad:FILE` is a JSON file in the format of
-            SQuAD 1.1 or 2.0, and the split name replaces `{split}` in FILE. If the name of the
-            split begins with "test" or "all", the file may lack the answers to all questions.
+        source: name of the source. `None` means the default source of the task. The records have
+            the fields of SQuAD in TensorFlow Datasets and on Hugging Face's hub: `id`, `question`,
+            `context`, and `answers` with the lists `text` and `answer_start`. For the task
+            `record`, `tfds:` has the fields of ReCoRD. If the name of the split begins with "test"
+            or "all", all answers may be missing.
     """
-    parsed = task.parse_source(source, "squad:FILE")
-    if parsed.kind == "squad":
-        path = parsed.path(split)
-        records = Records(str(path), _FIELDS, lambda _: _file_records(path))
-    else:
-        records = open_records(parsed, split, tfds)
+    parsed = task.parse_source(source, *RECORD_FORMS)
+    records = open_records(parsed, split, tfds)
     is_record = task.name == "record" and parsed.kind == "tfds"
-    fields = _RECORD_FIELDS if is_record else _FIELDS
+    fields = ("idx", "query", "passage") if is_record else ("id", "question", "context")
+    found = records.rows((*fields, "answers"), ("answers",))
     rows, unanswered = {}, ""  # `unanswered`: place of the first question without answers
-    for where, (name, question, context, answers) in records.rows(fields, ("answers",)):
+    for where, (name, question, context, answers) in found:
         if is_record:
             name, answers = str(name["query"]), _located(answers, context)
         if not question.strip():
             raise UserError(f"{where}: the question is empty: add a text, or remove it")
         if name in rows:  # predictions are stored by id
             raise UserError(f"{where} repeats the question id {name[:40]!r}")
-        spans = tuple(map(Answer, answers["text"], answers["answer_start"])) if answers else None
+        spans = _spans(task, f"{where}, question {name!r}", context, answers) if answers else None
         rows[name] = question, context, spans
-        if answers:
-            _check_answers(task, f"{where}, question {name!r}", context, spans)
-        else:
-            unanswered = unanswered or where
+        unanswered = unanswered or ("" if answers else where)
     questions, contexts, labels = map(list, zip(*rows.values(), strict=True))
     secret = may_be_unlabelled(split) and not any(spans is not None for spans in labels)
     if unanswered and not secret:
@@ -94,43 +84,21 @@ def _located(names: Sequence[str], passage: str) -> dict[str, list] | None:
     return {"text": [*names], "answer_start": starts} if names else None
 
 
-def _check_answers(task: Task, where: str, context: str, answers: Sequence[Answer]) -> None:
-    if not answers and not task.unanswerable:
+def _spans(task: Task, where: str, context: str, answers: dict[str, list]) -> tuple[Answer, ...]:
+    """Returns the answers of a record, and checks that the context has them."""
+    try:
+        spans = tuple(map(Answer, answers["text"], answers["answer_start"]))
+    except (TypeError, KeyError) as error:
+        lists = "'answers' must have the lists 'text' and 'answer_start'"
+        raise UserError(f"{where}: {lists} ({error})") from error
+    if not spans and not task.unanswerable:
         raise UserError(f"{where} has no answer: add one, or use the task squad2")
-    for text, start in answers:
+    for text, start in spans:
         if not text.strip():
             raise UserError(f"{where} has an empty answer: correct its 'text', or remove it")
         if context[start : start + len(text)] != text or start < 0:
             raise UserError(f"{where}: {text[:40]!r} is not at character {start}")
-
-
-def _file_records(path) -> Placed:
-    """Yields the questions of a JSON file in SQuAD's format."""
-    where = str(path)
-    try:
-        for a, article in enumerate(parse_json(storage.read_bytes(path), object)["data"]):
-            for p, paragraph in enumerate(article["paragraphs"]):
-                where = f"{path}, data[{a}].paragraphs[{p}]"
-                context = _text(paragraph["context"])
-                for q, record in enumerate(paragraph["qas"]):
-                    where = f"{path}, data[{a}].paragraphs[{p}].qas[{q}]"
-                    row = {name: _text(record[name]) for name in ("id", "question")}
-                    if "answers" in record:
-                        answers = record["answers"]
-                        starts = [operator.index(one["answer_start"]) for one in answers]
-                        texts = [_text(one["text"]) for one in answers]
-                        row["answers"] = {"text": texts, "answer_start": starts}
-                    yield where, {**row, "context": context}
-    except KeyError as error:
-        raise UserError(f"{where}: the field {error} of SQuAD's format is missing") from error
-    except (ValueError, TypeError, AttributeError) as error:
-        raise UserError(f"{where} is not in SQuAD's JSON format ({error})") from error
-
-
-def _text(value: str) -> str:
-    # JSON may contain half of a surrogate pair, which UTF-8 cannot encode. Replacing the half by a
-    # single "?" keeps the positions of all other characters.
-    return value.encode("utf-8", "replace").decode("utf-8")
+    return spans
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,10 +1,9 @@
 """Reading and encoding of tagged sentences from TensorFlow Datasets, CoNLL files or tables."""
 
-import ast
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,17 +21,10 @@ from macaron_tf.io.files import lines_of
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows
 
-_TFDS_TAGS = "ner"  # field of the tags in CoNLL-2003's records
-_DOCUMENT = "-DOCSTART-"
 TAG_FORMS = ("conll:FILE", *TABLE_FORMS)  # source notations besides `tfds:NAME`
 # Prefix letters of entity tags in the schemes IOB, BIOES, BILOU, BMES and BMEWO, without O.
 _SCHEMES = ("BI", "BIES", "BILU", "BMES", "BMEW")
-_ENTITY = re.compile("([BIESLUMW])-.+")
-# Notations of entity tags: B-PER, also as b-per or B_PER; PER-B; and B for a single entity type.
-_NOTATION = re.compile("([BIESLUMW])[-_/](.+)|(.+)[-_/]([BIESLUMW])|([BIESLUMW])", re.IGNORECASE)
-_ITEM = r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|-?\d+)"""
-# A list or a tuple as Python, JSON or NumPy writes it: ['a', 'b'], ("a", "b") or ['a' 'b'].
-_LIST = re.compile(rf"\[({_ITEM}(\s*,\s*|\s+|(?=\])))+\]|\(({_ITEM}\s*,\s*)+{_ITEM}?\)")
+ENTITY = re.compile("[BIESLUMW]-.+")  # a tag that marks an entity, such as B-PER
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -62,17 +54,16 @@ def read_tagged(
             - `conll:FILE` has one word per line, and the split name replaces `{split}` in FILE. The
               first column is the word and the last column is the tag, or the columns are in CoNLL-U
               order. Columns are separated by tabs, or by spaces if the line has no tabs. An empty
-              line ends a sentence. A comment such as `# id 1` may precede a sentence.
+              line ends a sentence. Comments such as `# id = 1` may precede a sentence.
             - `tsv:FILE` and the other notations of `TABLE_FORMS` name a table. A text cell has the
-              words of a sentence, and the label cell has one tag per word, separated by spaces. For
-              a task on the user's own table, `tfds:NAME` also is a table.
+              words of a sentence, and the label cell has one tag per word, separated by spaces, or
+              both are lists. For a task on the user's own table, `tfds:NAME` also is a table.
     """
     parsed = task.parse_source(source, *TAG_FORMS)
     tag_ids = {tag: tag_id for tag_id, tag in enumerate(task.labels)}
     sentences = TaggedSentences([], [])
-    marks_entities = scheme_of(task.labels) is not None
     for words, tags, locations in sentences_of(task, parsed, split, tfds):
-        iob2_tags = as_iob2([(marks_entities and _standard(tag)) or tag for tag in tags])
+        iob2_tags = as_iob2(tags)
         for where, tag, iob2_tag in zip(locations, tags, iob2_tags, strict=True):
             if iob2_tag not in tag_ids:
                 hint = "" if iob2_tag == tag else f", in IOB2 {iob2_tag[:40]!r},"
@@ -86,64 +77,29 @@ def read_tagged(
 def sentences_of(
     task: Task, source: Source, split: str, tfds: Tfds | None = None
 ) -> Iterator[tuple[Sequence[str], Sequence[str], Sequence[str]]]:
-    """Yields each sentence as (words, tags, locations), with one location per tag.
-
-    A location names the file and the line, or the record, for error messages.
-    """
+    """Yields each sentence as (words, tags, locations), with one location per tag."""
     if source.kind == "conll":
         path, sentence = source.path(split), None
-        for sentence in _file_sentences(path, task):
+        for sentence in _file_sentences(path):
             yield tuple(zip(*sentence, strict=True))
         if not sentence:
             raise UserError(f"{path} contains no sentences of a word and its tag per line")
         return
     records = open_records(source, split, tfds)
-    label_field = _TFDS_TAGS if source.kind == "tfds" and not task.own else task.label
+    label_field = "ner" if source.kind == "tfds" and not task.own else task.label
     for where, (text, label) in records.texts((*task.first, label_field)):
-        # A word such as [1] is not a list.
-        words = at_spaces(text) if re.match(r"\[-?\d", text) else _items(text)
-        tags = _items(label)
-        is_cut = re.match(r"[\[(]['\"]", "".join(tags[:1]))  # such as ['O' 'O' ... 'O']
-        has_spaces = any(at_spaces(" ".join(items)) != items for items in (words, tags))
-        if len(words) != len(tags) or is_cut or has_spaces:
+        words, tags = at_spaces(text), at_spaces(label)
+        is_list = re.match(r"[\[(]['\"\d]", label)  # a list that was written as text
+        if len(words) != len(tags) or is_list:
             count = f"not a tag for each word ({len(tags)} for {len(words)})"
-            mend = "separate both by spaces, or give lists"
+            mend = "separate both by spaces, or give lists in jsonl: or parquet:"
             raise UserError(f"{where}: column {label_field!r} has {count}: {mend}")
         yield words, tags, [where] * len(tags)
-
-
-def _items(cell: str) -> list[str]:
-    """Returns the words or tags of a cell, which are separated by spaces or written as a list."""
-    if not _LIST.fullmatch(cell.strip()):
-        return at_spaces(cell)
-    return [str(ast.literal_eval(item)) for item in re.findall(_ITEM, cell)]
 
 
 def at_spaces(text: str) -> list[str]:
     """Splits a text at ASCII white space only, to match `tf.strings.split` in exported models."""
     return [word.decode() for word in text.encode().split()]
-
-
-def _standard(tag: str) -> str:
-    """Returns a tag in the form B-PER or O, or "" if the tag does not mark entities."""
-    if tag in ("O", "o"):
-        return "O"
-    if not (match := _NOTATION.fullmatch(tag)):
-        return ""
-    letter, entity_type = match[1] or match[4] or match[5], match[2] or match[3] or "ENTITY"
-    return f"{letter.upper()}-{entity_type}"
-
-
-def standard_tags(tags: Iterable[str]) -> dict[str, str]:
-    """Returns a dict that maps tags such as b-per, B_PER, PER-B and o to the form B-PER or O.
-
-    The dict is empty if a tag does not mark entities, and if tags in another form than B-PER have
-    no letter B.
-    """
-    names = {tag: _standard(tag) for tag in tags}
-    others = {*names.values()} - {*tags, "O"}
-    marks_entities = "" not in others and any(name[0] == "B" for name in names.values())
-    return names if marks_entities or not others else {}
 
 
 def as_iob2(tags: Sequence[str]) -> list[str]:
@@ -156,7 +112,7 @@ def as_iob2(tags: Sequence[str]) -> list[str]:
     BIOES, are not changed.
     """
     converted, previous = [], "O"
-    ended = any(tag[0] not in "BI" for tag in tags if _ENTITY.fullmatch(tag))
+    ended = any(tag[0] not in "BI" for tag in tags if ENTITY.fullmatch(tag))
     for tag in tags:
         opens = not ended and tag.startswith("I-") and previous[2:] != tag[2:]
         converted.append(f"B{tag[1:]}" if opens else tag)
@@ -170,27 +126,13 @@ def scheme_of(tags: Iterable[str]) -> str | None:
     Returns `None` if the tags do not mark entities, or if their scheme is not in `_SCHEMES`. If all
     tags are O, or there are no tags, the scheme is "BI".
     """
-    matches = [_ENTITY.fullmatch(tag) for tag in tags if tag != "O"]
-    letters = {match[1] for match in matches if match}
+    entities = [tag for tag in tags if tag != "O"]
+    letters = {tag[:1] for tag in entities}
     # The scheme IOE gives None, because none of its letters marks the start of an entity.
-    if not all(matches) or (letters - {"I"} and letters.isdisjoint("BSUW")):
+    lacks_start = letters - {"I"} and letters.isdisjoint("BSUW")
+    if lacks_start or not all(map(ENTITY.fullmatch, entities)):
         return None
     return next((scheme for scheme in _SCHEMES if letters <= {*scheme}), None)
-
-
-def strays_among(counts: Mapping[str, int]) -> list[str]:
-    """Returns the tags that are probably mistakes, such as a single `0` for O.
-
-    The entity tags that occur three times or more, or all entity tags if none is so frequent,
-    determine the tagging scheme. Tags outside this scheme are mistakes. If more than half of the
-    distinct tags are outside, the tags do not mark entities, and the list is empty.
-    """
-    entities = [tag for tag in counts if _ENTITY.fullmatch(tag)]
-    letters = {tag[0] for tag in entities if counts[tag] > 2} or {tag[0] for tag in entities}
-    schemes = [scheme for scheme in _SCHEMES if letters <= {*scheme}]
-    scheme = "BI" if "BI" in schemes else "".join(schemes)
-    strays = [tag for tag in counts if tag != "O" and (tag not in entities or tag[0] not in scheme)]
-    return strays if letters and scheme and 2 * len(strays) <= len(counts) else []
 
 
 def _cells(line: str) -> list[str]:
@@ -199,41 +141,29 @@ def _cells(line: str) -> list[str]:
     return [cell for part in line.split("\t" if "\t" in line else " ") if (cell := part.strip(" "))]
 
 
-def _file_sentences(path, task: Task) -> Iterator[list[tuple[str, str, str]]]:
+def _file_sentences(path) -> Iterator[list[tuple[str, str, str]]]:
     """Yields each sentence of a CoNLL file as a list of (word, tag, location)."""
-    tags, column_counts, is_numbered = {"#", *task.labels}, set(), True
-    for row in map(_cells, lines_of(path)):
-        if row and row[0][0] != "#" and row[0] != _DOCUMENT:
-            tags.add(row[-1])
-            column_counts.add(len(row))
-            is_numbered = is_numbered and re.fullmatch(r"\d+([-.]\d+)?", row[0]) is not None
-    if is_numbered and min(column_counts, default=0) > 2 and column_counts != {10}:
-        raise UserError(f"{path}: the first column contains numbers, not words: remove it")
     # In CoNLL-U, columns 1 and 3 of ten are the word and its universal part of speech.
-    word_column, tag_column = (1, 3) if is_numbered and column_counts == {10} else (0, -1)
+    word_column, tag_column = (1, 3) if ".conllu" in path.name else (0, -1)
+    are_numbered = set()  # whether a line of three or more columns begins with a number
     sentence: list[tuple[str, str, str]] = []
     for number, line in enumerate(itertools.chain(lines_of(path), [""]), start=1):
         row = _cells(line)
-        if not row or row[0] == _DOCUMENT:
+        if not row or row[0] == "-DOCSTART-":
             if sentence:
                 yield sentence
             sentence = []
-        elif sentence or not _is_comment(line, tags):
-            if len(row) < 2:
-                raise UserError(f"{path}, line {number} has only one column: add the tag")
+        elif sentence or row[0][0] != "#" or not (word_column or "=" in line):
+            if len(row) < 2 + 2 * bool(word_column):
+                raise UserError(f"{path}, line {number} has only {len(row)} columns: add the tag")
+            is_number = re.fullmatch(r"\d+([-.]\d+)?", row[0])
+            are_numbered.add(is_number is not None and len(row) > 2)
             # In CoNLL-U, lines with ids such as 1-2 and 1.1 are not words.
             if not word_column or row[0].isdecimal():
                 sentence.append((row[word_column], row[tag_column], f"{path}, line {number}"))
-
-
-def _is_comment(line: str, tags: Set[str]) -> bool:
-    """Returns whether a line is a comment such as `# id 1`, and not the word `#` with its tag."""
-    mark, *words = line.split()
-    if line.startswith("#\t") or not words:
-        return False
-    if "=" in words[:3]:
-        return mark[0] == "#"
-    return mark == "#" and words[-1] not in tags and not _ENTITY.fullmatch(words[-1])
+    if are_numbered == {True} and not word_column:
+        mend = "remove it, or name a CoNLL-U file .conllu"
+        raise UserError(f"{path}: the first column contains numbers, not words: {mend}")
 
 
 class WordPositions(NamedTuple):
@@ -289,12 +219,7 @@ def encode_words(
 
 
 def word_probabilities(logits: tf.Tensor, positions: WordPositions, outside: int = 0) -> tf.Tensor:
-    """Computes the probability of each tag for each word, `(W, C)` float32.
-
-    Args:
-        outside: index of the tag that words without a token get with probability 1, see
-            `Task.outside`.
-    """
+    """Computes tag probabilities `(W, C)` float32, 1 at `outside` for words without a token."""
     has_piece = positions.rows >= 0
     # Position 0 always exists, because even a sentence without tokens has a window.
     index = tf.maximum(tf.stack(positions, axis=1), 0)  # (W, 2)

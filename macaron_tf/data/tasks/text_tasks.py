@@ -32,22 +32,24 @@ def as_texts(task: Task, examples: Examples) -> list[tuple[str, str]]:
 
     References: Raffel et al. 2020 (T5), section 2.4 and appendix D.
     """
-    texts = zip(examples.first, examples.second or [None] * len(examples), strict=True)
-    sources = [source_text(task, first, second) for first, second in texts]
     labels = [None] * len(examples) if examples.labels is None else examples.labels
     answers = ["" if label is None else answer_text(task, label) for label in labels]
-    return list(zip(sources, answers, strict=True))
+    return list(zip(_sources(task, *examples.texts), answers, strict=True))
 
 
 def questions_as_texts(questions: Questions) -> list[tuple[str, str]]:
     """Converts questions to (source, target) lines for a text-to-text model."""
     labels = questions.labels or [()] * len(questions)
-    rows = zip(questions.questions, questions.contexts, labels, strict=True)
-    squad = get_task("squad")
-    return [
-        (source_text(squad, query, context), " ".join(answers[0].text.split()) if answers else "")
-        for query, context, answers in rows
-    ]
+    sources = _sources(get_task("squad"), questions.questions, questions.contexts)
+    targets = (" ".join(answers[0].text.split()) if answers else "" for answers in labels)
+    return list(zip(sources, targets, strict=True))
+
+
+def _sources(task: Task, *columns: Sequence[str]) -> list[str]:
+    """Builds the source lines of examples from columns of texts, as `as_texts` describes."""
+    rows = zip(*(map(" ".join, map(str.split, column)) for column in columns), strict=True)
+    lines = source_texts(task, tf.constant([*map("\t".join, rows)], tf.string))
+    return [line.decode() for line in lines.numpy()]
 
 
 def _prefixes(task: Task) -> tuple[str, str, bool]:
@@ -64,20 +66,8 @@ def _prefixes(task: Task) -> tuple[str, str, bool]:
     return f"{task_prefix}{first}: ", f" {second}: " if second else " ", swaps_texts
 
 
-def source_text(task: Task, first: str, second: str | None) -> str:
-    """Builds the source line of an example from its one or two texts, as `as_texts` describes."""
-    before, between, swaps_texts = _prefixes(task)
-    texts = [first] if second is None else [first, second]
-    joined = between.join(reversed(texts) if swaps_texts else texts)
-    return " ".join(f"{before}{joined}".split())
-
-
 def source_texts(task: Task, lines: tf.Tensor) -> tf.Tensor:
-    """Converts lines to source lines like `source_text`, by TensorFlow operations.
-
-    Args:
-        lines: `(B,)` strings, each with one text or two texts separated by a tab.
-    """
+    """Converts lines `(B,)`, one text or two by tab, to the source lines of `as_texts`."""
     before, between, swaps_texts = _prefixes(task)
     if swaps_texts:
         lines = tf.strings.regex_replace(lines, r"(?s)\A([^\t]*)\t(.*)\z", "\\2\t\\1")

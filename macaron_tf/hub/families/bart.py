@@ -1,7 +1,4 @@
-"""BART, whose encoder and decoder have learned positions; MarianMT and Pegasus.
-
-MarianMT and Pegasus have sinusoidal positions, and a decoder that starts with padding.
-"""
+"""BART, whose encoder and decoder have learned positions; MarianMT, whose are sinusoidal."""
 
 import dataclasses
 from typing import Any
@@ -28,10 +25,7 @@ def _bart_settings(config: ForeignConfig) -> dict[str, Any]:
 
 
 def _bart_table() -> Table:
-    """Builds the mapping of weight names for BART, MarianMT and Pegasus.
-
-    Only BART uses the entries for learned positions and for the embedding norm.
-    """
+    """Builds the mapping of weight names for BART and MarianMT."""
     table, parts = {}, ("q_proj", "k_proj", "v_proj", "out_proj")
     for stack, embeddings in STACKS.items():
         positions = f"{stack}.embed_positions.weight"
@@ -53,15 +47,6 @@ def _bart_table() -> Table:
     return table
 
 
-# Settings of BART, MarianMT and Pegasus.
-_SETTINGS = {
-    "hidden_dim": ("d_model", None),
-    "feed_forward_dim": ("encoder_ffn_dim", None),
-    "num_heads": ("encoder_attention_heads", None),
-    "num_encoder_layers": ("encoder_layers", None),
-    "num_decoder_layers": ("decoder_layers", None),
-    "activation": ("activation_function", None, ACTIVATIONS),
-}
 _POST = {"block": "transformer", "norm": "post", "epsilon": 1e-5}
 BART = SequenceFamily(
     model_type="bart",
@@ -75,7 +60,12 @@ BART = SequenceFamily(
     tokens=("shared.weight", "decoder.embed_tokens.weight", "lm_head.weight"),
     table=_bart_table(),
     settings={
-        **_SETTINGS,
+        "hidden_dim": ("d_model", None),
+        "feed_forward_dim": ("encoder_ffn_dim", None),
+        "num_heads": ("encoder_attention_heads", None),
+        "num_encoder_layers": ("encoder_layers", None),
+        "num_decoder_layers": ("decoder_layers", None),
+        "activation": ("activation_function", None, ACTIVATIONS),
         "max_length": ("max_position_embeddings", None),
         "embedding_scale": ("scale_embedding", False),
     },
@@ -96,15 +86,6 @@ BART = SequenceFamily(
     # Copies of the token embeddings, MarianMT's sinusoidal positions, and a bias that may be zero.
     ignored_suffixes=("tokens.weight", "lm_head.weight", "positions.weight", "final_logits_bias"),
 )
-
-
-def _marian_settings(config: ForeignConfig) -> dict[str, Any]:
-    # MarianConfig's default is False, but all MarianMT models scale their embeddings.
-    if not config.get("scale_embedding", False):
-        raise config.refusal("scale_embedding=False", "True")
-    return _bart_settings(config)
-
-
 MARIAN = dataclasses.replace(
     BART,
     model_type="marian",
@@ -114,28 +95,11 @@ MARIAN = dataclasses.replace(
     class_name="MarianMTModel",
     tokenizer=None,
     starts=False,
-    starts_with_padding=True,
-    appends_padding=True,
     # The positions are sinusoidal, but have a limit.
-    settings={**_SETTINGS, "max_length": ("max_position_embeddings", 1024)},
+    settings={**BART.settings, "max_length": ("max_position_embeddings", 1024)},
     fixed_settings={**_POST, "position_layout": "concatenated"},
-    derive_settings=_marian_settings,
     required_fields={
         **BART.required_fields,
-        **required("static_position_embeddings scale_embedding", "normalize_embedding"),
-    },
-)
-# Pegasus is MarianMT with pre-norm.
-PEGASUS = dataclasses.replace(
-    MARIAN,
-    model_type="pegasus",
-    name="Pegasus",
-    class_name="PegasusForConditionalGeneration",
-    appends_padding=False,
-    saves_positions=True,
-    fixed_settings={**MARIAN.fixed_settings, "norm": "pre"},
-    required_fields={
-        **MARIAN.required_fields,
-        **required("normalize_before add_final_layer_norm"),
+        **required("static_position_embeddings", "normalize_embedding"),
     },
 )

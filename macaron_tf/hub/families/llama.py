@@ -62,7 +62,6 @@ LLAMA = LanguageFamily(
     model_type="llama",
     name="Llama",
     catalog="llama_base",
-    last_norm="norm",
     language_class="ForCausalLM",
     tokens=("embed_tokens.weight",),
     table={

@@ -82,11 +82,7 @@ def _settings(config: ForeignConfig) -> dict[str, Any]:
 
 
 def _fields(config: models.EncoderConfig) -> dict[str, Any]:
-    """Converts an `EncoderConfig` to the fields of `config.json`.
-
-    If the PyTorch file does not support the value of a setting, the result omits its field.
-    `unsupported_settings` then reports the setting.
-    """
+    """Converts an `EncoderConfig` to the fields of `config.json` that the PyTorch file supports."""
     activations = [mix.activation for scheme in config.splittings for mix in scheme]
     unsupported = {
         "positions": config.positions == "transformer_xl",
@@ -108,10 +104,7 @@ def _fields(config: models.EncoderConfig) -> dict[str, Any]:
 
 
 def _layers(config: models.EncoderConfig) -> list[list[dict[str, Any]]]:
-    """Builds the field `layers` of `config.json`, which lists the sub-layers of each layer.
-
-    `MacaronConfig` in the PyTorch file documents the fields of a sub-layer.
-    """
+    """Builds the field `layers` of `config.json`, which lists the sub-layers of each layer."""
     stack = models.Stack(config, config.num_layers, sharing=config.sharing)
     names: dict[int, str] = {}  # from `id` of a mixer or norm to its name; both may be shared
     layers: list[list[dict[str, Any]]] = []
@@ -171,18 +164,15 @@ _NAMES: dict[str, Any] = {
     "derive_settings": _settings,
     "derive_fields": _fields,
 }
-_HEAD = {"head/dense": "head.dense"}
 MACARON_LANGUAGE = LanguageFamily(
     **_NAMES,
     catalog="gpt2_base",
-    last_norm="",
     language_class="ForCausalLM",
     table={**_TABLE, "embeddings/positions/table": Raw("embeddings.positions.weight")},
     output_kernel="language_head.output_table.weight",
     bias="language_head.bias",
     fixed_settings={"output_bias": True},
     required_fields={"causal": True},
-    tasks=text_heads(_HEAD, (models.CausalClassifier,)),
 )
 
 
@@ -190,20 +180,18 @@ class _MacaronFamily(EncoderFamily):
     """Rules for all networks with blocks of macaron_tf, which have the same `model_type`."""
 
     def read(self, folder: ModelFolder) -> ModelParts:
-        suffix = folder.config.architecture.removeprefix(self.class_name(""))
-        is_classifier = suffix == "ForSequenceClassification" and folder.config.get("causal")
-        if is_classifier or suffix == MACARON_LANGUAGE.language_class:
+        if folder.config.architecture.endswith(MACARON_LANGUAGE.language_class):
             return MACARON_LANGUAGE.read(folder)
         return super().read(folder)
 
 
-_POOLED = {"pooler/dense": "pooler.dense", "pooler/norm": "pooler.norm", **_HEAD}
+_POOLED = {"pooler/dense": "pooler.dense", "pooler/norm": "pooler.norm"}
 MACARON = _MacaronFamily(
     **_NAMES,
     table=_TABLE,
     heads=head_table("masked_language.", "norm"),
     tasks={
-        **text_heads(_POOLED, activation_field="pooler_activation"),
+        **text_heads({**_POOLED, "head/dense": "head.dense"}, activation_field="pooler_activation"),
         **token_heads("head.dense", "head.dense"),
     },
     bias=("masked_language.bias",),

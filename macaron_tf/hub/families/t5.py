@@ -5,7 +5,7 @@ from typing import Any
 from macaron_tf.hub.arrays import Table, transformer_layer
 from macaron_tf.hub.config import ForeignConfig, parts_of
 from macaron_tf.hub.encoder_decoders import STACKS, SequenceFamily
-from macaron_tf.hub.tokenizers.sentencepiece import read_t5_vocabulary
+from macaron_tf.hub.tokenizers.reading import read_vocabulary
 from macaron_tf.models.config import EncoderDecoderConfig
 
 _FEED_FORWARDS = {"relu": "relu", "gated-gelu": "gelu_tanh", "gated-silu": "silu"}
@@ -65,7 +65,7 @@ T5 = SequenceFamily(
     catalog="t5_small",
     objective="span_corruption",
     class_name="T5ForConditionalGeneration",
-    tokenizer=lambda folder: read_t5_vocabulary(folder.path),
+    tokenizer=lambda folder: read_vocabulary(folder.path, role="t5"),
     tokens=("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"),
     table=_table(gated=False),
     gated_table=_table(gated=True),

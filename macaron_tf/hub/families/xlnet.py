@@ -87,11 +87,6 @@ class XlnetFamily(EncoderFamily):
         assign_weights(network, arrays, table, random_layers=() if has_head else ("language_head",))
         return network, "permutation_language" if has_head else None
 
-    def is_tried(self, model: ModelParts) -> bool:
-        return super(EncoderFamily, self).is_tried(model) and (
-            isinstance(model.network, TwoStreamModel) or model.config.positions == "transformer_xl"
-        )
-
     def write(self, model: ModelParts) -> HuggingFaceFolder:
         """Converts an XLNet, with its language-model head or task head, to Hugging Face's files.
 
@@ -111,10 +106,8 @@ class XlnetFamily(EncoderFamily):
         if head is _LANGUAGE:
             bias = Raw(*self.bias, inverse=lambda bias: bias[rows])
             state |= layer_state(network.language_head, {"language_head/bias": bias})
-        note = "the pooler is left out, because only XLNet's classifiers have a pooler"
-        notes = (note,) if isinstance(network, TwoStreamModel) and network.pooler else ()
         fields = {**folder.config, "mem_len": memory_length}
-        return dataclasses.replace(folder, config=fields, state=state, notes=notes)
+        return dataclasses.replace(folder, config=fields, state=state)
 
     def _written_head(self, model: ModelParts) -> TaskHead:
         if isinstance(model.network, HEADED):

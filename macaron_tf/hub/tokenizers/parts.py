@@ -1,6 +1,5 @@
 """Steps of `tokenizer.json` that our vocabularies run in a graph, for reading and for writing."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from macaron_tf.text.sentencepiece import WORD_START
@@ -9,28 +8,16 @@ _LLAMA_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-# Dict mapping `BytePairVocabulary.pattern` to the regular expression in `tokenizer.json`.
+# Dict mapping `BytePairVocabulary.pattern` to the field `pattern` of the step `Split`.
 SPLITS = {
-    "llama3": _LLAMA_PATTERN,
-    "cl100k": _LLAMA_PATTERN,
-    "qwen2": _LLAMA_PATTERN.replace("{1,3}", ""),
+    "llama3": {"Regex": _LLAMA_PATTERN},
+    "cl100k": {"Regex": _LLAMA_PATTERN},
+    "qwen2": {"Regex": _LLAMA_PATTERN.replace("{1,3}", "")},
 }
 
 
-def split(pattern: str) -> dict[str, Any]:
-    """Builds the pre-tokenizer of `tokenizer.json` that splits text by a pattern in `SPLITS`."""
-    return _split({"Regex": SPLITS[pattern]}, "Isolated")
-
-
-def _split(pattern: Mapping[str, str], behavior: str) -> dict[str, Any]:
-    return {"type": "Split", "pattern": pattern, "behavior": behavior, "invert": False}
-
-
 def replacement(pattern: str, content: str, pattern_type: str = "String") -> dict[str, Any]:
-    """Builds a normalizer for `tokenizer.json` that replaces each match of `pattern` by `content`.
-
-    `pattern_type` is "String" for a literal pattern or "Regex" for a regular expression.
-    """
+    """Builds a normalizer that replaces `pattern`, a "String" or a "Regex", by `content`."""
     return {"type": "Replace", "pattern": {pattern_type: pattern}, "content": content}
 
 
@@ -44,14 +31,6 @@ def metaspace(scheme: str, is_split: bool = True) -> dict[str, Any]:
     """Builds the pre-tokenizer of `tokenizer.json` that writes spaces as `WORD_START`."""
     step = {"type": "Metaspace", "replacement": WORD_START, "prepend_scheme": scheme}
     return {**step, "split": is_split}
-
-
-def take(steps: list[dict[str, Any]], *expected: Mapping[str, Any]) -> bool:
-    """Removes `expected` from the start of `steps`. Returns whether `steps` began with it."""
-    begins = steps[: len(expected)] == [*expected]
-    if begins:
-        del steps[: len(expected)]
-    return begins
 
 
 BERT_WORDS = {"type": "BertPreTokenizer"}
@@ -78,7 +57,6 @@ WHITE_SPACE = {"type": "WhitespaceSplit"}
 LEFT_SPACES = {True: r"[\x{85}\x{1680}]", False: r"[\s\v\x{85}\pZ]"}
 PREPEND = {"type": "Prepend", "prepend": WORD_START}
 SPACES = replacement(" ", WORD_START)
-SPLIT_SPACES = _split({"String": " "}, "MergedWithPrevious")
 # Options of `tokenizer_config.json` that replace those of a step, as in transformers.
 OVERRIDES = {
     "BertNormalizer": {

@@ -1,17 +1,16 @@
 """Added tokens of a vocabulary that was read, and the proof that its ids are the tokenizer's."""
 # ruff: noqa: RUF001 -- the texts contain look-alike characters
 
-import itertools
-import json
 import math
-import sys
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from macaron_tf.errors import UserError, first_line
-from macaron_tf.hub.tokenizers.folder import PYTHON, Tokenizer
-from macaron_tf.text import NormalizationConfig, PieceVocabulary, SentencePieceVocabulary
-from macaron_tf.text.normalization import normalize_lines
+import numpy as np
+
+from macaron_tf.errors import first_line
+from macaron_tf.hub.tokenizers.folder import Tokenizer
+from macaron_tf.text import PieceVocabulary
 
 _AnyVocabulary = TypeVar("_AnyVocabulary", bound=PieceVocabulary)
 # Texts on which two tokenizers are likely to differ: white space, line ends, control characters,
@@ -39,38 +38,43 @@ _TEXTS = (
     "".join(map(chr, range(97, 123))) * 4, "Donaudampfschifffahrtsgesellschaft",
     "pneumonoultramicroscopicsilicovolcanoconiosis", "e.g. Dr. Smith's 3.5% U.S.A.",
     "Hello,World", "hello , world !", "i.e., (see §3.2)", "Zürich–Genève", "xyz\n", "  \n", "a  ",
-    "\n", "\ta\n",
+    "\n", "\ta\n", "a\ue0f0b \ue0f0",
 )  # fmt: skip
 
+# Texts without a run of one character, in scripts whose letters no version of Unicode changes.
+_PLAIN = re.compile(r"(?!.*(.)\1\1)[ -~À-ʯА-я]+")
 
-def finish(vocabulary: _AnyVocabulary, tokenizer: Tokenizer) -> _AnyVocabulary:
-    """Sets `vocabulary.added` from the tokenizer's added tokens, and proves the ids."""
+
+def finish(vocabulary: _AnyVocabulary, tokenizer: Tokenizer, role: str) -> _AnyVocabulary:
+    """Sets `vocabulary.added` from the tokenizer's added tokens, and proves ids and template."""
     special = vocabulary.special.ids
     vocabulary.added = {n: i for n, i in tokenizer.added.items() if i not in special}
     vocabulary.unnormalized = [name for name in tokenizer.unnormalized if name in vocabulary.added]
-    for name, flag in itertools.product(vocabulary.added, ("single_word", "lstrip", "rstrip")):
-        if tokenizer.entries.get(name, {}).get(flag):
-            raise tokenizer.refusal(f"the added token {name!r} with {flag}=true")
-    if tokenizer.model.get("unk_id") not in (None, vocabulary.special.unk):
-        raise tokenizer.refusal("an unk_id that is not the id of unk_token")
     names = [name for name in vocabulary.added if name not in vocabulary.unnormalized]
-    lines = vocabulary.normalized_lines(names)
-    if isinstance(vocabulary, SentencePieceVocabulary):  # it strips lines itself
-        lines = normalize_lines(lines, NormalizationConfig(), "")
-    for name, normalized in zip(names, lines, strict=True):
-        is_stripped = normalized == normalized.strip()
-        if is_stripped and (not normalized or name != name.strip()):
-            why = f"adds the token {name!r}, but normalization leaves only {normalized!r}"
-            raise UserError(f"{tokenizer.directory} {why}: set normalized to false for the token")
-    _prove(vocabulary, tokenizer)
+    if not all(vocabulary.normalized_lines(names)):  # at which the package breaks off
+        raise tokenizer.refusal("an added token that normalization removes")
+    if tokenizer.package:
+        _prove(vocabulary, tokenizer)
+    if tokenizer.frame:
+        _check_frame(vocabulary, tokenizer, role)
     return vocabulary
 
 
-def is_same(model: Mapping[str, Any], ours: Sequence[int], theirs: Sequence[int]) -> bool:
-    """Returns whether two rows of ids are equal, or of equal probability in a unigram model.
+def _check_frame(vocabulary: PieceVocabulary, tokenizer: Tokenizer, role: str) -> None:
+    """Refuses a template with other special tokens than a model of this role has."""
+    before, between, after = tokenizer.frame
+    start, end = vocabulary.special.begin, vocabulary.special.end
+    starts, ends = ([], [start]), ([] if role == "language" else [end],)
+    if role == "encoder":
+        starts, ends = ([[]], [[end, start]]) if vocabulary.cls_last else ([[start]], [[end]])
+    if before not in starts or after not in ends or (role == "encoder" and {*between} != {end}):
+        template = [*before, "A", *between, "B", *after]
+        names = (n if n in ("A", "B") else tokenizer.package.id_to_token(n) for n in template)
+        raise tokenizer.refusal(f"the template {' '.join(names)}")
 
-    Of several splits of equal probability, the libraries choose different ones.
-    """
+
+def is_same(model: Mapping[str, Any], ours: Sequence[int], theirs: Sequence[int]) -> bool:
+    """Returns whether two rows of ids are equal, or equally probable in a unigram model."""
     if list(ours) == list(theirs):
         return True
     if model.get("type") != "Unigram":
@@ -83,33 +87,22 @@ def is_same(model: Mapping[str, Any], ours: Sequence[int], theirs: Sequence[int]
 
 
 def _prove(vocabulary: PieceVocabulary, tokenizer: Tokenizer) -> None:
-    """Compares the ids of about 100 texts with those of `tokenizer.json`, where both are at hand.
+    """Compares the ids of up to 1,100 texts with those of `tokenizer.json`.
 
     The names of special tokens are plain text in a vocabulary, so no text has them.
     """
-    file = tokenizer.directory / "tokenizer.json"
-    if "vocab" not in tokenizer.model:
-        return
-    try:
-        import tokenizers
-    except ImportError:
-        return
     special = {n for n in tokenizer.all_added if tokenizer.entries.get(n, {}).get("special")}
     special -= {*vocabulary.added}
-    added = itertools.islice(vocabulary.added, 20)
-    texts = [*_TEXTS, *(f"{name} the{name}dog {name}, x {name}{name}\n" for name in added)]
+    texts = [f"{name} the{name}dog {name}, x {name}{name}\n" for name in vocabulary.added]
+    ids = np.linspace(0, vocabulary.pieces - 1, 4096, dtype=int).reshape(-1, 8)
+    words = vocabulary.decode_lines([*ids[:, :1], *ids])  # of the vocabulary, alone and in rows
+    texts += [*_TEXTS, *filter(_PLAIN.fullmatch, words)]
     texts = [text for text in texts if not any(name and name in text for name in special)]
     try:
-        theirs = tokenizers.Tokenizer.from_str(json.dumps(tokenizer.tokenizer_json))
-        theirs.no_truncation()
-        theirs.no_padding()
-        found = theirs.encode_batch(texts, add_special_tokens=False)
-    except Exception as error:  # the package has no class of its own for a file it cannot read
-        why = first_line(error)
-        print(f"note: the ids of {file} were not compared, because {why:.200}", file=sys.stderr)
-        return
+        found = tokenizer.package.encode_batch(texts, add_special_tokens=False)
+    except Exception as error:  # the package has no class of its own for this error
+        raise tokenizer.refusal(f"an error for a text ({first_line(error):.200})") from error
     rows = vocabulary.encode_lines(texts)
     for text, ours, row in zip(texts, rows, found, strict=True):
         if not is_same(tokenizer.model, ours, row.ids):
-            why = f"{text!r} has the ids {ours} instead of {row.ids}"
-            raise UserError(f"{file} cannot be read, because {why}: load the model by {PYTHON}")
+            raise tokenizer.refusal(f"the ids {row.ids} for {text!r}, not {ours}")

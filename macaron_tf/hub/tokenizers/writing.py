@@ -48,24 +48,16 @@ def tokenizer_files(
 
 
 def language_tokenizer(
-    vocabulary: PieceVocabulary, max_length: int | None, starts: bool, is_framed: bool = False
+    vocabulary: PieceVocabulary, max_length: int | None, starts: bool
 ) -> dict[str, bytes]:
-    """Builds the files of a language model's tokenizer (see `tokenizer_files`).
-
-    Args:
-        is_framed: whether a text begins with [CLS] and ends with [MASK], as in a classifier of
-            macaron_tf.
-    """
+    """Builds the files of a language model's tokenizer (see `tokenizer_files`)."""
     refuse_moses(vocabulary)
-    draft = _Draft(vocabulary, max_length, complete=is_framed, has_ends=is_framed)
+    draft = _Draft(vocabulary, max_length, has_ends=False)
     if isinstance(vocabulary, CharacterPairVocabulary):
         return draft.contents()
     special, start = vocabulary.special, "cls " if starts else ""
-    if is_framed:
-        draft.set_frame("cls A mask", "cls A sep B mask")
-    else:
-        draft.set_frame(f"{start}A", f"{start}A {start}B")
-    if is_framed or special.mask is None or special.mask < vocabulary.pieces:
+    draft.set_frame(f"{start}A", f"{start}A {start}B")
+    if special.mask is None or special.mask < vocabulary.pieces:
         return draft.contents()
     # The special tokens of a GPT-2 or Llama begin and end a text.
     draft.config = {n: v for n, v in draft.config.items() if n not in ("cls_token", "sep_token")}
@@ -85,43 +77,24 @@ def sequence_tokenizer(
     max_length: int | None,
     starts: bool,
     sentinels: Sequence[int] = (),
-    pad_last: bool = False,
-    pads_with_start: bool = False,
 ) -> dict[str, bytes]:
-    """Builds the files of an encoder-decoder's tokenizer, which adds [SEP] after a source text.
-
-    Args:
-        starts: whether a source text begins with [CLS].
-        pad_last: see `_names`.
-        pads_with_start: whether the decoder's start token is the padding token.
-    """
+    """Builds an encoder-decoder's tokenizer: [CLS] if it `starts`, source text, [SEP]."""
     refuse_moses(vocabulary)
     names = {f"<extra_id_{index}>": int(token_id) for index, token_id in enumerate(sentinels)}
-    draft = _Draft(vocabulary, max_length, sentinels=names, pad_last=pad_last)
+    draft = _Draft(vocabulary, max_length, sentinels=names)
     start, separators = "cls " if starts else "", "sep " * vocabulary.pair_separators
     draft.set_frame(f"{start}A sep", f"{start}A {separators}B sep")
-    if pads_with_start:
-        draft.config["pad_token"] = draft.config["bos_token"]
     return draft.contents()
 
 
 def refuse_moses(vocabulary: PieceVocabulary) -> None:
-    """Raises a UserError for XLM's vocabulary, whose tokenizer has no `tokenizer.json`.
-
-    The special tokens that transformers' XLMTokenizer adds to a text are fixed.
-    """
+    """Raises a UserError for XLM's vocabulary, whose tokenizer has no `tokenizer.json`."""
     if isinstance(vocabulary, MosesPairVocabulary):
         raise UserError(f"only encoders in Hugging Face's library have XLM's tokenizer: {_INSTEAD}")
 
 
 class _Draft:
     """Tokenizer to write: that of an encoder, until a frame of other special tokens is set.
-
-    Args:
-        has_segments: see `tokenizer_files`.
-        has_ends: whether texts have [CLS] and [SEP], which GPT's vocabulary lacks.
-        sentinels: dict mapping the name of a sentinel to its id.
-        names: options of `_names`.
 
     Attributes:
         names, special: see `_names`.
@@ -137,13 +110,12 @@ class _Draft:
         has_segments: bool = False,
         has_ends: bool = True,
         sentinels: Mapping[str, int] = types.MappingProxyType({}),
-        **names: bool,
     ):
         writers = _WRITERS if has_ends else {**_WRITERS, CharacterPairVocabulary: _gpt}
         write = next((w for kind, w in writers.items() if isinstance(vocabulary, kind)), None)
         if write is None:
             raise UserError(f"Hugging Face has no {vocabulary.kind!r} tokenizer: {_INSTEAD}")
-        self.names, self.special = _names(vocabulary, **names)
+        self.names, self.special = _names(vocabulary)
         self.token_ids = {name: token_id for token_id, name in enumerate(self.names) if name}
         self.fields: dict[str, Any] = {}
         self.config: dict[str, Any] = {}
@@ -193,16 +165,14 @@ class _Draft:
         first_line: str = "#version: 0.2\n",
         **fields,
     ) -> dict[str, Any]:
-        """Adds the files of a BPE, and returns its model (see `_bpe`)."""
+        """Adds the files of a BPE, and returns its model, whose `fields` are not the defaults."""
         lines = first_line + "".join(f"{merge}\n" for merge in vocabulary.merges)
         self.files = {"vocab.json": json_bytes(self.token_ids), "merges.txt": lines.encode()}
-        return _bpe(self.token_ids, [merge.split(" ") for merge in vocabulary.merges], **fields)
+        merges = [merge.split(" ") for merge in vocabulary.merges]
+        return {"type": "BPE", **fields, "vocab": self.token_ids, "merges": merges}
 
     def set_frame(self, single: str, pair: str) -> None:
-        """Sets the frame of a decoder's tokenizer, whose texts begin and end with [CLS] and [SEP].
-
-        See `_template`.
-        """
+        """Sets the frame of a decoder's tokenizer, with [CLS] and [SEP] (see `_template`)."""
         self.config["bos_token"] = self.config["cls_token"]
         self.config["eos_token"] = self.config["sep_token"]
         self.fields["post_processor"] = self._template(single, pair)
@@ -227,35 +197,13 @@ class _Draft:
         return {"type": "TemplateProcessing", **frames, "special_tokens": tokens}
 
 
-def _bpe(token_ids: Mapping[str, int], merges: Sequence[Sequence[str]], **fields) -> dict[str, Any]:
-    """Builds the field `model` of a BPE's `tokenizer.json`; `fields` differ from the defaults."""
-    return {
-        "type": "BPE",
-        "dropout": None,
-        "unk_token": None,
-        **dict.fromkeys(("continuing_subword_prefix", "end_of_word_suffix"), ""),
-        **dict.fromkeys(("fuse_unk", "byte_fallback"), False),
-        **fields,
-        "vocab": token_ids,
-        "merges": [[*merge] for merge in merges],
-    }
-
-
 _FAST = {"tokenizer_class": "PreTrainedTokenizerFast"}
 # Names of the special tokens in vocabularies that are trained here, as in RoBERTa and XLM-R.
 _NAMES = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 
 
-def _names(
-    vocabulary: PieceVocabulary, complete: bool = False, pad_last: bool = False
-) -> tuple[list[str], dict[str, str]]:
+def _names(vocabulary: PieceVocabulary) -> tuple[list[str], dict[str, str]]:
     """Returns the names of a vocabulary's tokens in Hugging Face's tokenizer.
-
-    A vocabulary from another library keeps its names.
-
-    Args:
-        complete: whether to add the special tokens that the other library lacks.
-        pad_last: whether to add a padding token with the last id, as in MarianMT.
 
     Returns:
         The names in the order of the ids, with "" for an unused id, and a dict mapping a field of
@@ -274,16 +222,11 @@ def _names(
         names = [*vocabulary.names]
         if isinstance(vocabulary, MosesPairVocabulary):
             role_names = (*_NAMES[:4], "<special1>")
-    if complete:
-        names += [""] * (max(special.ids) + 1 - len(names))
     fields = {}
     for field, token_id, name in zip(SPECIAL, special.roles, role_names, strict=True):
         if token_id is not None and token_id < len(names):
             fields[field] = name if special.rows is None else names[token_id] or name
             names[token_id] = fields[field]
-    if pad_last:
-        names[special.pad] = "<unused>"
-        names.append(fields["pad_token"])
     return names, fields
 
 
@@ -303,8 +246,6 @@ def _wordpiece(vocabulary: WordPieceVocabulary, draft: _Draft) -> None:
     draft.config = {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": vocabulary.lower_case,
-        "strip_accents": None,
-        "tokenize_chinese_chars": True,
     }
     draft.files = {"vocab.txt": vocabulary.contents()}
 
@@ -316,13 +257,13 @@ def _byte_pairs(vocabulary: BytePairVocabulary, draft: _Draft) -> None:
     steps += parts.LOWER if vocabulary.lower_case else []
     prefix, has_split = vocabulary.add_prefix_space, vocabulary.pattern != "gpt2"
     byte_level = {"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": True}
-    pre_tokenizer = {**byte_level, "use_regex": not has_split}
+    words = [{**byte_level, "use_regex": not has_split}]
     if has_split:
-        steps_of_split = [parts.split(vocabulary.pattern), pre_tokenizer]
-        pre_tokenizer = {"type": "Sequence", "pretokenizers": steps_of_split}
+        split = {"type": "Split", "behavior": "Isolated", "invert": False}
+        words = [{**split, "pattern": parts.SPLITS[vocabulary.pattern]}, *words]
     draft.fields = {
         "normalizer": {"type": "Sequence", "normalizers": steps},
-        "pre_tokenizer": pre_tokenizer,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": words},
         "decoder": {**byte_level, "use_regex": True},
         "model": draft.add_pairs(vocabulary, ignore_merges=vocabulary.pattern == "llama3"),
     }
@@ -330,11 +271,7 @@ def _byte_pairs(vocabulary: BytePairVocabulary, draft: _Draft) -> None:
 
 
 def _gpt(vocabulary: CharacterPairVocabulary, draft: _Draft) -> None:
-    """Builds GPT's tokenizer, a character-level BPE, whose only special token is UNK.
-
-    Text is lower-cased and split into words as in BERT. A token that ends a word has the suffix
-    `</w>`.
-    """
+    """Builds GPT's tokenizer, a character-level BPE, whose only special token is UNK."""
     unknown = draft.special["unk_token"]
     draft.fields = {
         "normalizer": parts.bert_normalizer(lower_case=True, strip_accents=True),
@@ -346,19 +283,16 @@ def _gpt(vocabulary: CharacterPairVocabulary, draft: _Draft) -> None:
 
 
 def _sentencepiece(vocabulary: SentencePieceVocabulary, draft: _Draft) -> None:
-    names, special = draft.names, draft.special
+    names, token_ids, unknown = draft.names, draft.token_ids, draft.special["unk_token"]
     model = sentencepiece_model_pb2.ModelProto.FromString(vocabulary.proto)
     scores = [piece.score for piece in model.pieces] + [0.0] * (len(names) - len(model.pieces))
-    pieces, token_ids = list(zip(names, scores, strict=True)), draft.token_ids
-    unknown, byte_fallback = special["unk_token"], vocabulary.byte_fallback
+    pieces = list(zip(names, scores, strict=True))
     if vocabulary.model_type == "unigram":
-        model_field = {"type": "Unigram", "unk_id": token_ids[unknown]}
-        model_field |= {"vocab": [[*piece] for piece in pieces], "byte_fallback": byte_fallback}
+        fields = {"type": "Unigram", "unk_id": token_ids[unknown], "vocab": pieces}
     else:
-        flags = {"unk_token": unknown, "fuse_unk": True, "byte_fallback": byte_fallback}
-        merges = derived_merges(pieces, {*special.values()})
-        affixes = dict.fromkeys(("continuing_subword_prefix", "end_of_word_suffix"))
-        model_field = _bpe(token_ids, merges, **affixes, **flags)
+        merges = derived_merges(pieces, {*draft.special.values()})
+        fields = {"type": "BPE", "unk_token": unknown, "fuse_unk": True}
+        fields |= {"vocab": token_ids, "merges": merges}
     prefix = model.normalizer_spec.add_dummy_prefix
     words = parts.metaspace("always" if prefix else "never")
     steps = [parts.WHITE_SPACE, words] if vocabulary.spaces else [words]
@@ -366,7 +300,7 @@ def _sentencepiece(vocabulary: SentencePieceVocabulary, draft: _Draft) -> None:
         "normalizer": {"type": "Sequence", "normalizers": _steps(vocabulary, model)},
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps},
         "decoder": words,
-        "model": model_field,
+        "model": {**fields, "byte_fallback": vocabulary.byte_fallback},
     }
     if not model.normalizer_spec.remove_extra_whitespaces:  # a word may begin with several spaces
         steps = [parts.PREPEND, parts.SPACES] if prefix else [parts.SPACES]
@@ -381,28 +315,24 @@ def _sentencepiece(vocabulary: SentencePieceVocabulary, draft: _Draft) -> None:
             "decoder": {"type": "Sequence", "decoders": decoders},
         }
     draft.config = {**_FAST, "do_lower_case": vocabulary.normalization.lower_case}
-    draft.files = {"spiece.model": _model_file(vocabulary, model, names)}
+    draft.files = {"spiece.model": _model_file(vocabulary, names)}
 
 
-def _model_file(vocabulary: SentencePieceVocabulary, model: Any, names: Sequence[str]) -> bytes:
-    """Returns the SentencePiece model file, in which the pieces have the given names.
-
-    Names beyond the pieces of `model`, which stays unchanged, become control pieces.
-    """
-    result = sentencepiece_model_pb2.ModelProto.FromString(vocabulary.proto)
-    control = sentencepiece_model_pb2.ModelProto.SentencePiece.CONTROL
-    for piece, name in zip(result.pieces, names, strict=False):
+def _model_file(vocabulary: SentencePieceVocabulary, names: Sequence[str]) -> bytes:
+    """Returns the SentencePiece model file, in which the pieces have the given names."""
+    model = sentencepiece_model_pb2.ModelProto.FromString(vocabulary.proto)
+    for piece, name in zip(model.pieces, names, strict=False):
         piece.piece = name
     for name in names[len(model.pieces) :]:
-        result.pieces.add(piece=name, type=control)
-    spec, special = result.trainer_spec, vocabulary.special
+        model.pieces.add(piece=name, type=model.SentencePiece.CONTROL)
+    spec, special = model.trainer_spec, vocabulary.special
     spec.bos_id = spec.eos_id = -1
     if special.pad < len(names):
         spec.pad_id, spec.pad_piece = special.pad, names[special.pad]
     if special.unk < len(names):
         spec.unk_id, spec.unk_piece = special.unk, names[special.unk]
     del spec.control_symbols[:]
-    return result.SerializeToString(deterministic=True)
+    return model.SerializeToString(deterministic=True)
 
 
 def _steps(vocabulary: SentencePieceVocabulary, model: Any) -> list[dict[str, Any]]:
@@ -426,10 +356,7 @@ def _steps(vocabulary: SentencePieceVocabulary, model: Any) -> list[dict[str, An
 
 
 def _moses(vocabulary: MosesPairVocabulary, draft: _Draft) -> None:
-    """Builds an XLM tokenizer, which has no `tokenizer.json`.
-
-    transformers' XLMTokenizer splits words by Moses' rules in Python.
-    """
+    """Builds an XLM tokenizer, which has no `tokenizer.json`."""
     token_ids, special = draft.token_ids, draft.special
     languages = {name: language_id for language_id, name in enumerate(vocabulary.languages)}
     draft.config = {

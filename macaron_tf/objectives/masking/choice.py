@@ -15,10 +15,7 @@ _ALGORITHM = "philox"
 
 
 def _by_seed(draw: Callable, seed: tf.Tensor, dtype: tf.DType | None = None) -> tf.Tensor:
-    """Calls `draw` with a seed `(2,)`, or maps and stacks it over the B seeds of `(B, 2)`.
-
-    `dtype` is that of the result. `None` means the dtype of `seed`.
-    """
+    """Calls `draw` with a seed `(2,)`, or maps and stacks it over the B seeds of `(B, 2)`."""
     seed = tf.convert_to_tensor(seed)
     return draw(seed) if seed.shape.rank == 1 else tf.map_fn(draw, seed, fn_output_signature=dtype)
 
@@ -166,10 +163,7 @@ def _fill(sizes: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
 
 
 def ngram_lengths(max_length: int = 3) -> np.ndarray:
-    """Returns the probabilities of n-gram lengths n = 1 to `max_length` words, proportional to 1/n.
-
-    References: Lan et al. 2020 (ALBERT), section 4.1.
-    """
+    """Returns n-gram lengths' probabilities, proportional to 1/n (Lan et al. 2020, section 4.1)."""
     weights = 1.0 / np.arange(1, max_length + 1)
     return weights / weights.sum()
 

@@ -66,6 +66,6 @@ def sources(texts, tmp_path) -> tuple[CorpusSource, ...]:
     (tmp_path / "pairs.tsv").write_text("\n".join("\t".join(pair) for pair in pairs))
     return (
         CorpusSource(f"text:{texts}/a/*.txt", language="a"),
-        CorpusSource(f"text:{texts}/b/*.txt", language="b"),
+        CorpusSource(f"text-paragraphs:{texts}/b/*.txt", language="b"),
         CorpusSource(f"tsv:{tmp_path}/pairs.tsv", language=("b", "a")),
     )

@@ -22,9 +22,9 @@ BOTH = CorpusSource("tsv:c", language=("en", "fr"))
         ({"pairs": "sentence_order", "packing": "full_text"}, "'full_text' does not fit data"),
         ({"sources": ("text:a", WEIGHTED)}, "text:a has no weight"),
         ({"sources": ("text:a", GERMAN)}, "text:a has no language: give each"),
-        ({"language_alpha": 0.5}, "language_alpha needs a language of each source"),
-        ({"sources": (WEIGHTED,), "language_alpha": 0.5}, "weights and data.language_alpha"),
-        ({"sources": (BOTH,), "pairs": "sentence_order"}, "cannot use translation pairs"),
+        ({"language_alpha": 0.5}, "language_alpha needs a language and no weight of each source"),
+        ({"sources": (WEIGHTED,), "batch_alpha": 0.5}, "batch_alpha needs a language and no"),
+        ({"sources": (BOTH,), "pairs": "sentence_order"}, "does not fit the other settings: set"),
         ({"sources": (("text:a", "train", None, "en", 1),)}, "is not a source: give a name, or"),
     ],
 )

@@ -12,7 +12,6 @@ import pytest
 
 from macaron_tf.data.corpus import documents
 from macaron_tf.data.corpus.writing import prepare
-from macaron_tf.io import progress
 from tests.harness import refuses
 from tests.toys.corpora import config_of, contents, made_with_kills
 from tests.toys.processes import started
@@ -76,11 +75,9 @@ def test_processes(agrees):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("settings", ["next_sentence"], indirect=True)
-def test_any_number_of_processes_goes_on(make, settings, out, tmp_path, monkeypatch, capsys):
+def test_any_number_of_processes_goes_on(make, settings, out, tmp_path, monkeypatch):
     """A preparation that is killed and resumed with 1 or 2 processes writes the same files."""
-    monkeypatch.setattr(progress, "_SECONDS", 0.001)
     make(tmp_path / "whole", **settings)
-    lines = capsys.readouterr().err.splitlines()
     numbers = itertools.cycle([2, 1])
 
     def made(out, **settings):
@@ -88,8 +85,6 @@ def test_any_number_of_processes_goes_on(make, settings, out, tmp_path, monkeypa
 
     _, kills = made_with_kills(monkeypatch, made, out, operations=9, **settings)
     assert kills >= 1 and contents(out) == contents(tmp_path / "whole")
-    words = capsys.readouterr().err.splitlines()[-1].split("  ")
-    assert words[:2] == lines[-1].split("  ")[:2]  # the document count includes the skipped ones
 
 
 def pipeline(*options: str):
@@ -120,8 +115,6 @@ def test_the_sentence_of_a_worker(make, tmp_path):
     (tmp_path / "blank.txt").write_text(" \n")
     sources = (f"text:{tmp_path}/blank.txt",)
     refuses("blank.txt contains no text: remove", make, sources=sources, tokenized=tokenized)
-    unknown = "Apache Beam rejects --beam runner=NoRunner .Unexpected pipeline"
-    refuses(unknown, make, tokenized=pipeline("runner=NoRunner"))
 
 
 @pytest.mark.slow

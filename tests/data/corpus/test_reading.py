@@ -128,12 +128,8 @@ def test_a_shard_that_is_lost_during_training_is_named(corpus, tmp_path, harm):
     elif harm != "removed":
         row_bytes = len(content) // harmed.shards["train"][3].rows
         path.write_bytes(content[: row_bytes - (harm == "cut")])
-    with pytest.raises(tf.errors.OpError) as raised:
+    with pytest.raises(tf.errors.OpError, match=f"{path} is missing or damaged: remove {tmp_path}"):
         list(dataset)
-    sentence = str(harmed.shard_error(raised.value))
-    assert sentence.startswith(f"{path} is missing or damaged: remove {tmp_path}/copy/corpus.json")
-    # An error in the model is not mistaken for an error in the corpus.
-    assert corpus.shard_error(raised.value) is None
 
 
 def test_a_row_keeps_its_number(corpus, monkeypatch):
@@ -179,9 +175,8 @@ def test_a_corpus_in_a_bucket(corpus, tmp_path):
     part = remote.shard(1, 2)
     lost = str(remote.folder / part.shards["train"][2].name)
     tf.io.gfile.remove(lost)
-    with pytest.raises(tf.errors.OpError) as raised:
+    with pytest.raises(tf.errors.OpError, match=f"{lost} is missing or damaged"):
         list(part.dataset("train", 9, repeat=False))
-    assert str(part.shard_error(raised.value)).startswith(f"{lost} is missing or damaged")
 
 
 def test_the_fingerprint_is_of_the_rows(corpus, vocabulary, tmp_path):

@@ -14,14 +14,11 @@ from macaron_tf.data.sources import builders
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.sources.tfds import Tfds, open_set
 from macaron_tf.data.tasks.definitions import get_task
-from macaron_tf.data.tasks.examples import read_examples
 from macaron_tf.data.tasks.tags import read_tagged
 from tests.harness import refuses
 
 CAPTIONS = [("Ein Mann boxt.", "A man boxes."), ("Zwei Hunde.", "Two dogs."), ("Ja!", "Yes!")]
 NEWS = "-DOCSTART- -X- -X- O\n\nU.N. NNP I-NP I-ORG\nsays VBZ I-VP O\n\nRome NNP I-NP I-LOC\n\n"
-SWAG = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3"
-EVENT = '0,v,1,A man runs. He,A man runs.,He,gold,"sits, then rests.",eats.,is.,was a café.'
 TED = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")
 
 
@@ -39,9 +36,6 @@ def published(tmp_path, monkeypatch):
         for side, code in enumerate(("de", "en")):
             lines = "".join(f"{part} {pair[side]}\n" for pair in CAPTIONS)
             (folder / f"{part}.{code}.gz").write_bytes(gzip.compress(lines.encode()))
-    for part in ("train", "val", "test"):
-        label, number = ("", "") if part == "test" else (",label", ",2")
-        (folder / f"{part}.csv").write_text(f"{SWAG}{label}\r\n{EVENT}{number}\r\n")
     with zipfile.ZipFile(folder / "conll2003.zip", "w") as archive:
         for name in ("train.txt", "valid.txt", "test.txt"):
             archive.writestr(name, NEWS)
@@ -69,14 +63,15 @@ def _talks() -> dict[str, str]:
 def test_multi30k(published, tmp_path):
     tfds = Tfds(tmp_path / "sets", download=True)
     for split, part in (("train", "train"), ("validation", "val"), ("test", "test_2016_flickr")):
-        pairs = read_pairs("tfds:multi30k", split, "en", "de", tfds)
+        pairs = read_pairs("tfds:multi30k/de-en", split, "en", "de", tfds)
         assert sorted(pairs) == sorted((f"{part} {e}", f"{part} {d}") for d, e in CAPTIONS)
     # A prepared set needs neither the published files nor the flag.
     for file in published.iterdir():
         file.unlink()
     assert len(read_pairs("tfds:multi30k/de-en", "train", "de", "en", Tfds(tfds.root))) == 3
     # A prepared language pair is not used for another pair.
-    refuses("fr-en could not be prepared", read_pairs, "tfds:multi30k", "train", "fr", "en", tfds)
+    source = "tfds:multi30k/fr-en"
+    refuses("fr-en could not be prepared", read_pairs, source, "train", "fr", "en", tfds)
 
 
 def test_iwslt14(published, tmp_path):
@@ -97,24 +92,8 @@ def test_iwslt14(published, tmp_path):
     )
 
 
-def test_swag(published, tmp_path):
+def test_conll2003_ner(published, tmp_path):
     tfds = Tfds(tmp_path / "sets", download=True)
-    for split, labels in (("train", [2]), ("validation", [2]), ("test", None)):
-        found = read_examples(get_task("swag"), split, tfds)
-        assert found.texts[:2] == (["A man runs."], ["sits, then rests."])
-        assert found.texts[4] == ["was a café."] and found.questions == ["He"]
-        assert (None if found.labels is None else found.labels.tolist()) == labels
-
-
-@pytest.mark.parametrize("by_hand", [False, True])
-def test_conll2003_ner(published, tmp_path, by_hand):
-    tfds = Tfds(tmp_path / "sets", download=True)
-    if by_hand:
-        (published / "conll2003.zip").unlink()
-        folder = tfds.root / "downloads" / "manual" / "conll2003_ner"
-        folder.mkdir(parents=True)
-        for name in ("eng.train", "eng.testa", "eng.testb"):
-            (folder / name).write_text(NEWS)
     for split in ("train", "dev", "test"):
         found = read_tagged(get_task("conll2003"), split, tfds)
         rows = zip(found.words, found.labels, strict=True)
@@ -132,7 +111,7 @@ def test_features_and_splits_are_those_of_the_prepared_sets(published, tmp_path,
         assert found.builder.info.supervised_keys == known.builder.info.supervised_keys
         texts = [(place.folder / "features.json").read_text() for place in (found, known)]
         assert texts[0] == texts[1]
-    names = [open_set("conll2003_ner", "dev", one).columns["ner"] for one in (tfds, made)]
+    names = [open_set("conll2003_ner", "dev", one).columns[0]["ner"] for one in (tfds, made)]
     assert names[0] == names[1]
 
 
@@ -155,7 +134,7 @@ def test_iwslt14_is_tokenized_and_cut_as_the_prepared_set(tfds):
 @pytest.mark.parametrize("name", ["multi30k/de-en", "iwslt14", "conll2003_ner"])
 def test_damaged_or_missing_files_leave_nothing(published, tmp_path, name):
     tfds = Tfds(tmp_path / "sets", download=True)
-    message = f"tfds:{name} could not be prepared in .*: check the network, or put .* from .* into "
+    message = f"tfds:{name} could not be prepared in .*: check the network, or copy the prepared"
     for damage in (lambda file: file.write_bytes(file.read_bytes()[:60]), lambda f: f.unlink()):
         for file in published.iterdir():
             damage(file)

@@ -75,7 +75,7 @@ def test_plain_gzip_and_split_names(files):
             r"no split 'validation': give one file per",
         ),
         ("text:{d}/empty,{d}/empty", "train", "empty is empty"),
-        ("text:{d}/train.en,{d}/one", "train", r"train\.en and .*one have 4 and 1 lines"),
+        ("text:{d}/train.en,{d}/one", "train", "one has fewer lines than the other file"),
         ("tsv:{d}/three.tsv", "train", r"three\.tsv, line 2 has 3, not 2 columns"),
         ("tsv:{d}/train.tsv", "test", "no split 'test': give one file per"),
         ("csv:{d}/train.tsv", "train", r"unknown source 'csv:.*tfds:NAME\[/CONFIG\]\[:VERSION"),
@@ -124,7 +124,7 @@ def test_both_directions_and_slices(tfds):
 @pytest.mark.parametrize(
     ("source", "split", "languages", "message"),
     [
-        ("tfds:nope", "train", ("en", "de"), "no TFDS dataset 'nope' .*multi30k.*no builder"),
+        ("tfds:nope", "train", ("en", "de"), "no TFDS dataset 'nope' .*no builder"),
         ("tfds:opus/medical", "train", ("en", "de"), "another --data-dir, or give --download"),
         ("tfds:multi30k", "train", ("en", "xx"), "configuration en-xx or .*de-en, fr"),
         ("tfds:multi30k", "test", ("en", "de"), "no split 'test': give one of train, validation"),
@@ -223,7 +223,7 @@ def test_packed_files(pack, tmp_path):
     for name in (f"a.tsv{end}", f"a.TSV{end.upper()}"):
         (tmp_path / name).write_bytes(whole)
         assert read(f"tsv:{tmp_path}/{name}") == [("one", "eins"), ("two", "zwei")] * 500
-        assert count_texts(f"tsv:{tmp_path}/{name}", "train", ("en", "de")) is None
+        assert count_texts(f"tsv:{tmp_path}/{name}", "train", ("en", "de")) == 1000
         (tmp_path / name).write_bytes(whole[: len(whole) // 2])
         refuses(f"cannot read .*{name} .*: check or restore", read, f"tsv:{tmp_path}/{name}")
     for name in ("a.tsv", f"a.tsv{end}"):  # compressed without a suffix, or twice
@@ -266,7 +266,7 @@ def test_devices_and_pipes_are_no_text(form, tmp_path):
 def test_files_that_cannot_be_read(tmp_path):
     refuses(r"no file matches .*/\*\.txt", documents, f"text:{tmp_path}/*.txt")
     (tmp_path / "folder").mkdir()
-    refuses("matches only folders", documents, f"text:{tmp_path}/f*")
+    refuses("no file matches", documents, f"text:{tmp_path}/f*")
     (tmp_path / "latin.txt").write_bytes("ok\ngr\xfcn".encode("latin-1"))
     message = r"latin\.txt, line 2 is not UTF-8 \(byte 0xfc\)"
     refuses(message, read_texts, f"text:{tmp_path}/latin.txt")

@@ -154,12 +154,12 @@ TWO = b'{"a": "x", "b": "y"}\n'
 @pytest.mark.parametrize(
     ("source", "content", "message"),
     [
-        ("jsonl:x", b'{"text": "a"}\n{"text": \n', "x, line 2 is not JSON .*"),
+        ("jsonl:x", b'{"text": "a"}\n{"text": \n', "x, line 2 is no JSON object .*"),
         ("jsonl:x", b'{"text": "a"}\n\n{"text": null}\n', "x, line 3: 'text' is null"),
-        ("jsonl:x", b'{"text": "a"}\n{"txt": "b"}\n', "x, line 2 has no field 'text', but 'txt'"),
+        ("jsonl:x", b'{"text": "a"}\n{"txt": "b"}\n', "x, line 2 has no field 'text', but txt"),
         ("jsonl:x", TWO, "has no single text field, but a, b: give one as :FIELD"),
         ("parquet:x", b"hello", "x is damaged or no file of parquet: "),
-        ("datasets:y", b"", "y contains no state.json: give a folder of"),
+        ("datasets:y", b"", "cannot read y/state.json"),
     ],
 )
 def test_refusals(source, content, message, folder):

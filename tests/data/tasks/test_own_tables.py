@@ -1,6 +1,5 @@
 """Tests of columns and classes inferred from a user's table, and of held-out table rows."""
 
-import csv
 import dataclasses
 import gzip
 import json
@@ -80,15 +79,14 @@ def test_columns_and_classes_are_those_of_the_table(text, settings, first, secon
     ("task", "text", "words"),
     [
         (CLASSIFY, "", "own.tsv is empty: give a table with a header"),
-        (CLASSIFY, "text\tclass\na\tx\n", "no columns named 'label' .the columns are 'text', 'c"),
-        (CLASSIFY, "a\tb\tlabel\n1\t2\tx\n", "columns 'a', 'b', 'label' contains the text"),
+        (CLASSIFY, "text\tclass\na\tx\n", "no columns named 'label' .the columns are class, te"),
+        (CLASSIFY, "a\tb\tlabel\n1\t2\tx\n", "columns a, b, label contains the text"),
         (CLASSIFY, "text\tlabel\na\tx\nb\tx\n", "all labels are 'x', but two"),
         (CLASSIFY, "text\tlabel\na\tx\nb\t \n", "line 3: the label in column 'label' is empty"),
         (CLASSIFY, "\na\t".join(["text\tlabel", *map(str, range(60))]), "60 different labels"),
         (REGRESS, "text\tlabel\na\t1\nb\tNaN\n", "line 3: 'NaN' in column 'label' is not a finite"),
         (TAG, "words\ttags\na b\tX\n", "column 'tags' has not a tag for each word .1 for 2.:"),
-        (CHOOSE, "context\tchoice1\tlabel\na\tb\t1\n", "line 1 needs columns choice1, choice2"),
-        (CHOOSE, "t\tchoice1\tchoice3\tlabel\n", "needs columns choice1, choice2 and so on"),
+        (CHOOSE, "context\tchoice1\tlabel\na\tb\t1\n", "has 1 choice columns and 1 classes: name"),
     ],
 )
 def test_bad_tables_are_one_sentence(task, text, words, tmp_path):
@@ -98,37 +96,22 @@ def test_bad_tables_are_one_sentence(task, text, words, tmp_path):
 ENTITIES = "Ann B-PER\nof O\nRome B-LOC\n\n" * 3
 
 
-@pytest.mark.parametrize("tag", ["0", "E-PER", "U-LOC", "-"])
+@pytest.mark.parametrize("tag", ["0", "-"])
 def test_a_stray_tag_among_entities_is_refused(tag, tmp_path):
-    words = rf"own.txt, line 13: the tag '{tag}' \(1 times\) does not fit the tags B-LO"
+    words = rf"own.txt: the tags {tag}, .*B-.* are not all O and entities by IOB"
     refuses(words, filled, TAG, tmp_path, f"{ENTITIES}x {tag}\n", "own.txt")
     table = "words\ttags\n" + "Ann of\tB-PER O\n" * 3 + f"Ann of\tB-PER {tag}\n"
-    refuses("own.tsv, line 5: the tag", filled, TAG, tmp_path, table)
+    refuses(f"own.tsv: the tags {tag}, O", filled, TAG, tmp_path, table)
     named = {"classes": ("O", tag, "B-PER", "B-LOC")}  # the classes are the user's choice
     _, task = filled(TAG, tmp_path, f"{ENTITIES}x {tag}\n", "own.txt", **named)
     assert task.labels == named["classes"]
-    if tag[1:2] != "-":  # the other scheme is accepted if all tags use it
-        everywhere = ENTITIES.replace(" O", f" {tag}")
-        refuses(r"line 2: the tag .* \(3 times\)", filled, TAG, tmp_path, everywhere, "own.txt")
 
 
 IOB2 = ["B-PER", "I-PER", "O", "B-LOC", "B-LOC"]
 
 
-@pytest.mark.parametrize(
-    "tags",
-    [
-        "B-PER I-PER O B-LOC B-LOC",
-        "I-PER I-PER O I-LOC B-LOC",  # IOB1
-        "b-PER i-PER o b-LOC b-LOC",
-        "B_PER I_PER O B_LOC B_LOC",
-        "i_PER i_PER O i_LOC b_LOC",
-        "PER-B PER-I O LOC-B LOC-B",
-        "PER_b PER_i o LOC_b LOC_b",
-        "B-PER I_PER O b-LOC B-LOC",  # a mixture
-    ],
-)
-def test_every_notation_of_entities_is_read_as_iob2(tags, tmp_path):
+@pytest.mark.parametrize("tags", ["B-PER I-PER O B-LOC B-LOC", "I-PER I-PER O I-LOC B-LOC"])
+def test_both_forms_of_iob_are_read_as_iob2(tags, tmp_path):
     words, source = ["Ann", "Lee", "saw", "Rome", "Oslo"], f"conll:{tmp_path}/own.txt"
     lines = "".join(f"{word}\t{tag}\n" for word, tag in zip(words, tags.split(), strict=True))
     _, task = filled(TAG, tmp_path, f"{lines}\n" * 3, "own.txt")
@@ -138,21 +121,14 @@ def test_every_notation_of_entities_is_read_as_iob2(tags, tmp_path):
         assert [read.labels[tag] for tag in found.labels[2]] == IOB2
 
 
-def test_tags_without_a_type_mark_entities(tmp_path):
-    _, task = filled(TAG, tmp_path, "Ann B\nLee I\nsaw O\n\nHe O\n", "own.txt")
-    assert task.labels == ("O", "B-ENTITY", "I-ENTITY") and task.metrics == ("f1",)
-    found = read_tagged(task, "train", source=f"conll:{tmp_path}/own.txt")
-    assert [labels.tolist() for labels in found.labels] == [[1, 2, 0], [0]]
-
-
 def lines_of(tags: str) -> str:
     """Returns three sentences of a CoNLL file whose words have the tags."""
     return ("".join(f"word\t{tag}\n" for tag in tags.split()) + "\n") * 3
 
 
-@pytest.mark.parametrize("tags", ["I-PER E-PER O", "B-PER L-PER S-PER", "b-x l-x s-x"])
+@pytest.mark.parametrize("tags", ["I-PER E-PER O", "B-PER L-PER S-PER"])
 def test_entities_in_an_unknown_scheme_are_refused(tags, tmp_path):
-    words = "own.txt: the tags .* mark entities, but not by IOB, BIOES"
+    words = "own.txt: the tags .* are not all O and entities by IOB, BIOES"
     refuses(words, filled, TAG, tmp_path, lines_of(tags), "own.txt")
     _, task = filled(TAG, tmp_path, lines_of(tags), "own.txt", classes=tuple(tags.split()))
     assert len(task.labels) == 3 and task.metrics == ("accuracy",)
@@ -162,10 +138,7 @@ def test_entities_in_an_unknown_scheme_are_refused(tags, tmp_path):
     ("tags", "labels", "metric"),
     [
         ("DET NOUN VERB", "DET NOUN VERB", "accuracy"),
-        ("S M L", "L M S", "accuracy"),
-        ("N_m N_f V_b", "N_f N_m V_b", "accuracy"),
         ("x-I y-I z-I", "x-I y-I z-I", "accuracy"),
-        ("m-1 s-2", "m-1 s-2", "accuracy"),
         # Schemes that mark the end of an entity.
         ("B-PER E-PER O S-LOC", "O B-LOC I-LOC E-LOC S-LOC B-PER I-PER E-PER S-PER", "f1"),
         ("B-PER L-PER O U-LOC", "O B-LOC I-LOC L-LOC U-LOC B-PER I-PER L-PER U-PER", "f1"),
@@ -177,33 +150,21 @@ def test_other_tags_are_kept(tags, labels, metric, tmp_path):
 
 
 WORDS, TAGS = ["It's", 'a"b', "Rome"], ["O", "B-PER", "B-LOC"]
-LISTS = {
-    "pandas": (str(WORDS), str(TAGS)),
-    "tuples": (str(tuple(WORDS)), str(tuple(TAGS))),
-    "JSON": (json.dumps(WORDS), json.dumps(TAGS)),
-    "NumPy": (str(np.array(WORDS, object)), str(np.array(TAGS, object))),
-    "tags only": (" ".join(WORDS), str(TAGS)),
-    "words only": (str(WORDS), " ".join(TAGS)),
-    "plain": (" ".join(WORDS), " ".join(TAGS)),
-}
 
 
-@pytest.mark.parametrize("form", LISTS)
-@pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl", "parquet"])
-def test_words_and_tags_may_be_lists(form, kind, tmp_path):
+@pytest.mark.parametrize("kind", ["tsv", "jsonl", "parquet"])
+def test_words_and_tags_are_lists_or_separated_by_spaces(kind, tmp_path):
     file = tmp_path / f"own.{kind}"
-    records = [dict(zip(("words", "tags"), LISTS[form], strict=True))] * 3
+    records = [{"words": WORDS, "tags": TAGS}] * 3
     if kind == "jsonl":
         file.write_text("".join(f"{json.dumps(record)}\n" for record in records))
     elif kind == "parquet":
         pyarrow = pytest.importorskip("pyarrow")
         pytest.importorskip("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(records), file)
     else:
-        with file.open("w", newline="") as stream:
-            writer = csv.DictWriter(stream, records[0], delimiter="\t" if kind == "tsv" else ",")
-            writer.writeheader()
-            writer.writerows(records)
-    source = f"{'tsv' if kind == 'csv' else kind}:{file}"
+        row = "\t".join(map(" ".join, (WORDS, TAGS)))
+        file.write_text("\n".join(["words\ttags", row, row, row]))
+    source = f"{kind}:{file}"
     task = TableSettings().filled(TAG, source).described(TAG)
     assert task.labels == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
     found = read_tagged(task, "train", source=source)
@@ -211,68 +172,10 @@ def test_words_and_tags_may_be_lists(form, kind, tmp_path):
     assert [labels.tolist() for labels in found.labels] == [[0, 3, 1]] * 3
 
 
-def test_lists_of_numbers_and_words_in_brackets(tmp_path):
-    table = "words\ttags\n[1] [2]\t[3, 0]\n[1]\t0\n('yes')\t0\n"
-    _, task = filled(TAG, tmp_path, table)
-    found = read_tagged(task, "train", source=f"tsv:{tmp_path}/own.tsv")
-    assert found.words == [["[1]", "[2]"], ["[1]"], ["('yes')"]] and task.labels == ("0", "3")
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        "['a' 'b' ... 'c']\t['O' 'O' ... 'O']",
-        "['New York', 'is']\t['B-LOC', 'O']",
-        "['a', 'b']\t['O']",
-    ],
-)
-def test_lists_that_do_not_fit_are_refused(row, tmp_path):
-    message = "own.tsv, line 2: column 'tags' has .*: separate both by spaces, or give lists$"
+@pytest.mark.parametrize("row", ["['a' 'b']\t['O' 'O']", "a b\t[3, 0]", "a b\tO"])
+def test_cells_that_do_not_fit_are_refused(row, tmp_path):
+    message = "own.tsv, line 2: column 'tags' has .*: separate both by spaces, or give lists in"
     refuses(message, filled, TAG, tmp_path, f"words\ttags\n{row}\n")
-
-
-def test_rare_types_of_entities_are_told(tmp_path, capsys):
-    _, task = filled(TAG, tmp_path, f"{ENTITIES}x I-LCO\n", "own.txt")
-    assert task.labels == ("O", *(f"{b}-{t}" for t in ("LCO", "LOC", "PER") for b in "BI"))
-    said = capsys.readouterr().err
-    assert "only once or twice may be misspelt: 'B-LCO'" in said and "own.txt, line 13)" in said
-    filled(TAG, tmp_path, ENTITIES, "own.txt")
-    assert not capsys.readouterr().err
-
-
-def test_the_tag_of_words_that_no_model_sees(tmp_path):
-    text = "a DET\ndog NOUN\nruns VERB\n\nthe DET\n"
-    table, task = filled(TAG, tmp_path, text, "own.txt")
-    assert (table.usual_tag, task.outside, task.metrics) == ("DET", 0, ("accuracy",))
-    _, task = filled(TAG, tmp_path, text, "own.txt", classes=("VERB", "NOUN", "DET"))
-    assert task.outside == 2
-    _, task = filled(TAG, tmp_path, text, "own.txt", usual_tag="NOUN")
-    assert task.labels[task.outside] == "NOUN"
-    table, task = filled(TAG, tmp_path, ENTITIES, "own.txt", classes=("B-LOC", "B-PER", "O"))
-    assert (table.usual_tag, task.outside) == (None, 2)
-    message = "usual_tag='X' must be one of the classes"
-    refuses(message, TableSettings, classes=("A", "B"), usual_tag="X")
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [("caf\u00e9", "cafe\u0301"), ("1", "1.0"), ("pos", "Pos"), ("yes", "y\u200bes")],
-)
-def test_labels_that_look_alike_are_told(one, other, tmp_path, capsys):
-    _, task = filled(CLASSIFY, tmp_path, f"text\tlabel\na\t{one}\nb\tno\nc\t{other}\nd\t{other}\n")
-    assert task.labels == tuple(sorted({one, "no", other}))
-    said = capsys.readouterr().err
-    assert f"own.tsv, line 4: the label {other!a} looks like the label {one!a} in " in said
-    assert said.isascii() and said.count("warning") == 1
-    for label in (f"{one}\u00a0", "same"):  # equal after stripping, or dissimilar
-        filled(CLASSIFY, tmp_path, f"text\tlabel\na\t{one}\nb\tno\nc\t{label}\n")
-        assert not capsys.readouterr().err
-
-
-def test_tags_that_look_alike_are_told(tmp_path, capsys):
-    filled(TAG, tmp_path, "a B-PER\nb O\nc B-Per\n" * 3, "own.txt")
-    said = capsys.readouterr().err
-    assert "own.txt, line 3: the label 'B-Per' looks like the label 'B-PER' in " in said
 
 
 def test_choices_are_numbered_columns(tmp_path):

@@ -53,9 +53,16 @@ def test_examples_on_the_disk_are_those_in_memory(tmp_path, monkeypatch, vocabul
 def test_texts_keep_what_no_encoding_has(monkeypatch, tmp_path):
     monkeypatch.setenv("MACARON_TF_CACHE", str(tmp_path))
     given = ["a", "", "\ud800", "ü\n"]
-    assert stored.GrowingTexts(given).finish() == given
+
+    def finished():
+        texts = stored.GrowingTexts()
+        for text in given:
+            texts.append(text)
+        return texts.finish()
+
+    assert finished() == given
     monkeypatch.setattr(stored, "_MAX_MEMORY_BYTES", 2)
-    texts = stored.GrowingTexts(given).finish()
+    texts = finished()
     assert isinstance(texts, stored.Texts) and list(texts) == given
     assert texts[-1] == "ü\n" and texts[1:3] == ["", "\ud800"]
     assert list(texts.take(np.array([3, 0])).take(np.array([1]))) == ["a"]

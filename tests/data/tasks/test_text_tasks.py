@@ -16,7 +16,6 @@ from macaron_tf.data.tasks.text_tasks import (
     questions_as_texts,
     read_answer,
     read_answers,
-    source_text,
     source_texts,
 )
 
@@ -41,15 +40,19 @@ def test_the_papers_examples():
 
 def test_sources_in_the_graph_are_the_same():
     lines = ["a  b\tc\td", " a\u00a0b \u3000", "a\x0b\x1c\x85b\t", "", "\\1 \\"]
-    for name in ("rte", "sst2", "mnli", "squad"):
-        task = get_task(name)
+    for name, before, between in (
+        ("rte", "rte sentence1: ", " sentence2: "),
+        ("sst2", "sst2 sentence: ", " "),
+        ("mnli", "mnli hypothesis: ", " premise: "),
+        ("squad", "question: ", " context: "),
+    ):
         expected = []
         for line in lines:
             first, tab, second = line.partition("\t")
-            expected.append(source_text(task, first, second if tab else None))
-        found = source_texts(task, tf.constant(lines)).numpy()
+            texts = [first, *[second] * bool(tab)][:: -1 if name == "mnli" else 1]
+            expected.append(" ".join(f"{before}{between.join(texts)}".split()))
+        found = source_texts(get_task(name), tf.constant(lines)).numpy()
         assert [line.decode() for line in found] == expected
-    assert source_text(get_task("sst2"), "good", "film") == "sst2 sentence: good film"
     spaces = [f"a{chr(code)}b" for code in range(1, 0x3100) if not chr(code).isalnum()]
     found = in_one_line(tf.constant(spaces)).numpy()
     assert [line.decode() for line in found] == [" ".join(line.split()) for line in spaces]

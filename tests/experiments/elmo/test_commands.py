@@ -4,11 +4,9 @@ import json
 import pathlib
 import shutil
 
-import numpy as np
 import pytest
 
 from experiments.commands import main
-from macaron_tf import load
 from tests.toys.pretraining import flags
 from tests.toys.runs import colours
 
@@ -30,36 +28,25 @@ def test_another_text_is_not_scored_as_the_held_out_one(elmo_run, tmp_path, refu
     refused(main, ["evaluate", run], "the training data differ from", tmp_path)
 
 
-@pytest.mark.slow  # tests/export/test_every_text.py compares exports
-def test_words_are_embedded_by_command(elmo_run, tmp_path, ran):
-    lines, out = ["0 red and 1 blue.", "2", "0 red " * 1500, ""], tmp_path / "v.npz"
-    (tmp_path / "lines.txt").write_text("\n".join([*lines, "1"]) + "\n")
-    words = ["predict", elmo_run, "--input", tmp_path / "lines.txt", "--output", out]
-    ran(main, *words)
-    found = np.load(out)
-    for number, answer in enumerate(load(elmo_run).predict([*lines, "1"])):
-        assert found[f"words_{number}"].tolist() == answer["words"]
-        if answer["words"]:
-            np.testing.assert_allclose(found[f"line_{number}"], answer["vectors"], atol=1e-5)
-    assert [*found["words_0"]] == ["0", "red", "and", "1", "blue", "."]
-    assert [found[f"line_{n}"].shape for n in (2, 3, 4)] == [(n, 3, 16) for n in (3000, 0, 1)]
-    ran(main, *words, "--set", "tokenized=True")
-    assert np.load(out)["words_0"][-1] == "blue."
+@pytest.mark.slow
+def test_tokenized_text_is_split_at_spaces_alone(elmo_run, ran):
+    words = ["predict", elmo_run, "0 red and blue.", "--json", "--set", "tokenized=True"]
+    assert json.loads(ran(main, *words).out)["words"] == ["0", "red", "and", "blue."]
 
 
 def colour_tables(folder) -> dict[str, list[str]]:
     """Writes task files about colours; returns a dict mapping task names to settings."""
     for split, count in (("train", 160), ("validation", 24), ("dev", 25)):
-        pairs, paragraphs = colours(count, count), []
+        pairs, questions = colours(count, count), []
         for number, (n, colour) in enumerate(pairs):
-            text, answers = f"{n} {colour} and 1 blue .", [{"text": colour, "answer_start": 2}]
-            question = {"id": f"{number}", "question": f"{n} ?", "answers": answers}
-            paragraphs.append({"context": text, "qas": [question]})
+            text, answers = f"{n} {colour} and 1 blue .", {"text": [colour], "answer_start": [2]}
+            fields = {"question": f"{n} ?", "context": text, "answers": answers}
+            questions.append(json.dumps({"id": f"{number}", **fields}))
         (folder / f"{split}.conll").write_text(conll(pairs))
-        (folder / f"{split}.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+        (folder / f"{split}.jsonl").write_text("\n".join(questions))
     return {
         "conll2003": [f"data.source=conll:{folder}/{{split}}.conll"],
-        "squad": [f"data.source=squad:{folder}/{{split}}.json", "data.spans.max_question=4"],
+        "squad": [f"data.source=jsonl:{folder}/{{split}}.jsonl", "data.spans.max_question=4"],
     }
 
 

@@ -80,13 +80,6 @@ def test_another_corpus_or_vocabulary_is_refused(source, corpus, masked_run, tmp
 TEXT = "the quick brown fox jumped over the lazy dog, and the Café was full of 12 dogs.\n" * 30
 
 
-def vocabulary_flags(folder, kind: str, size: int, lower_case: bool = True) -> list[str]:
-    (folder / "text.txt").write_text(f"{TEXT}\n{TEXT}\n{TEXT}")
-    settings = [*toy_settings(f"text:{folder}/text.txt", steps=11), f"data.vocabulary.kind={kind}"]
-    settings += [f"data.vocabulary.size={size}", f"data.vocabulary.lower_case={lower_case}"]
-    return flags([*settings, "data.validation_every=2"])
-
-
 @pytest.mark.parametrize(
     ("kind", "size", "lower_case", "folded"),
     [
@@ -97,10 +90,14 @@ def vocabulary_flags(folder, kind: str, size: int, lower_case: bool = True) -> l
         ("byte_bpe", 280, True, False),
     ],
 )
-def test_every_kind_of_vocabulary_is_trained(kind, size, lower_case, folded, tmp_path, ran):
-    settings = vocabulary_flags(tmp_path, kind, size, lower_case)
-    out = ran(main, "vocabulary", "bert_tiny", tmp_path / "vocabulary", *settings).out
-    assert "unknown to the vocabulary: 0.000% of the tokens in" in out
+def test_every_kind_of_vocabulary_is_trained(kind, size, lower_case, folded, tmp_path, capsys):
+    (tmp_path / "text.txt").write_text(f"{TEXT}\n{TEXT}\n{TEXT}")
+    values = [f"kind={kind}", f"size={size}", f"lower_case={lower_case}"]
+    settings = [f"data.sources=text:{tmp_path}/text.txt"]
+    settings += [f"data.vocabulary.{value}" for value in values]
+    recipe = registry.load("bert_tiny", settings=settings)
+    recipe.train_vocabulary(None).save(tmp_path / "vocabulary")
+    assert "unknown to the vocabulary: 0.000% of the tokens in" in capsys.readouterr().out
     vocabulary = load_encoder_vocabulary(tmp_path / "vocabulary")
     found = training.VocabularyConfig.of(vocabulary)
     assert (found.kind, found.size, found.lower_case) == (kind, size, lower_case)

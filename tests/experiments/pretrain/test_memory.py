@@ -39,7 +39,7 @@ def test_a_resumed_run_has_its_memory_and_is_scored_with_longer_ones(
         words = ["train", "--resume", run, "--set", "training.max_steps=4"]
         refused(main, words, "other batch_size, memory_length and devices")
 
-    command = ["evaluate", run, "--corpus", corpus, "--checkpoint", "last"]
+    command = ["evaluate", f"{run}@last", "--corpus", corpus]
     for length in (12, 40):
         ran(main, *command, "--set", f"objective.memory_length={length}")
     records = [json.loads(path.read_text()) for path in (run / "scores").glob("*.json")]

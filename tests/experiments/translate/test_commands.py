@@ -11,11 +11,13 @@ import types
 
 import pytest
 
+from experiments import registry
 from experiments.commands import main
 from experiments.evaluation import translation as evaluation
 from macaron_tf.data.sources.names import HeldOut
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.errors import UserError
+from macaron_tf.runs.starts import TranslationStart
 from macaron_tf.runs.translation import DataConfig
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.training.progress import read_lines
@@ -61,24 +63,31 @@ def test_predict_writes_the_n_best_with_their_scores(number_run, answered, refus
     found = answered(main, "predict", number_run, "--set", "n_best=2", text=text)
     [first, _, _] = [line.split("\t") for line in found.splitlines()]
     assert first[1] == "eins zwei" and float(first[0]) >= float(first[2])
-    for setting in ("top_k=2", "top_p=1.0", "seed=1"):
-        words = f"{setting.partition('=')[0]} applies only to sampling: set a temperature"
-        refused(main, ["predict", number_run, "--set", setting], words)
+    words = "--set top_k=2 has no effect for a translator: set beam_size, n_best"
+    refused(main, ["predict", number_run, "--set", "top_k=2"], words)
 
 
-def test_vocabulary_command_and_mismatch(number_run, number_text, tmp_path, ran, refused):
+def save_vocabulary(folder, recipe: str, settings) -> None:
+    """Trains the vocabulary of a translation recipe, and saves it in a folder."""
+    TranslationStart().vocabulary(registry.load(recipe, settings=settings)).save(folder)
+
+
+def test_another_vocabulary_is_refused(number_run, number_text, tmp_path, refused):
     out, settings = tmp_path / "vocabulary", flags(number_settings(number_text))
-    assert "40 pieces" in ran(main, "vocabulary", "demo", out, *settings).out
+    save_vocabulary(out, "demo", number_settings(number_text))
     # The text and size are equal, but case is kept: the vocabulary differs from the run's.
     command = ["train", "multi30k_macaron_tiny", number_run, "--vocabulary", out, *settings]
-    refused(main, [*command, "--set", "training.seed=2"], "vocabulary mismatch")
+    refused(
+        main,
+        [*command, "--set", "training.seed=2"],
+        "the vocabulary was trained for normalization=",
+    )
     keep = "data.normalization_rule=identity"
     fresh = ["train", "demo", tmp_path / "run", "--vocabulary", out]
     refused(main, [*fresh, *settings, "--set", keep], "'identity', but the vocabulary was not tr")
     assert not (tmp_path / "run").exists()
-    ran(main, "vocabulary", "demo", tmp_path / "kept", *settings, "--set", keep)
-    kept = PieceVocabulary.load(tmp_path / "kept")
-    assert kept.normalization_rule == "identity"
+    save_vocabulary(tmp_path / "kept", "demo", [*number_settings(number_text), keep])
+    assert PieceVocabulary.load(tmp_path / "kept").normalization_rule == "identity"
 
 
 @pytest.mark.parametrize("language", ["zh", "th"])
@@ -142,8 +151,8 @@ def test_the_held_out_pairs_are_the_validation_split(stopped, tmp_path, refused,
 def test_a_run_is_not_resumed_with_another_vocabulary(stopped, tmp_path, capsys):
     run, other = tmp_path / "run", tmp_path / "other"
     shutil.copytree(stopped.run, run)
-    smaller = flags([*stopped.settings, "data.vocabulary_size=39"])
-    assert main(["vocabulary", "multi30k_macaron_tiny", str(other), *smaller]) == 0
+    smaller = [*stopped.settings, "data.vocabulary_size=39"]
+    save_vocabulary(other, "multi30k_macaron_tiny", smaller)
     shutil.rmtree(run / "vocabulary")
     os.rename(other, run / "vocabulary")
     assert train(run, stopped.settings) == 2
@@ -172,31 +181,15 @@ def test_no_evaluation_overwrites_another(number_run, tmp_path, repeating):
     source, out = tmp_path / "a.tsv", tmp_path / "out"
     source.write_text("One two\tEins zwei\n")
     # The same evaluation again, other settings, another checkpoint, and other text of this name.
-    for more, count in (
-        ([], 1),
-        ([], 1),
-        (flags(["task.decoding.beam_size=2"]), 2),
-        (["--checkpoint", "300"], 3),
-        (flags(["task.metric.lowercase=False"]), 4),
+    for run, more, count in (
+        (number_run, [], 1),
+        (number_run, [], 1),
+        (number_run, flags(["task.decoding.beam_size=2"]), 2),
+        (f"{number_run}@300", [], 3),
+        (number_run, flags(["task.metric.lowercase=False"]), 4),
     ):
-        assert len(evaluated(number_run, out, "--source", f"tsv:{source}", *more)) == count
+        assert len(evaluated(run, out, "--source", f"tsv:{source}", *more)) == count
     source.write_text("three\tdrei\n")
     assert len(evaluated(number_run, out, "--source", f"tsv:{source}")) == 5
     names = [path.name for path in out.glob("*.json")]
     assert sum("a.tsv-all-average-beam5-" in name for name in names) == 3
-
-
-def test_languages_may_be_called_otherwise(number_run, tmp_path, monkeypatch, repeating):
-    asked = []
-
-    def read(source, split, *languages_and_place):
-        asked.append(languages_and_place[:2])
-        return [("one", "eins")]
-
-    monkeypatch.setattr("experiments.evaluation.translation.read_pairs", read)
-    languages = flags(["data.source_language=en_US", "data.target_language=de_DE"])
-    (record,) = evaluated(number_run, tmp_path, "--source", "tfds:x", *languages)
-    assert asked == [("en_US", "de_DE")]
-    assert record["languages"] == ["en_US", "de_DE"]
-    # The metric's rules depend on the language, whatever the records call it.
-    assert record["metric"]["language"] == "de"

@@ -1,7 +1,5 @@
 """Tests of translation models that begin with pre-trained models, also without pairs of texts."""
 
-import dataclasses
-import re
 import shutil
 
 import numpy as np
@@ -17,7 +15,6 @@ from macaron_tf.objectives import TranslationObjective, shift_right
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
 from macaron_tf.runs.run import Run
 from macaron_tf.runs.starts import read_init as read_start
-from macaron_tf.runs.translation import _warn_unequal_lengths
 from tests.toys.numbers import write_numbers
 from tests.toys.pretraining import flags
 from tests.toys.processes import assert_same_run
@@ -221,7 +218,7 @@ def test_noise_keeps_most_tokens_near_their_places(start, number_text):
     assert (first["noised_source"] != second["noised_source"]).numpy().any()
 
 
-def test_the_two_texts_are_no_pairs(start, number_text, capsys):
+def test_the_two_texts_are_no_pairs(start, number_text):
     made, _ = begun(read_start(start), UNSUPERVISED, number_text, **HALVES)
     vocabulary = read_start(start).vocabulary(made)
 
@@ -234,11 +231,6 @@ def test_the_two_texts_are_no_pairs(start, number_text, capsys):
     rows = Batch(np.arange(len(both)), 40)
     np.testing.assert_array_equal(both.gather(rows)["source"], train.gather(rows)["source"])
     np.testing.assert_array_equal(both.gather(rows)["target"], held_out.gather(rows)["target"])
-    _warn_unequal_lengths(made.data, None)
-    warning = capsys.readouterr().err
-    assert re.match(r"warning: .* line\(s\) of 'train' are not read, because ", warning)
-    _warn_unequal_lengths(dataclasses.replace(made.data, target_split="train"), None)
-    assert not capsys.readouterr().err
 
 
 @pytest.mark.slow
