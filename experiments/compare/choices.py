@@ -63,12 +63,14 @@ def equalize_time(
     """
     folder, first = out / "timing", arms[0]
     tasks = {
-        f"timing of {name}": functools.partial(_interval_seconds, trainer, arm, folder / name)
+        f"timing of {name}": functools.partial(
+            _short_run, trainer, arm, folder / name, _TIMED_UPDATES
+        )
         for attempt in (1, 2)
         for arm in arms
         for name in [f"{arm.label}-{attempt}"]
     }
-    measured = studies.run_tasks(1, tasks, shares=jobs)
+    measured = [run["seconds"] for run in studies.run_tasks(1, tasks, shares=jobs)]
     reference, equalized, timings = [], [], []
     for arm, *both in zip(arms, measured[: len(arms)], measured[len(arms) :], strict=True):
         low, high = sorted(map(statistics.median, both))
@@ -82,22 +84,60 @@ def equalize_time(
         seconds = list(map(min, *both))
         reference = reference or seconds  # of the first arm
         ratio = statistics.median(a / b for a, b in zip(seconds, reference, strict=True))
-        updates = max(round(trainer.recipe(first).training.max_steps / ratio), 1)
         per_update = statistics.median(seconds) / _INTERVAL_UPDATES
+        equalized.append(_with_updates(trainer, arm, first, ratio))
+        updates = trainer.recipe(equalized[-1]).training.max_steps
         timings.append({"arm": arm.name, "ratio": ratio, "updates": updates, "seconds": per_update})
-        training = trainer.recipe(arm).training
-        warm_up = round(training.warmup_steps * updates / training.max_steps)
-        settings = f"training.max_steps={updates}", f"training.warmup_steps={warm_up}"
-        equalized.append(arm.changed(*settings))
     return equalized, timings
 
 
-def _interval_seconds(trainer: Trainer, arm: Arm, run: pathlib.Path) -> list[float]:
-    """Returns the seconds of each interval of five updates, but the first, which is traced."""
+def equalize_flops(
+    trainer: Trainer, arms: list[Arm], out: pathlib.Path, jobs: int
+) -> tuple[list[Arm], list[dict]]:
+    """Chooses the number of updates of each arm, so that all arms train with equal FLOPs.
+
+    Each arm first trains for one update, whose FLOPs `macaron train` counts. The warm-up is scaled
+    with the updates. The first arm keeps its number of updates.
+
+    Also returns a dict for each arm as `equalize_time` does, with "flops" (per update) in place of
+    "seconds".
+    """
+    tasks = {
+        f"FLOPs of {arm.label}": functools.partial(
+            _short_run, trainer, arm, out / "flops" / arm.label, 1
+        )
+        for arm in arms
+    }
+    flops = [run["flops"] for run in studies.run_tasks(jobs, tasks)]
+    equalized, counts = [], []
+    for arm, count in zip(arms, flops, strict=True):
+        if count is None:
+            cause = "their number depends on the data"
+            raise UserError(f"--equal flops cannot count the FLOPs of {arm.label}, because {cause}")
+        ratio = count / flops[0]
+        equalized.append(_with_updates(trainer, arm, arms[0], ratio))
+        updates = trainer.recipe(equalized[-1]).training.max_steps
+        counts.append({"arm": arm.name, "ratio": ratio, "updates": updates, "flops": count})
+    return equalized, counts
+
+
+def _with_updates(trainer: Trainer, arm: Arm, first: Arm, ratio: float) -> Arm:
+    """Returns `arm` with the updates of `first` divided by `ratio`, and with a scaled warm-up."""
+    training = trainer.recipe(arm).training
+    updates = max(round(trainer.recipe(first).training.max_steps / ratio), 1)
+    warm_up = round(training.warmup_steps * updates / training.max_steps)
+    return arm.changed(f"training.max_steps={updates}", f"training.warmup_steps={warm_up}")
+
+
+def _short_run(trainer: Trainer, arm: Arm, run: pathlib.Path, updates: int) -> dict[str, Any]:
+    """Trains for some updates, and returns their "seconds" and the "flops" of each.
+
+    The seconds are those of each interval of five updates, but the first, which is traced.
+    """
     settings = [
         *trainer.settings(arm, 0),
-        f"training.max_steps={_TIMED_UPDATES}",
-        f"training.validate_every={_TIMED_UPDATES}",
+        f"training.max_steps={updates}",
+        f"training.validate_every={updates}",
         f"training.log_every={_INTERVAL_UPDATES}",
         "training.warmup_steps=0",
         *trainer.timing,
@@ -106,13 +146,14 @@ def _interval_seconds(trainer: Trainer, arm: Arm, run: pathlib.Path) -> list[flo
     def make() -> dict[str, Any]:
         shutil.rmtree(run, ignore_errors=True)  # an interrupted timing may have left this folder
         trainer.fit(arm, settings, run, run.with_name(f"{run.name}.log"))
-        ends = [line["seconds"] for line in read_lines(run / "timing.jsonl")]
+        lines = read_lines(run / "timing.jsonl")
         shutil.rmtree(run)
-        return {"seconds": [end - start for start, end in itertools.pairwise(ends)]}
+        seconds = [end["seconds"] - start["seconds"] for start, end in itertools.pairwise(lines)]
+        return {"seconds": seconds, "flops": lines[-1].get("flops_per_update")}
 
     run.parent.mkdir(parents=True, exist_ok=True)
     cache_key = {"recipe": arm.recipe, "settings": settings}
-    return studies.read_or_compute(run.with_name(f"{run.name}.json"), cache_key, make)["seconds"]
+    return studies.read_or_compute(run.with_name(f"{run.name}.json"), cache_key, make)
 
 
 def tune_rates(

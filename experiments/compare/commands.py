@@ -69,8 +69,8 @@ main = cli.single_program(
     cli.argument(
         "--equal",
         "what the arms share with the first: the number of parameters, to within 1%%, by "
-        "model.feed_forward_dim; the training time, by the number of updates",
-        choices=("parameters", "time"),
+        "model.feed_forward_dim; the training time or the FLOPs, by the number of updates",
+        choices=("parameters", "time", "flops"),
         nargs="+",
         action=cli.Distinct,
         default=[],

@@ -30,7 +30,7 @@ QUICK = (
 def run(options: argparse.Namespace) -> None:
     """Runs the command `compare`: trains missing runs, then writes the report."""
     options.tuning_seeds, out = _tuning_seeds(options), pathlib.Path(options.out)
-    first, *others = arms = _parse_arms(options.arms or QUICK, options.tasks)
+    first, *others = arms = _parse_arms(options)
     trainer = trainer_class(first)(options)
     _check_flags(trainer, arms)
     _check_data(trainer, arms)
@@ -41,6 +41,8 @@ def run(options: argparse.Namespace) -> None:
     timings, tunings = [], []
     if "time" in options.equal:
         arms, timings = choices.equalize_time(trainer, arms, out, options.jobs)
+    if "flops" in options.equal:
+        arms, timings = choices.equalize_flops(trainer, arms, out, options.jobs)
     if options.rates:
         train = functools.partial(_train_all, trainer, seeds=options.tuning_seeds, is_tuning=True)
         arms, tunings = choices.tune_rates(trainer, arms, options.rates, train)
@@ -96,11 +98,12 @@ def _train_all(
     return {(arm, seed): row for (seed, arm), row in zip(pairs, rows, strict=True)}
 
 
-def _parse_arms(texts: Sequence[str], tasks: Sequence[str]) -> list[Arm]:
-    """Parses and checks the arms, which are recipes or, with `tasks`, starts on each task."""
+def _parse_arms(options: argparse.Namespace) -> list[Arm]:
+    """Parses and checks the arms, which are recipes or, with `--tasks`, starts on each task."""
+    texts, tasks = options.arms or QUICK, options.tasks
     recipes = recipes_of_tasks(tasks)
     arms = [Arm.of_start(text, recipe) for recipe in recipes for text in texts]
-    arms = arms or [*map(Arm.parse, texts)]
+    arms = arms or _with_recipes([*map(Arm.parse, texts)], options)
     if len(arms) < 2 and not tasks:
         raise UserError(f"{texts[0]!r} is the only arm: give a second arm")
     first_class = trainer_class(arms[0])
@@ -113,17 +116,43 @@ def _parse_arms(texts: Sequence[str], tasks: Sequence[str]) -> list[Arm]:
     return arms
 
 
+def _with_recipes(arms: list[Arm], options: argparse.Namespace) -> list[Arm]:
+    """Gives arms that are only a block the recipe and settings of the first arm that has a recipe.
+
+    If no arm has one, the Transformer of `gpt_quick` becomes the first arm. All arms then read
+    `homeassistant:en`, a text that pip fetches, unless an option chooses another.
+    """
+    first = next((arm for arm in arms if arm.recipe), None)
+    if first is None:
+        first = Arm.parse(QUICK[0])
+        text = "the text of your options"
+        chosen = any(setting.startswith("data.sources=") for setting in options.set)
+        if not (chosen or options.corpus or options.data_dir):
+            text = "homeassistant:en"
+            options.set = [*options.set, f"data.sources={text}"]
+        print(
+            f"no recipe is named: {', '.join(arm.name for arm in arms)} against the Transformer in "
+            f"{first.recipe}, on {text}, with seeds {' '.join(map(str, options.seeds))}",
+            flush=True,
+        )
+        arms = [first, *arms]
+    return [arm if arm.recipe else first.changed(*arm.settings, name=arm.name) for arm in arms]
+
+
 def _check_flags(trainer: Trainer, arms: Sequence[Arm]) -> None:
     """Raises a `UserError` if a flag such as `--rates` conflicts with a setting of an arm.
 
-    The first arm, the baseline, may set `training.max_steps` even with `--equal time`.
+    The first arm, the baseline, may set `training.max_steps` even with `--equal time` or `flops`.
     """
-    options = trainer.options
+    options, budgets = trainer.options, [f"--equal {name}" for name in ("time", "flops")]
+    budgets = [budget for budget in budgets if budget.split()[1] in options.equal]
+    if len(budgets) > 1:
+        raise UserError(f"{' and '.join(budgets)} both choose the updates of an arm: leave one out")
     flags = {
         "training.seed": "--seeds",
         "training.learning_rate": options.rates and "--rates",
         "model.feed_forward_dim": "parameters" in options.equal and "--equal parameters",
-        "training.max_steps": "time" in options.equal and "--equal time",
+        "training.max_steps": budgets and budgets[0],
     }
     flags = {path: flag for path, flag in flags.items() if flag}
     replaced = {path: flag for path, flag in flags.items() if not flag.startswith("--equal")}

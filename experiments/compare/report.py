@@ -23,6 +23,7 @@ _BUDGET = (
 )
 # Fields of a result in compare.json, besides the scores.
 _FIELDS = ("arm", "task", "rate", "seed", "parameters", "updates", "seconds", "memory_mib")
+_FIELDS += ("flops_per_update",)
 # Metrics that Lei et al. 2022 probably used for CoLA and MultiRC in table 1, which does not name
 # them. CoLA: BERT's score is 82.0, while larger models have Matthews coefficients of 60.6 to 66.3,
 # so the metric is accuracy. MultiRC: BERT's score is 69.5, while RoBERTa's mean of F1a and EM on
@@ -42,6 +43,7 @@ class Study:
     Attributes:
         first, others: names of the baseline and of the other arms.
         tasks: all tasks; only `None` if the arms have no tasks.
+        budget: what arms with different numbers of updates share, "time" or "FLOPs".
         label, style: heading, and decimals and factor, of the column with the deciding score.
     """
 
@@ -55,6 +57,7 @@ class Study:
     ):
         self.trainer, self.arms, self.rows = trainer, arms, rows
         self.timings, self.tunings = timings, tunings
+        self.budget = "FLOPs" if "flops" in trainer.options.equal else "time"
         self.first, *self.others = dict.fromkeys(arm.name for arm in arms)
         self.tasks: list[Task] = list(dict.fromkeys(arm.task for arm in arms))
         self.label, *self.style = trainer.columns[trainer.score]
@@ -181,7 +184,7 @@ def _title(study: Study) -> str:
         return f"{title} on {', '.join(study.tasks)}"
     updates = max(row["updates"] for row in study.rows_of(study.first, None))
     if study.timings:
-        return f"{title} in the time of {updates:,} updates of {study.first}"
+        return f"{title} in the {study.budget} of {updates:,} updates of {study.first}"
     return f"{title} after {updates:,} updates"
 
 
@@ -222,6 +225,8 @@ def _table(study: Study, task: Task, verdicts: Verdicts) -> list[str]:
             line["rate"] = f"{arm.rate:g}"
         if study.timings:
             line["updates"] = f"{rows[0]['updates']:,}"
+        if flops := rows[0]["flops_per_update"]:
+            line["GFLOP/update"] = f"{flops / 1e9:,.4g}"
         line["seconds"] = f"{statistics.median(studies.values(rows, 'seconds')):.0f}"
         line["MiB"] = f"{statistics.median(memory_mib):,.0f}" if memory_mib else "-"
         line[study.label] = f"**{study.mean(study.scores(arm.name, task))}**"
@@ -281,18 +286,24 @@ def _rates_table(study: Study) -> list[str]:
 
 
 def _timing_table(study: Study) -> list[str]:
+    is_time = study.budget == "time"
     rows = [
         {
-            "timing": timing["arm"],
-            "milliseconds per update": f"{1000 * timing['seconds']:.1f}",
+            study.budget: timing["arm"],
+            **(
+                {"milliseconds per update": f"{1000 * timing['seconds']:.1f}"}
+                if is_time
+                else {"GFLOP per update": f"{timing['flops'] / 1e9:,.4g}"}
+            ),
             f"/ {study.first}": f"{timing['ratio']:.3f}",
             "updates": f"{timing['updates']:,}",
         }
         for timing in study.timings
     ]
+    equal = "for as long" if is_time else "with as many FLOPs"
     text = (
-        "Equal time: every arm trains for as long as the first arm, and its warm-up is scaled in "
-        "proportion to the number of updates."
+        f"Equal {study.budget}: every arm trains {equal} as the first arm, and its warm-up is "
+        "scaled in proportion to the number of updates."
     )
     return _section(rows, text)
 
@@ -303,7 +314,8 @@ def _about_table(study: Study) -> str:
         f"Mean ± standard deviation over the seeds; {better} is better; `- {study.first}` is the "
         f"mean difference from {study.first}. Seconds are the time of a training run with its "
         f"validations, {f'{jobs} at once' if jobs > 1 else 'one at a time'}. MiB is the peak "
-        "memory of its process. Both are medians."
+        "memory of its process. Both are medians. GFLOP/update counts a training step as three "
+        "forward passes."
     )
 
 

@@ -125,9 +125,9 @@ class Trainer(abc.ABC):
         """Trains and scores a run, unless RUN/comparison.json has its scores; returns the results.
 
         The result has the scores, "run" (folder), "updates", "seconds" (training time),
-        "memory_mib" (peak memory; `None` if unknown), "curve" (records of the validations) and
-        "versions" (see `saved_field`). Commands write to the file `log`, if any. A run that
-        diverged, now or before, raises `Diverged`.
+        "memory_mib" (peak memory), "flops_per_update", "curve" (records of the validations) and
+        "versions" (see `saved_field`). Memory and FLOPs are `None` if they are unknown. Commands
+        write to the file `log`, if any. A run that diverged, now or before, raises `Diverged`.
         """
         settings = self.settings(arm, seed)
 
@@ -150,6 +150,7 @@ class Trainer(abc.ABC):
             "updates": timing[-1]["step"],
             "seconds": round(timing[-1]["seconds"], 1),
             "memory_mib": round(max(memory_mib)) if memory_mib else None,
+            "flops_per_update": timing[-1].get("flops_per_update"),
             "curve": studies.validations(run),
             "versions": saved_field(run, "versions"),
         }

@@ -91,9 +91,13 @@ def runs_fused(dtype: str, head_dim: int) -> bool:
     """Returns whether attention runs in one fused kernel.
 
     It needs JAX, an NVIDIA GPU from Ampere on, bfloat16 or float16, and a head size of 16, 32, 64
-    or 128.
+    or 128. An `implementation_scope` with a name turns it off.
     """
-    if keras.backend.backend() != "jax" or dtype not in ("bfloat16", "float16"):
+    if (
+        _scoped_implementation.get() != "auto"
+        or keras.backend.backend() != "jax"
+        or dtype not in ("bfloat16", "float16")
+    ):
         return False
     import jax
 

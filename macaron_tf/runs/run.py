@@ -7,7 +7,7 @@ RUN/vocabulary/          the vocabulary and its settings
 RUN/checkpoints/         checkpoints step-00001000/ ..., and best.json
 RUN/average/             averaged weights, which `macaron average` writes
 RUN/metrics.jsonl        metrics, with a line for each log step and each validation
-RUN/timing.jsonl         seconds, speed and memory, with a line for each log step
+RUN/timing.jsonl         seconds, speed, memory and FLOPs, with a line for each log step
 RUN/tensorboard/         the same metrics for TensorBoard
 RUN/scores/              results of `evaluate`
 RUN/comparison.json      scores of the run in a comparison by `macaron compare`

@@ -24,6 +24,7 @@ from macaron_tf.runs.run import DIVERGED, FLAGS, Inputs, Plan, Run, refuse_flags
 from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import Diverged, TrainedModel, TrainingResult, build_fit_model, train
 from macaron_tf.training.checkpoints import CheckpointDirectory
+from macaron_tf.training.flops import update_cost
 
 if TYPE_CHECKING:
     from macaron_tf.decoding import LineTranslator
@@ -141,6 +142,7 @@ class Trainer:
         model.per_worker_data = plan.per_worker
         model.memory = recipe.memory(network)
         model.evaluation_memory = recipe.memory(network, "evaluation")
+        model.cost = update_cost(model, recipe.make_objective(static_shapes=True), plan.batches(0))
         size = f"{network.count_params():,} parameters"
         name = catalog.sized_name(recipe.model, dict(recipe.model_options))
         print(f"model {name}: {size}{plan.note}", flush=True)

@@ -142,7 +142,9 @@ def _writing(path: str | os.PathLike) -> contextlib.AbstractContextManager[None]
 class TrainingBar(contextlib.ExitStack):
     """Display of step, loss, perplexity, tokens per second, elapsed and remaining time.
 
-    If the objective has no perplexity, the perplexity is left out. A terminal shows a progress bar.
+    If the objective has no perplexity, the perplexity is left out. If the FLOPs of an update are
+    known, a line before the first report has those of a token, and reports have the model FLOPs
+    utilization (MFU) of devices whose peak is known. A terminal shows a progress bar.
     Any other stream gets a line for each training report. Both get a line for each validation.
 
     Args:
@@ -157,6 +159,7 @@ class TrainingBar(contextlib.ExitStack):
         super().__init__()
         self._max_steps, self._first_step, self._began = max_steps, step, time.monotonic()
         self._max_seconds = max_minutes * 60 if max_minutes else float("inf")
+        self._reports = 0
         self._text = " "  # shown between the first update and the first report
         self._console = rich.console.Console(
             file=stream, highlight=False, markup=False, emoji=False
@@ -189,6 +192,12 @@ class TrainingBar(contextlib.ExitStack):
         # Classification and regression have no perplexity.
         perplexity = f"ppl {short(metrics['perplexity'])}  " if "perplexity" in metrics else ""
         speed = f"{short(timing['tokens_per_second'])} tok/s"
+        if "mfu" in timing:
+            speed += f"  MFU {timing['mfu']:.0%}"
+        if "flops_per_token" in timing and not self._reports:
+            note = f"training takes {timing['flops_per_token'] / 1e6:,.4g} MFLOP a token"
+            self._console.print(note, soft_wrap=True)
+        self._reports += 1
         times = f"{clock(timing['seconds'])}, {clock(seconds_left)} left"
         text = f"loss {metrics['loss']:.3f}  {perplexity}{speed}  {times}"
         if metrics.get("skipped"):

@@ -237,9 +237,14 @@ class TrainingSession(keras.callbacks.Callback):
             # the tokens.
             updates = step - self._reported_step
             tokens = metrics.get("input_tokens", metrics["tokens"]) * updates
-            speed = tokens / max(now - self._reported_time, 1e-9)
+            seconds = max(now - self._reported_time, 1e-9)
             self._reported_step, self._reported_time = step, now
-            timing = {"seconds": self.elapsed_seconds(), "tokens_per_second": speed}
+            timing = {"seconds": self.elapsed_seconds(), "tokens_per_second": tokens / seconds}
+            if cost := self.model.cost:
+                timing["flops_per_update"] = cost.flops
+                timing["flops_per_token"] = cost.flops * updates / max(tokens, 1)
+                if cost.peak:
+                    timing["mfu"] = cost.flops * updates / seconds / cost.peak
             # Not `getrusage`, which includes memory of the parent process.
             status = pathlib.Path("/proc/self/status")
             if status.exists() and (peak := re.search(r"VmHWM:\s*(\d+) kB", status.read_text())):

@@ -13,6 +13,7 @@ from macaron_tf.distribution import spread_seeds
 from macaron_tf.errors import UserError
 from macaron_tf.io.progress import Progress
 from macaron_tf.training.config import TrainingConfig
+from macaron_tf.training.flops import UpdateCost
 from macaron_tf.training.lora import low_rank_layers
 from macaron_tf.training.optimizer import ExponentialMovingAverage
 from macaron_tf.training.updates import (
@@ -51,6 +52,7 @@ class TrainedModel:
         per_worker_data: whether each worker process provides its own training batches (see
             `distributed`). The JAX engine ignores it.
         ema: moving average of the weights; `None` means no average.
+        cost: FLOPs of an update, which the log of `train` then contains; `None` if not counted.
         skipped_in_a_row: variable that counts consecutive skipped updates.
     """
 
@@ -75,6 +77,7 @@ class TrainedModel:
         self.strategy = tf.distribute.get_strategy()
         self.per_worker_data = False
         self.ema: ExponentialMovingAverage | None = None
+        self.cost: UpdateCost | None = None
         self._epoch_sums = Sums()
         self._next_check = 0  # first step at which too many updates may have been skipped
 
