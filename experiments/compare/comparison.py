@@ -104,9 +104,9 @@ def _parse_arms(options: argparse.Namespace) -> list[Arm]:
     recipes = recipes_of_tasks(tasks)
     arms = [Arm.of_start(text, recipe) for recipe in recipes for text in texts]
     arms = arms or _with_recipes([*map(Arm.parse, texts)], options)
+    first_class = trainer_class(arms[0])
     if len(arms) < 2 and not tasks:
         raise UserError(f"{texts[0]!r} is the only arm: give a second arm")
-    first_class = trainer_class(arms[0])
     for arm in arms:
         if [other.label for other in arms].count(arm.label) > 1:
             raise UserError(f"two arms are called {arm.label}: give them names, as NAME=...")

@@ -89,8 +89,6 @@ def update_cost(
     If the micro-batches of `dataset` vary in shape, the first counts. Padding counts, because
     `objective` must compute with static shapes. For `None`, see `forward_flops`.
     """
-    from macaron_tf.training.trained_model import features
-
     strategy, batch = model.strategy, dataset.element_spec
     replicas, mesh = strategy.num_replicas_in_sync, keras.distribution.distribution()
     shares = replicas // (Workers(strategy).count if model.per_worker_data else 1)
@@ -103,7 +101,7 @@ def update_cost(
         rows, shape = tensor.shape[:1], tensor.shape[1:]
         return tf.TensorSpec([max(size // shares, 1) for size in rows] + shape, tensor.dtype)
 
-    specs = features(tf.nest.map_structure(spec_of, batch))
+    specs = tf.nest.map_structure(spec_of, batch)
     count = forward_flops(lambda batch: objective(model.network, batch, True)["loss_sum"], specs)
     if count is None:
         return None
@@ -140,8 +138,12 @@ def _of_graph(graph: tf.Graph, in_loop: bool = False) -> float:
     def called(attribute: str) -> float:
         return _of_graph(graph_of(attribute), in_loop)
 
-    total = 0.0
-    for op in graph.get_operations():
+    total, used, sources = 0.0, set(), [tensor.op for tensor in graph.outputs]
+    while sources:  # from the outputs backwards, because TensorFlow computes nothing else
+        if (op := sources.pop()) in used:
+            continue
+        used.add(op)
+        sources += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
         shapes, kind = [tensor.shape for tensor in op.inputs], op.type
         out = _size(op.outputs[0].shape) if op.outputs and op.outputs[0].shape.rank else 1
         if kind in ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"):

@@ -141,6 +141,39 @@ def test_arms_are_compared_in_equal_time(calls, compared, tmp_path):
     assert kept == {f"{arm}-{turn}" for arm in ("bert_rab_tiny", "slow") for turn in (1, 2)}
 
 
+@also_real
+def test_arms_are_compared_with_equal_flops(calls, study, study_corpus, comparing, tmp_path):
+    # Real updates have the same FLOPs in both arms.
+    slow = "slow=bert_rab_tiny:model.norm=pre"
+    steps = flags([*study, "training.max_steps=8", "training.validate_every=4"])
+    words = ["--corpus", study_corpus, "--equal", "flops", "--seeds", "1", *steps]
+    record, text, _ = comparing("bert_rab_tiny", slow, *words)
+    counted = [call for call in calls if pathlib.Path(call[2]).parent.name == "flops"]
+    assert len(counted) == 2 and all("training.max_steps=1" in call for call in counted)
+    costs = [row["updates"] * row["flops_per_update"] for row in record["rows"]]
+    assert costs[0] == costs[1] and record["rows"][0]["updates"] == 8
+    assert [one["updates"] for one in record["timing"]] == [
+        row["updates"] for row in record["rows"]
+    ]
+    assert "with as many FLOPs as the first arm" in text and "| GFLOP/update |" in text
+    assert "in the FLOPs of 8 updates of bert_rab_tiny" in text
+    error = comparing("bert_rab_tiny", slow, *words, "--equal", "time", "flops", status=2)
+    assert "--equal time and --equal flops both choose the updates" in error
+
+
+def test_warm_up_follows_the_updates_of_equal_flops(calls, compared, tmp_path):
+    words = ["--set", "training.max_steps=40", "--equal", "flops"]
+    slow = "slow=bert_rab_tiny:model.norm=pre"
+    record, text, _ = compared(*words, arms=("bert_rab_tiny", slow))
+    assert [(one["ratio"], one["updates"]) for one in record["timing"]] == [(1, 40), (2, 20)]
+    settings = json.loads((tmp_path / "slow-1" / "recipe.json").read_text())["training"]
+    assert (settings["max_steps"], settings["warmup_steps"]) == (20, 1)
+    assert "| slow | 2 | 2.000 | 20 |" in text
+    uncounted = "uncounted=bert_rab_tiny:model.norm=pre"
+    error = compared(*words, arms=("bert_rab_tiny", uncounted), status=2)
+    assert "--equal flops cannot count the FLOPs of uncounted" in error
+
+
 def test_a_report_names_the_commits_that_trained_its_runs(calls, compared, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))  # no git
     record, text, _ = compared("--seeds", "1", "2")
@@ -196,7 +229,7 @@ def test_arms_are_compared_seed_by_seed_and_are_not_trained_twice(
     assert "strang: bert_rab_tiny, model.scheme=channels/2, tokens, channels/2, model.norm" in text
     # There are ten letters and a full stop; a sentence has 3 to 8 letters.
     assert 1.5 < record["guessing"] < 2.7
-    assert f"| chance level |  |  |  | {record['guessing']:.3f} |" in text
+    assert f"| chance level |  |  |  |  | {record['guessing']:.3f} |" in text
     assert is_figure(tmp_path / "compare.png")
     comparing(*arguments)
     assert len(calls) == 4
@@ -342,6 +375,85 @@ def test_commands_of_an_arm_may_run_the_block_that_it_names(
     trusting = [(call[0], "own" in call[1]) for call in calls if "--trust-code" in call]
     assert trusting == [("average", True), ("evaluate", True)]
     del sys.modules["my_arm"]
+
+
+BLOCK = """
+from macaron_tf.layers import Block
+from macaron_tf.layers.scheme import Mix
+
+
+class Mine(Block):
+    scheme = (Mix("channels", step_size=0.5), Mix("tokens"))
+"""
+
+
+@pytest.fixture
+def blocks(tmp_path, monkeypatch):
+    """Changes to a folder with blocks of a user; returns the names of its files."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    recipe = "\n\ndef mine():\n    return gpt_quick()\n"
+    recipe = f"from experiments.recipes.language_models import gpt_quick\n{BLOCK}{recipe}"
+    files = {"quick_block": BLOCK, "two_uses": recipe, "broken": "import nowhere\n"}
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text)
+    yield
+    for name in files:
+        sys.modules.pop(name, None)
+
+
+@also_real
+def test_the_file_of_a_block_is_an_arm(calls, blocks, source, comparing, tmp_path):
+    steps = ["max_steps=4", "warmup_steps=2", "validate_every=2"]
+    small = [*toy_settings(source), *(f"training.{step}" for step in steps)]
+    words = ["own=quick_block.py:Mine", "--seeds", "1", *flags(small)]
+    record, text, said = comparing(*words, out=tmp_path / "out")
+    assert "no recipe is named: own against the Transformer in gpt_quick, on the text" in said
+    assert [row["arm"] for row in record["rows"]] == ["transformer", "own"]
+    assert "- own: gpt_quick, model.block=quick_block.py:Mine" in text
+    assert [call[1] for call in calls] == ["gpt_quick"] * 2
+
+
+def test_a_block_alone_is_judged_in_a_quick_recipe_on_a_small_text(blocks, capsys, monkeypatch):
+    def parsed(*words):
+        found = []
+
+        def stop(self, recipes, out):
+            found.extend([recipes, self.options.set])
+            raise UserError("stop")
+
+        monkeypatch.setattr(Pretraining, "prepare", stop)
+        assert compare(["runs/own", *words]) == 2
+        said = capsys.readouterr()
+        return (*found, said.out) if found else said.err
+
+    for word, name in (
+        ("own=quick_block.py:Mine", "own"),
+        ("quick_block.py:Mine", "Mine"),
+        ("quick_block.py", "Mine"),
+        ("quick_block:Mine", "Mine"),
+    ):
+        recipes, settings, said = parsed(word)
+        assert [*recipes] == ["transformer", name] and settings == ["data.sources=homeassistant:en"]
+        assert dict(recipes[name].model_options)["block"] == word.rpartition("=")[2]
+        assert "on homeassistant:en, with seeds 1 2 3" in said
+    # Settings and the recipe of another arm take precedence.
+    recipes, settings, said = parsed("quick_block.py:Mine", "--data-dir", "data")
+    assert settings == [] and "on the text of your options" in said
+    recipes, settings, said = parsed("post=gpt_tiny:model.num_layers=1", "own=quick_block.py:Mine")
+    assert dict(recipes["own"].model_options)["num_layers"] == 1
+    assert settings == [] and "no recipe" not in said
+    assert [*parsed("one=two_uses.py:mine", "two=two_uses.py:Mine")[0]] == ["one", "two"]
+    for word, error in (
+        ("own=quick_block.py:Mien", "quick_block.py:Mien names no subclass of .*Block: write"),
+        ("own=quick_block.py:Mix", "names no subclass of .*write quick_block.py:Mine"),
+        ("own=quick_blok.py:Mine", "there is no file quick_blok.py: check the path"),
+        ("own=broken.py:Mine", "broken.py raised ModuleNotFoundError: .*nowhere"),
+        ("own=two_uses.py:mien", "names no function: write two_uses.py:mine"),
+    ):
+        assert re.search(error, found := parsed(word)), found
 
 
 STEPS = ["--seeds", "1", "--set", "training.max_steps=500"]

@@ -53,14 +53,16 @@ def pretrain(options) -> None:
 def write_run(run: pathlib.Path, recipe, vocabulary, *validations: dict) -> None:
     """Writes the files of a trained run, but no weights. Its name determines the seconds.
 
-    An update takes 2 seconds if the name begins with "slow", 1.5 seconds if the name is
-    "unsteady-2", and otherwise 1 second.
+    An update takes 2 seconds and 2 GFLOP if the name begins with "slow", 1.5 seconds if the name is
+    "unsteady-2", and otherwise 1 second and 1 GFLOP. Those of "uncounted" are unknown.
     """
     training = recipe.training
     last, second = training.max_steps or 10, 2.0 if run.name.startswith("slow") else 1.0
     second *= 1.5 if run.name == "unsteady-2" else 1
     steps = [*range(training.log_every, last, training.log_every), last]
     about = {"kind": "train", "tokens_per_second": 100.0, "memory_mib": 9.0}
+    if not run.name.startswith("uncounted"):
+        about["flops_per_update"] = int(1e9 * second)
     write(run / "timing.jsonl", *({"step": n, "seconds": n * second, **about} for n in steps))
     write(run / "model.json", {"versions": versions()})
     write(run / "metrics.jsonl", *({"kind": "validation", **one} for one in validations))
