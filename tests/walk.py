@@ -88,8 +88,7 @@ def commands(data: str, out: pathlib.Path) -> list[str]:
         "--replicas 2",
         *(f"export {r}/{name} {out}/served/{name}" for name in exported.split()),
         f"compare {out}/compare {d} --seeds 1 {short}",
-        f"compare {out}/own transformer=gpt_quick own=gpt_quick:model.block=my_block:Mine "
-        f"--set data.sources=homeassistant:en --seeds 1 {short}",
+        f"compare {out}/own own=my_block:Mine --seeds 1 {short}",
         f"compare {out}/norms bert_tiny swish_rnn_tiny --corpus {out}/corpus --seeds 1 {short}",
         f"compare {out}/schemes "
         "'outside=multi30k_macaron_tiny:model.scheme=tokens/2, channels, tokens/2' "

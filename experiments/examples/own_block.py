@@ -63,8 +63,9 @@ Both arms read the same batches. The verdict comes from a paired test over the s
 """
 
 # %%
-arms = ["transformer=gpt_quick", "own=gpt_quick:model.block=my_block:Mine"]
-if main(["compare", args.out, *arms, "--set", f"data.sources={args.source}", *options]):
+if main(
+    ["compare", args.out, "own=my_block.py:Mine", "--set", f"data.sources={args.source}", *options]
+):
     raise SystemExit(2)
 
 # %% tags=["active-ipynb"]

@@ -57,7 +57,7 @@ def tiny(request, tmp_path):
 def test_a_block_of_ones_own_is_judged(run, tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lines = run("own_block", tiny("own_block"))
-    assert "| own |" in lines and "- own: gpt_quick, model.block=my_block:Mine" in lines
+    assert "| own |" in lines and "- own: gpt_quick, model.block=my_block.py:Mine" in lines
 
 
 def test_the_client_prints_answers_and_the_server_s_errors(run, tiny):
