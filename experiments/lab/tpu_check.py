@@ -226,27 +226,26 @@ def specs_of(recipe, layout: Layout, rows: int) -> dict:
     import numpy as np
     import tensorflow as tf
 
-    from macaron_tf.data.corpus.reading import with_documents
-    from macaron_tf.data.corpus.shards import RecordFormat
+    from macaron_tf.data.corpus.packing import Packer, Row
+    from macaron_tf.data.corpus.reading import features, with_documents
     from macaron_tf.objectives import MaskedObjective, PermutationObjective
 
     if layout.row is not None:
         row = layout.row.items()
         return {name: tf.TensorSpec((rows, *spec.shape), spec.dtype) for name, spec in row}
     vocabulary = layout.vocabulary
-    record_format = RecordFormat.of(recipe.data, vocabulary.size)
     objective = recipe.make_objective(static_shapes=True)
 
-    def features(records: tf.Tensor) -> dict[str, tf.Tensor]:
-        batch, starts = record_format.features(records), tf.zeros([rows], tf.bool)
+    def inputs(columns: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        batch, starts = features(columns, vocabulary.special.pad), tf.zeros([rows], tf.bool)
         if objective.has_memory:  # see `stream_dataset`
             batch |= {"previous_ids": batch["token_ids"], "starts": starts}
         if isinstance(objective, PermutationObjective) and objective.bidirectional:
             batch["backward"] = starts
         return batch
 
-    table = np.zeros((rows, record_format.integer_count), np.int32)
-    batches = tf.data.Dataset.from_tensors(table).map(features)
+    columns = Packer(recipe.data, vocabulary).columns([Row([], 0, 0)] * rows, np.zeros((rows, 2)))
+    batches = tf.data.Dataset.from_tensors(columns).map(inputs)
     if recipe.data.isolate_documents:
         batches = with_documents(batches, vocabulary.special.end)
     # Static masks have the same shapes as dynamic masks, but need row numbers.

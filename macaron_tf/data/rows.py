@@ -1,41 +1,229 @@
-"""Stores of texts and token rows, which need not fit into memory.
+"""Stores of integer rows and of texts, which need not fit into memory.
 
-Examples of labelled tasks stay in memory up to 16 MB, and move to temporary files beyond 16 MB.
-Only text offsets, row lengths and labels always stay in memory. A tokenized parallel corpus lies in
-memory-mapped files of the cache, which a killed process resumes.
+A `Store` is a folder of shards of rows, such as a corpus or tokenized translation pairs. A killed
+writer resumes after the last complete shard. Examples of labelled tasks stay in memory up to 16 MB,
+and move to temporary files beyond 16 MB. Only text offsets, row lengths and labels always stay in
+memory.
 """
 
 import array
-import collections
 import contextlib
 import dataclasses
+import hashlib
 import itertools
 import json
-import operator
+import math
 import os
-import pathlib
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import IO, Any, NamedTuple, Self
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import IO, Any, Self
 
 import numpy as np
+import tensorflow as tf
+from etils import epath
 
-from macaron_tf.data.processes import Processes
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
-from macaron_tf.io.files import cache_directory, only_writer
-from macaron_tf.io.progress import Progress
-from macaron_tf.text.token_rows import TokenRows, fingerprint, map_array, offsets_of
+from macaron_tf.io.files import cache_directory
+from macaron_tf.text.token_rows import Layout, TokenRows, map_arrays, offsets_of
 
-FORMAT = 6  # increase this number if the layout or the meaning of the files changes
-# Number of pairs per chunk. The number is part of the format, because a resumed run skips chunks.
-CHUNK_PAIRS = 1 << 15
-_RECORD = "tokens.json"  # written after each chunk; that of a finished corpus has a fingerprint
-_ARRAYS = ("source_offsets", "source_ids", "target_offsets", "target_ids")
-_MEND = "make room or set MACARON_TF_CACHE to another folder, then run the same command again"
+FORMAT = 7  # increase this number if the layout or the meaning of the files changes
+INDEX = "corpus.json"  # settings, state and shards of a store, written after each block of shards
+SCRATCH = "scratch"  # folder of a Beam pipeline within the folder of a store
 _MAX_MEMORY_BYTES = 1 << 24  # beyond this number, the bytes in memory are written to disk
+_MEND = "remove {} and prepare the corpus again, or restore the file"
+_MAKE_ROOM = "make room, or choose another folder (by MACARON_TF_CACHE for the cache)"
 
-Pairs = Sequence[tuple[str, str]]
+Arrays = dict[str, np.ndarray]  # one array or, in a column of different lengths, two per column
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """A file of rows, which has the bytes of several arrays, one after the other.
+
+    A column whose rows have the same length is an array `(rows, length)`. A column whose rows have
+    different lengths is two arrays, "NAME_offsets" and "NAME_ids", as in `TokenRows`.
+
+    Attributes:
+        arrays: dtype and shape of each array, in the order of the file.
+        first: index of the first row in the split of the whole store.
+        languages: language ids of the first and the second half of all rows. The ids differ only
+            for translation pairs. There are none if a shard may have rows of any language.
+    """
+
+    name: str
+    rows: int
+    sha256: str
+    arrays: Layout
+    first: int = 0
+    languages: Sequence[int] = ()
+
+    def check(self, folder: epath.Path, verify: bool = True) -> None:
+        """Raises a UserError if the file has another size or, with `verify`, another SHA-256."""
+        with self._found(folder) as path:
+            size = sum(np.dtype(d).itemsize * math.prod(shape) for d, shape in self.arrays.values())
+            if storage.size(path) != size or (verify and storage.file_digest(path) != self.sha256):
+                raise ValueError
+
+    def read(self, folder: epath.Path, rows: slice | None = None) -> Arrays:
+        """Reads the arrays, and checks their SHA-256.
+
+        Args:
+            rows: consecutive rows to read instead, of which only the size of the file is checked.
+                All columns must have rows of the same length.
+        """
+        self.check(folder, verify=False)
+        found, digest, start = {}, hashlib.sha256(), 0
+        with self._found(folder) as path, tf.io.gfile.GFile(path, "rb") as file:
+            for name, (dtype, (count, *shape)) in self.arrays.items():
+                first, end, _ = (rows or slice(None)).indices(count)
+                size = np.dtype(dtype).itemsize * math.prod(shape)  # bytes of a row
+                file.seek(start + first * size)
+                content = file.read((end - first) * size)
+                digest.update(content)
+                found[name] = np.frombuffer(content, dtype).reshape(end - first, *shape)
+                start += count * size
+            if rows is None and digest.hexdigest() != self.sha256:
+                raise ValueError
+        return found
+
+    @contextlib.contextmanager
+    def _found(self, folder: epath.Path) -> Iterator[epath.Path]:
+        """Yields the path of the file; an error that damage causes becomes a UserError."""
+        path, mend = folder / self.name, _MEND.format(folder / INDEX)
+        with storage.clear_errors(f"cannot read {path}", "check the access to the folder"):
+            try:
+                yield path
+            except (tf.errors.NotFoundError, *storage.DAMAGE):
+                raise UserError(f"{path} is missing or damaged: {mend}") from None
+
+
+def take_rows(columns: Arrays, rows: np.ndarray) -> Arrays:
+    """Returns the rows of columns at the indices, or with the mask, `rows`."""
+    return {name: column[rows] for name, column in columns.items()}
+
+
+def read_shards(folder: epath.Path, shards: Sequence[Shard]) -> Arrays:
+    """Reads and joins several shards. All columns must have rows of the same length."""
+    parts = [shard.read(folder) for shard in shards]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def read_rows(folder: epath.Path, shards: Sequence[Shard], rows: np.ndarray) -> Arrays:
+    """Reads the rows with the numbers `rows (...)` in several shards, as `read_shards` joins them.
+
+    In each shard, the rows from the first to the last of `rows` are read. A checksum covers a whole
+    shard, and is not verified here; `Store.check` verifies it.
+
+    Returns:
+        Columns `(..., length)`.
+    """
+    ends = np.cumsum([shard.rows for shard in shards])
+    indices = np.searchsorted(ends, rows, side="right")  # (...), the shard of each row
+    parts = []
+    for index in np.unique(indices):
+        places = rows[indices == index] - (ends[index] - shards[index].rows)
+        first = int(places.min())
+        part = shards[index].read(folder, slice(first, int(places.max()) + 1))
+        parts.append(take_rows(part, places - first))
+    order = np.argsort(np.argsort(indices, axis=None, kind="stable"))  # place of a row in `parts`
+    order = order.reshape(rows.shape)
+    return {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}
+
+
+def refuse_damage(folder: epath.Path) -> contextlib.AbstractContextManager:
+    """Returns a context in which an error that a damaged index causes becomes a UserError."""
+    return storage.refuse_damage(folder / INDEX, _MEND.format(folder / INDEX))
+
+
+@dataclasses.dataclass
+class Store:
+    """A folder of shards of rows, and an index from which a killed writer resumes.
+
+    Attributes:
+        settings: JSON dict of what determines the rows.
+        state: JSON dict of what the writer needs to resume after the last shard.
+        shards: shards of each split. The split "part" of an unfinished store becomes other splits.
+        finished: whether the store has all rows.
+    """
+
+    folder: epath.Path
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    state: dict[str, Any] = dataclasses.field(default_factory=dict)
+    shards: dict[str, list[Shard]] = dataclasses.field(default_factory=dict)
+    finished: bool = False
+
+    @classmethod
+    def open(cls, folder: epath.Path) -> "Store":
+        """Opens a store by its index, without a look at the shards."""
+        path, mend = folder / INDEX, _MEND.format(folder / INDEX)
+        with refuse_damage(folder):
+            record = storage.read_json(path, mend=mend, settings=dict, state=dict)
+            if (number := record.pop("format")) != FORMAT:
+                raise UserError(f"{path} has format {number}, not {FORMAT}: {mend}")
+            parts = record.pop("shards").items()
+            shards = {split: [Shard(**shard) for shard in found] for split, found in parts}
+            return cls(folder, shards=shards, **record)
+
+    def save(self) -> None:
+        """Writes the index."""
+        record = {**vars(self), "format": FORMAT}
+        del record["folder"]
+        storage.write_atomic(self.folder / INDEX, json.dumps(record, default=vars).encode())
+
+    def check(self, verify: bool = True) -> Self:
+        """Returns the store, if `Shard.check` finds no shard that is missing or damaged."""
+        for shard in itertools.chain(*self.shards.values()):
+            shard.check(self.folder, verify)
+        return self
+
+    def add(self, split: str, columns: Arrays, languages: Sequence[int] = ()) -> None:
+        """Writes the next shard of a split. A killed writer writes those after `save` again."""
+        self._write(split, {name: [column] for name, column in columns.items()}, languages)
+
+    def join(self, split: str) -> None:
+        """Makes the local shards of the split "part", one after the other, the shard of `split`."""
+        parts = self.shards.pop("part")
+
+        def pieces(name: str) -> Iterator[np.ndarray]:
+            end = 0
+            for index, part in enumerate(parts):
+                piece = map_arrays(self.folder / part.name, part.arrays)[name]
+                if name.endswith("_offsets"):  # those of each part begin at 0
+                    piece, end = piece[index > 0 :] + end, end + piece[-1]
+                yield piece
+
+        self._write(split, {name: pieces(name) for name in parts[0].arrays}, ())
+
+    def _write(self, split: str, columns: Mapping[str, Iterable[np.ndarray]], languages) -> None:
+        """Writes a shard. Each array consists of several pieces."""
+        shards = self.shards.setdefault(split, [])
+        first = shards[-1].first + shards[-1].rows if shards else 0
+        path = self.folder / f"{split}-{len(shards):05d}.rows"
+        digest, arrays = hashlib.sha256(), {}
+        with (
+            storage.atomic_output_path(path, mend=_MAKE_ROOM) as name,
+            epath.Path(name).open("wb") as file,
+        ):
+            for name, pieces in columns.items():
+                count = 0
+                for piece in pieces:
+                    content = piece.tobytes()
+                    digest.update(content)
+                    file.write(content)
+                    count += len(piece)
+                arrays[name] = piece.dtype.str, (count, *piece.shape[1:])
+        name, (_, (count, *_)) = next(iter(arrays.items()))
+        rows = count - name.endswith("_offsets")
+        shards.append(Shard(path.name, rows, digest.hexdigest(), arrays, first, languages))
+
+    def clean(self) -> None:
+        """Removes all files of the writer, which a finished store does not need."""
+        for pattern in ("part-*.rows", ".tmp-*.rows-*", ".tmp-*.json-*"):
+            for path in self.folder.glob(pattern):
+                path.unlink(missing_ok=True)
+        if (scratch := self.folder / SCRATCH).exists():
+            scratch.rmtree()
 
 
 class Texts(Sequence):
@@ -103,11 +291,9 @@ class GrowingRows:
 
     def _flush(self) -> None:
         folder = cache_directory()
-        mend = "free disk space, or set MACARON_TF_CACHE to another folder"
-        with storage.clear_errors(f"cannot write into {folder}", mend):
-            if self._file is None:
-                folder.mkdir(parents=True, exist_ok=True)
-                self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+        with storage.clear_errors(f"cannot write into {folder}", _MAKE_ROOM):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = self._file or tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
             self._file.write(self._buffer)
             self._file.flush()
         self._buffer = bytearray()
@@ -118,7 +304,8 @@ class GrowingRows:
         if self._file is None:
             return TokenRows(np.frombuffer(self._buffer, self.dtype), offsets)
         self._flush()
-        return TokenRows(map_array(self._file.fileno(), self.dtype, int(offsets[-1])), offsets)
+        found = map_arrays(self._file.fileno(), {"ids": (self.dtype, offsets[-1:])})
+        return TokenRows(found["ids"], offsets)
 
 
 class GrowingTexts(GrowingRows):
@@ -138,121 +325,3 @@ class GrowingTexts(GrowingRows):
 
 def _decode(data: bytes) -> str:
     return data.decode("utf-8", "surrogatepass")
-
-
-@dataclasses.dataclass(frozen=True)
-class TokenizedPairs:
-    """A tokenized parallel corpus. Each row has the token ids of one side of a pair, then EOS.
-
-    Attributes:
-        indices: `(N,)` int64, index of each pair before cleaning; `None` for a corpus in the cache.
-        fingerprint: SHA-256 (hex) of the rows. The string is empty if no hash was computed.
-    """
-
-    source: TokenRows
-    target: TokenRows
-    indices: np.ndarray | None
-    removed: dict[str, int]
-    fingerprint: str = ""
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Returns a dict mapping file name to content."""
-        return dict(zip(_ARRAYS, [*self.source.arrays(), *self.target.arrays()], strict=True))
-
-
-class Chunk(NamedTuple):
-    """`CHUNK_PAIRS` consecutive pairs, or fewer at the end, before they are tokenized.
-
-    Attributes:
-        repeated: `(N,)` bool, True for each pair that equals an earlier pair and is therefore
-            removed. `None` means that repeated pairs are kept.
-    """
-
-    pairs: Pairs
-    repeated: np.ndarray | None = None
-
-
-def prepare(
-    folder: pathlib.Path,
-    chunks: Callable[[], Iterator[Chunk]],
-    tokenize: Callable[[Chunk], TokenizedPairs],
-    count: Callable[[], int | None],
-    processes: int | None = None,
-) -> TokenizedPairs:
-    """Opens a tokenized corpus after tokenizing all chunks that are missing.
-
-    The rows of each of the one or more chunks are appended to the files of the corpus. The result
-    does not depend on the number of processes. If the process is killed, the next call tokenizes
-    only the chunks that are missing. Damaged files are written again from the beginning. If another
-    process is preparing the same corpus, this call waits for that process.
-
-    Args:
-        folder: folder of the files. Each combination of source, vocabulary and settings needs a
-            folder of its own, because this function does not check how the files were made.
-        tokenize: function that tokenizes a chunk. The function must be picklable if several
-            processes tokenize several chunks.
-        count: function that returns the number of pairs in the source, or `None` if the number is
-            unknown, to display progress.
-    """
-    with only_writer(folder, "tokenizing", wait=True):
-        record = _read_record(folder)
-        if record["fingerprint"]:
-            return _map(folder, record)
-        with (
-            Progress("tokenizing", "pairs", count()) as progress,
-            Processes(processes or os.cpu_count() or 1, tokenize) as pool,
-        ):
-            missing = chunks()
-            for chunk in itertools.islice(missing, record["chunks"]):
-                progress.advance(len(chunk.pairs))
-            for tokens in pool.map(operator.call, missing):
-                _append(folder, record, tokens)
-                progress.advance(len(tokens.source) + sum(tokens.removed.values()))
-        tokens = _map(folder, record)
-        record["fingerprint"] = fingerprint(tokens.arrays().values())
-        _write_record(folder, record)
-        return _map(folder, record)
-
-
-def _append(folder: pathlib.Path, record: dict, tokens: TokenizedPairs) -> None:
-    """Appends the rows of a chunk to the files, and records the new lengths of the files."""
-    for name, values in tokens.arrays().items():
-        _, count = record["arrays"].get(name, ("", 0))
-        if count and name.endswith("_offsets"):  # those of each chunk begin at 0
-            values = values[1:] + record["arrays"][name.replace("offsets", "ids")][1]
-        path = folder / name
-        with storage.clear_errors(f"cannot write {path}", _MEND), open(path, "ab") as file:
-            file.truncate(count * values.itemsize)  # a killed process may have written more
-            file.write(values.data)
-        storage.sync(path)
-        record["arrays"][name] = [values.dtype.str, count + len(values)]
-    record["removed"] = collections.Counter(record["removed"])
-    record["removed"].update(tokens.removed)
-    record["chunks"] += 1
-    _write_record(folder, record)
-
-
-def _write_record(folder: pathlib.Path, record: dict) -> None:
-    storage.write_atomic(folder / _RECORD, json.dumps(record, indent=2).encode())
-
-
-def _read_record(folder: pathlib.Path) -> dict[str, Any]:
-    """Reads the record of a corpus. If files are missing or damaged, the record has no rows."""
-    with contextlib.suppress(UserError, *storage.FILE_ERRORS, *storage.DAMAGE):
-        fields = {"chunks": int, "arrays": dict, "removed": dict, "fingerprint": str}
-        record = storage.read_json(folder / _RECORD, **fields)
-        found = _map(folder, record)  # raises if a file has fewer values than were recorded
-        if record["fingerprint"] in ("", fingerprint(found.arrays().values())):
-            return record
-    return {"chunks": 0, "arrays": {}, "removed": {}, "fingerprint": ""}
-
-
-def _map(folder: pathlib.Path, record: dict) -> TokenizedPairs:
-    arrays = {
-        name: map_array(folder / name, np.dtype(dtype), count)
-        for name, (dtype, count) in record["arrays"].items()
-    }
-    sides = (
-        TokenRows(arrays[f"{side}_ids"], arrays[f"{side}_offsets"]) for side in ("source", "target")
-    )
-    return TokenizedPairs(*sides, None, record["removed"], record["fingerprint"])

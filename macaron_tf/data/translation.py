@@ -1,28 +1,39 @@
 """Cleaning, tokenization and caching of sentence pairs, and batches in a few static shapes."""
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterator
-from typing import Annotated, ClassVar
+import operator
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 from annotated_types import Ge
 
 from macaron_tf.data.batches import BucketBatches, longest_rows
-from macaron_tf.data.rows import CHUNK_PAIRS, FORMAT, Chunk, Pairs, TokenizedPairs, prepare
+from macaron_tf.data.processes import Processes
+from macaron_tf.data.rows import FORMAT, Store
 from macaron_tf.data.sampler import Batch, Draw, bucket_shapes, choose_lengths
 from macaron_tf.data.sources.names import HeldOut
 from macaron_tf.data.sources.readers import count_texts, source_fingerprint, stream_pairs
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
-from macaron_tf.io.files import cache_directory
+from macaron_tf.io.files import cache_directory, only_writer
+from macaron_tf.io.paths import as_path
 from macaron_tf.io.progress import Progress
 from macaron_tf.settings import INT32, Count, Settings
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.normalization import in_chunks
+from macaron_tf.text.token_rows import TokenRows, map_arrays
+
+# Number of pairs per chunk. The number is part of the format, because a resumed run skips chunks.
+CHUNK_PAIRS = 1 << 15
+
+Pairs = Sequence[tuple[str, str]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +77,39 @@ class BatchingConfig(Settings):
     shapes: Count = 8
     length_multiple: Count = 2
     row_multiple: Count = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizedPairs:
+    """A tokenized parallel corpus. Each row has the token ids of one side of a pair, then EOS.
+
+    Attributes:
+        indices: `(N,)` int64, index of each pair before cleaning; `None` for a corpus in the cache.
+        fingerprint: SHA-256 (hex) of the rows. The string is empty if no hash was computed.
+    """
+
+    source: TokenRows
+    target: TokenRows
+    indices: np.ndarray | None
+    removed: dict[str, int]
+    fingerprint: str = ""
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Returns the arrays of a shard."""
+        names = "source_offsets", "source_ids", "target_offsets", "target_ids"
+        return dict(zip(names, [*self.source.arrays(), *self.target.arrays()], strict=True))
+
+
+class Chunk(NamedTuple):
+    """`CHUNK_PAIRS` consecutive pairs, or fewer at the end, before they are tokenized.
+
+    Attributes:
+        repeated: `(N,)` bool, True for each pair that equals an earlier pair and is therefore
+            removed. `None` means that repeated pairs are kept.
+    """
+
+    pairs: Pairs
+    repeated: np.ndarray | None = None
 
 
 def find_repeats(pairs: Pairs, seen: set[bytes]) -> np.ndarray:
@@ -131,6 +175,33 @@ def tokenize_pairs(
     return TokenizedPairs(source, target, indices[kept], removed)
 
 
+def _write(store: Store, chunks: Iterator[Chunk], tokenize, count, processes) -> None:
+    """Tokenizes the chunks that are missing in a store, and joins all chunks in the end.
+
+    The rows do not depend on the number of processes.
+
+    Args:
+        tokenize: function that tokenizes a chunk. The function must be picklable if several
+            processes tokenize several chunks.
+        count: number of pairs, or `None` if the number is unknown, to display progress.
+    """
+    with (
+        Progress("tokenizing", "pairs", count) as progress,
+        Processes(processes or os.cpu_count() or 1, tokenize) as pool,
+    ):
+        for chunk in itertools.islice(chunks, len(store.shards.get("part", ()))):
+            progress.advance(len(chunk.pairs))
+        for tokens in pool.map(operator.call, chunks):
+            store.add("part", tokens.arrays())
+            for reason, removed in tokens.removed.items():
+                store.state[reason] = store.state.get(reason, 0) + removed
+            store.save()
+            progress.advance(len(tokens.source) + sum(tokens.removed.values()))
+    store.join("train")
+    store.finished = True
+    store.save()
+
+
 def _removal_text(removed: dict[str, int]) -> str:
     """Describes how many pairs were removed and why, as in "removed: 3 empty, 1 ratio"."""
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in removed.items() if count)
@@ -178,6 +249,10 @@ class TranslationData(BucketBatches):
     ) -> "TranslationData":
         """Cleans and tokenizes a split of a parallel corpus, or opens its tokens from the cache.
 
+        If the process was killed, the next call tokenizes only the chunks that are missing. Damaged
+        files are written again from the beginning. If another process is preparing the same corpus,
+        this call waits for that process.
+
         Args:
             target_split: split of the target sides; `None` means `split`. If `target_split` differs
                 from `split`, sources and targets are not translations of each other, and the longer
@@ -191,10 +266,9 @@ class TranslationData(BucketBatches):
 
         source_digest = fingerprint()
         # The hash of the vocabulary also covers its normalization.
-        settings = dataclasses.asdict(cleaning)
-        record = [FORMAT, CHUNK_PAIRS, source_digest, vocabulary.hash, settings]
+        record = [FORMAT, CHUNK_PAIRS, source_digest, vocabulary.hash, dataclasses.asdict(cleaning)]
         name = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
-        folder = cache_directory() / "tokens" / name
+        folder = as_path(cache_directory() / "tokens" / name)
 
         def chunks() -> Iterator[Chunk]:
             seen: set[bytes] = set()
@@ -207,9 +281,19 @@ class TranslationData(BucketBatches):
                 repeated = find_repeats(pairs, seen) if cleaning.deduplicate else None
                 yield Chunk(pairs, repeated)
 
-        count = functools.partial(count_texts, source, split, languages, tfds)
-        tokenize = functools.partial(tokenize_pairs, vocabulary, cleaning)
-        tokens = prepare(folder, chunks, tokenize, count, processes)
+        with only_writer(folder, "tokenizing", wait=True):
+            store = Store(folder)
+            with contextlib.suppress(UserError):  # of missing or damaged files
+                store = Store.open(folder).check()
+            if not store.finished:
+                tokenize = functools.partial(tokenize_pairs, vocabulary, cleaning)
+                count = count_texts(source, split, languages, tfds)
+                _write(store, chunks(), tokenize, count, processes)
+            store.clean()
+        [shard] = store.shards["train"]
+        found = map_arrays(folder / shard.name, shard.arrays)
+        sides = [TokenRows(found[f"{n}_ids"], found[f"{n}_offsets"]) for n in ("source", "target")]
+        tokens = TokenizedPairs(*sides, None, store.state, shard.sha256)
         return cls(tokens, vocabulary.special.pad, batching)
 
     @classmethod

@@ -136,7 +136,9 @@ def read_bytes(path: str | os.PathLike) -> bytes:
 
 @contextlib.contextmanager
 def atomic_output_path(
-    path: str | os.PathLike, errors: tuple[type[Exception], ...] = FILE_ERRORS
+    path: str | os.PathLike,
+    errors: tuple[type[Exception], ...] = FILE_ERRORS,
+    mend: str = "choose another path",
 ) -> Iterator[str]:
     """Yields a temporary path, whose file replaces the file at `path` after the `with` block.
 
@@ -144,7 +146,7 @@ def atomic_output_path(
     needed. If `path` is a link, its target is replaced. If `path` is a device or a pipe, which
     cannot be replaced, `path` itself is yielded. `errors` of the block become a UserError.
     """
-    clear = functools.partial(clear_errors, f"cannot write {path}", "choose another path")
+    clear = functools.partial(clear_errors, f"cannot write {path}", mend)
     remote, target = is_remote(path), os.fspath(path)
     if not remote:
         target = os.path.realpath(path)

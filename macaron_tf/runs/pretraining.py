@@ -20,8 +20,8 @@ from macaron_tf.data.corpus.reading import (
     stream_dataset,
     with_documents,
 )
-from macaron_tf.data.corpus.shards import FORMAT
 from macaron_tf.data.corpus.writing import prepare
+from macaron_tf.data.rows import FORMAT
 from macaron_tf.data.sampler import process_seed
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.distribution import Workers

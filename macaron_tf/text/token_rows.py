@@ -4,9 +4,11 @@ import dataclasses
 import hashlib
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+
+Layout = Mapping[str, tuple[str | np.dtype, Sequence[int]]]  # dtype and shape of named arrays
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,10 +67,9 @@ class TokenRows:
         ids = np.insert(self.ids, self.offsets[1:], end)
         return TokenRows(ids, self.offsets + np.arange(len(self.offsets)))
 
-    def arrays(self) -> Iterator[np.ndarray]:
-        """Yields the arrays that `fingerprint` hashes: the offsets, then the ids."""
-        yield self.offsets
-        yield self.ids
+    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the arrays that `fingerprint` hashes: the offsets, then the ids."""
+        return self.offsets, self.ids
 
     def padded(self, rows: np.ndarray, length: int, pad: int = 0) -> np.ndarray:
         """Gathers rows into an int32 batch `(B, L)`, padded with `pad` or truncated to L.
@@ -85,14 +86,13 @@ class TokenRows:
         return result
 
     def _unmap(self) -> None:
-        """Unmaps the memory pages of memory-mapped arrays.
+        """Unmaps the memory pages of a memory-mapped file, which may also have the offsets.
 
         The pages stay in the operating system's page cache. Reading one page of 4 KB also maps 15
         neighbouring pages, so random batches would soon map the whole corpus.
         """
-        for array in (self.ids, self.offsets):
-            if isinstance(array.base, mmap.mmap):
-                array.base.madvise(mmap.MADV_DONTNEED)
+        if isinstance(self.ids.base, mmap.mmap):
+            self.ids.base.madvise(mmap.MADV_DONTNEED)
 
 
 def id_dtype(vocabulary_size: int) -> np.dtype:
@@ -100,16 +100,18 @@ def id_dtype(vocabulary_size: int) -> np.dtype:
     return np.dtype(np.uint16 if vocabulary_size <= 1 << 16 else np.int32)
 
 
-def map_array(path: str | os.PathLike | int, dtype: np.dtype, count: int) -> np.ndarray:
-    """Memory-maps the first `count` values of a local file, given by its path or descriptor.
+def map_arrays(path: str | os.PathLike | int, layout: Layout) -> dict[str, np.ndarray]:
+    """Memory-maps the arrays in a local file, which is not empty, given by its path or descriptor.
 
-    A file with fewer values raises a TypeError.
+    The file has the bytes of the arrays in the order of `layout`.
     """
     with open(path, "rb", closefd=not isinstance(path, int)) as file:
-        if not os.fstat(file.fileno()).st_size:
-            return np.ndarray(count, dtype, b"")  # an empty file cannot be mapped
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return np.ndarray(count, dtype, mapped)
+    found, start = {}, 0
+    for name, (dtype, shape) in layout.items():
+        found[name] = np.ndarray(shape, dtype, mapped, start)
+        start += found[name].nbytes
+    return found
 
 
 def offsets_of(lengths: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ import filelock
 import numpy as np
 import pytest
 
-from macaron_tf.data import rows, translation
+from macaron_tf.data import translation
 from macaron_tf.data.batches import BucketBatches
 from macaron_tf.data.translation import (
     BatchingConfig,
@@ -148,8 +148,7 @@ def test_errors_of_the_text(build, tmp_path):
 @pytest.fixture
 def chunks(monkeypatch):
     """Makes chunks small, so that the toy corpus has five chunks."""
-    for module in (rows, translation):
-        monkeypatch.setattr(module, "CHUNK_PAIRS", 64)
+    monkeypatch.setattr(translation, "CHUNK_PAIRS", 64)
 
 
 def taken(tmp_path):
@@ -239,7 +238,7 @@ def test_a_full_disk(build, chunks):
 def test_another_process_is_waited_for(build, tmp_path):
     first, _ = build()
     (folder,) = tmp_path.glob("cache/tokens/*")
-    index = folder / "tokens.json"
+    index = folder / "corpus.json"
     index.rename(folder / "away")  # as if the other process were still writing
     lock = filelock.FileLock(folder / ".lock")
     lock.acquire()

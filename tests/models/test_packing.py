@@ -5,9 +5,8 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf import models
-from macaron_tf.data.corpus.packing import pack_rows
+from macaron_tf.data.corpus.packing import pack_rows, token_ids_of
 from macaron_tf.data.corpus.reading import with_documents
-from macaron_tf.data.corpus.shards import token_ids_of
 from macaron_tf.layers.packing import packing_scope
 from macaron_tf.models.segment_memory import SegmentLanguageModel
 from macaron_tf.objectives import CausalLanguageObjective, MaskedLanguageObjective

@@ -32,8 +32,7 @@ from experiments.lab.benchmarks.harness import counted, made_up_texts
 from macaron_tf.cli import arguments as cli
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.documents import tokenized_documents
-from macaron_tf.data.corpus.packing import pack_rows
-from macaron_tf.data.corpus.shards import token_ids_of
+from macaron_tf.data.corpus.packing import pack_rows, token_ids_of
 from macaron_tf.data.corpus.writing import prepare
 from macaron_tf.errors import UserError
 from macaron_tf.objectives import MaskedLanguageObjective

@@ -19,7 +19,7 @@ from macaron_tf.data.corpus import documents as texts
 from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource
 from macaron_tf.data.corpus.documents import Document
 from macaron_tf.data.corpus.packing import Packer
-from macaron_tf.data.corpus.writing import SCRATCH
+from macaron_tf.data.rows import SCRATCH
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.io import paths as storage
 from macaron_tf.io.plug_ins import find_sources

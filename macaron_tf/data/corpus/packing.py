@@ -1,16 +1,47 @@
 """Packing of tokenized documents into rows of a fixed length."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.documents import Document, tokenized_documents
-from macaron_tf.data.corpus.shards import RecordFormat, Row
 from macaron_tf.errors import UserError
+from macaron_tf.special import Special
 from macaron_tf.text.base import PieceVocabulary
-from macaron_tf.text.token_rows import TokenRows
+from macaron_tf.text.token_rows import TokenRows, id_dtype
+
+
+class Row(NamedTuple):
+    """A row before encoding.
+
+    Attributes:
+        segments: token ids of each segment, without the [SEP] that follows in the encoded row.
+        owner: index of the document with which the row begins.
+        boundary: column where the second segment of a pair begins, or L for rows without pairs.
+        label: 1 if the second segment comes from another document or the segments are swapped,
+            otherwise 0.
+    """
+
+    segments: list[np.ndarray]
+    owner: int
+    boundary: int
+    label: int = 0
+
+
+def token_ids_of(rows: Sequence[Row], length: int, special: Special) -> np.ndarray:
+    """Returns N rows `[CLS] segment [SEP] segment [SEP] ...` as ids `(N, L)` int32."""
+    token_ids = np.full((len(rows), length), special.pad, np.int32)
+    for row, filled in zip(rows, token_ids, strict=True):
+        filled[0] = special.begin
+        column = 1
+        for ids in row.segments:
+            filled[column : column + len(ids)] = ids
+            column += len(ids) + 1
+            filled[column - 1] = special.end
+    return token_ids
 
 
 def running_rows(block: Sequence[Document], config: CorpusConfig) -> list[Row]:
@@ -213,30 +244,36 @@ def _trimmed(a: np.ndarray, b: np.ndarray, max_ids: int, rng: np.random.Generato
     return trimmed[0], trimmed[1]
 
 
+def row_bytes(columns: Mapping[str, np.ndarray]) -> list[bytes]:
+    """Returns the bytes of each row of columns, which are equal for equal rows."""
+    return [row.tobytes() for row in np.concatenate([*columns.values()], axis=1)]
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class PackedBlock:
-    """The N rows of a block of documents, encoded as records.
+    """The N rows of a block of documents.
 
     Attributes:
+        columns: columns as `Packer.columns` returns them.
         repeated: `(N,)` bool, True if the document with which a row begins is a repetition.
         languages: `(N, 2)` int64, language ids of the first and second half of each row.
     """
 
     documents: int
     tokens: int
-    records: np.ndarray
+    columns: dict[str, np.ndarray]
     repeated: np.ndarray
     languages: np.ndarray
 
     def divide(
-        self, config: CorpusConfig, counted: int, validation_records: set[bytes]
+        self, config: CorpusConfig, counted: int, validation_rows: set[bytes]
     ) -> tuple[np.ndarray, np.ndarray]:
         """Returns which rows are for training, and which for validation, `(N,)` bool each.
 
         Args:
-            validation_records: validation records of all earlier blocks. If documents may be
-                repeated, this method adds the validation records of this block, and leaves out the
-                training records of repeated documents that equal a validation record.
+            validation_rows: `row_bytes` of all earlier blocks' validation rows. If documents may be
+                repeated, this method adds the validation rows of this block, and leaves out the
+                training rows of repeated documents that equal a validation row.
         """
         if config.holds_out_documents:  # a block has only the other documents
             return np.ones_like(self.repeated), np.zeros_like(self.repeated)
@@ -244,9 +281,10 @@ class PackedBlock:
         is_held_out = ~self.repeated & (runs % config.validation_every == 0)
         is_trained = ~is_held_out
         if config.repeats:
-            validation_records.update(record.tobytes() for record in self.records[is_held_out])
+            rows = row_bytes(self.columns)
+            validation_rows.update(rows[i] for i in np.flatnonzero(is_held_out))
             for i in np.flatnonzero(self.repeated):
-                is_trained[i] = self.records[i].tobytes() not in validation_records
+                is_trained[i] = rows[i] not in validation_rows
         return is_trained, is_held_out
 
 
@@ -257,10 +295,6 @@ class Packer:
     config: CorpusConfig
     vocabulary: PieceVocabulary
 
-    @property
-    def record_format(self) -> RecordFormat:
-        return RecordFormat.of(self.config, self.vocabulary.size, self.vocabulary.special.pad)
-
     def tokenize(self, documents: Sequence[Document]) -> list[Document]:
         """Tokenizes documents that were drawn from the sources of the corpus."""
         splitter = self.config.sentence_splitter if self.config.cuts_sentences else None
@@ -268,6 +302,26 @@ class Packer:
         tokenized = tokenized_documents(texts, self.vocabulary, splitter)
         pairs = zip(documents, tokenized, strict=True)
         return [document._replace(text=rows) for document, rows in pairs]
+
+    def columns(self, rows: Sequence[Row], languages: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns N rows and their `languages (N, 2)` as the columns of a shard.
+
+        The columns are "token_ids" `(N, L)` and, if the corpus has such rows, "boundary",
+        "pair_label", "language" and "second_language", `(N, 1)` each. An integer has two bytes if
+        all ids and positions fit.
+        """
+        config, vocabulary = self.config, self.vocabulary
+        columns = {"token_ids": token_ids_of(rows, config.sequence_length, vocabulary.special)}
+        if config.paired or config.has_translations:
+            columns["boundary"] = np.array([row.boundary for row in rows])[:, None]
+        if config.paired:
+            columns["pair_label"] = np.array([row.label for row in rows])[:, None]
+        if config.languages:
+            columns["language"] = languages[:, :1]
+        if config.has_translations:
+            columns["second_language"] = languages[:, 1:]
+        dtype = id_dtype(max(config.sequence_length + 1, vocabulary.size))
+        return {name: column.astype(dtype) for name, column in columns.items()}
 
     def pack(self, numbered: tuple[int, Sequence[Document]]) -> PackedBlock:
         """Packs a block of documents, without those that are held out."""
@@ -287,11 +341,9 @@ class Packer:
             rows = pack_pairs(sentences, length, rng, config.pairs, single_sentences=single)
         else:
             rows = running_rows(documents, config)
-        language_ids = config.language_ids
         owners = [documents[row.owner] for row in rows]
         repeated = np.array([document.repeated for document in owners], bool)
-        pairs = [language_ids[document.source] for document in owners]
-        languages = np.array(pairs, int).reshape(-1, 2)
-        records = self.record_format.encode(rows, languages, special)
-        tokens = int((records[:, :length] != special.pad).sum())
-        return PackedBlock(count, tokens, records, repeated, languages)
+        languages = np.array(config.language_ids)[[document.source for document in owners]]
+        columns = self.columns(rows, languages)
+        tokens = int((columns["token_ids"] != special.pad).sum())
+        return PackedBlock(count, tokens, columns, repeated, languages)

@@ -12,16 +12,17 @@ import numpy as np
 import tensorflow as tf
 from etils import epath
 
+from macaron_tf.data import rows as stores
 from macaron_tf.data.batches import prefetch
-from macaron_tf.data.corpus import shards as store
 from macaron_tf.data.corpus.config import CorpusConfig
-from macaron_tf.data.corpus.shards import INDEX, SPLITS, RecordFormat, Shard
+from macaron_tf.data.rows import Shard
 from macaron_tf.data.sampler import fold_in, in_parts, row_groups
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.text import check_vocabulary, load_encoder_vocabulary
 from macaron_tf.text.base import PieceVocabulary
 
+SPLITS = ("train", "validation")
 # Number of rows that are shuffled together. With ids of two bytes, 65,536 rows of 128 ids take
 # 17 MB, and rows of 512 ids take 67 MB.
 _SHUFFLED_ROWS = 1 << 16
@@ -55,34 +56,24 @@ class PretrainingCorpus:
                 False for a bucket.
         """
         folder = storage.as_path(folder)
-        config, settings, state = store.read_index(folder)
-        if not state.finished:
+        store = stores.Store.open(folder)
+        with stores.refuse_damage(folder):
+            config, digest = CorpusConfig(**store.settings["config"]), store.settings["vocabulary"]
+        if not store.finished:
             raise UserError(f"the corpus in {folder} is not finished: prepare it again")
         verify = not storage.is_remote(folder) if verify is None else verify
         vocabulary = load_encoder_vocabulary(folder)
         remedy = f"restore the vocabulary files in {folder}, or prepare the corpus again"
-        check_vocabulary(settings["vocabulary"], vocabulary.hash, folder / INDEX, remedy)
-        shards = {}
-        for split, parts in (("train", state.train), ("validation", state.validation)):
-            firsts = itertools.accumulate((shard.rows for shard in parts), initial=0)
-            pairs = zip(parts, firsts, strict=False)  # the last sum is the number of rows
-            shards[split] = tuple(dataclasses.replace(part, first=first) for part, first in pairs)
-        corpus = cls(folder, config, vocabulary, shards)
-        for shard in itertools.chain(*shards.values()):
-            corpus.record_format.read(folder, shard, slice(None) if verify else slice(0))
-        return corpus
-
-    @functools.cached_property
-    def record_format(self) -> RecordFormat:
-        """Layout of the tables in the shards."""
-        return RecordFormat.of(self.config, self.vocabulary.size, self.vocabulary.special.pad)
+        check_vocabulary(digest, vocabulary.hash, folder / stores.INDEX, remedy)
+        store.check(verify)
+        shards = {split: tuple(store.shards.get(split, ())) for split in SPLITS}
+        return cls(folder, config, vocabulary, shards)
 
     @functools.cached_property
     def fingerprint(self) -> str:
         """SHA-256 (hex) of the vocabulary, the format and the files in `shards`."""
-        digests = {split: [shard.sha256 for shard in self.shards[split]] for split in SPLITS}
-        layout = dataclasses.asdict(self.record_format)
-        record = [store.FORMAT, self.vocabulary.hash, layout, digests]
+        files = {n: [(shard.arrays, shard.sha256) for shard in self.shards[n]] for n in SPLITS}
+        record = [stores.FORMAT, self.vocabulary.hash, files]
         return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
     def rows(self, split: str = "train") -> int:
@@ -145,7 +136,7 @@ class PretrainingCorpus:
                 arrays do not depend on the batch size.
 
         Returns:
-            Dataset of known cardinality. Batches have the arrays of `RecordFormat.features`.
+            Dataset of known cardinality. Batches have the arrays of `features`.
         """
         rows = self.rows(split)
         if rows < (1 if repeat or not drop_remainder else batch_size):
@@ -162,67 +153,76 @@ class PretrainingCorpus:
         def blocks() -> Iterator[dict[str, np.ndarray]]:
             for members, places, epoch in row_groups(*order, start_step * batch_size, repeat):
                 group = [shards[member] for member in members]
-                table = np.concatenate([self.record_format.read(self.folder, s) for s in group])
+                columns = stores.read_shards(self.folder, group)
                 numbers = np.concatenate([s.first + np.arange(s.rows) for s in group])
                 for part in in_parts(len(places), BLOCK_ROWS):
                     rows = places[part]
                     extra = {"row_number": numbers[rows], "epoch": np.full_like(rows, epoch)}
-                    yield {"table": table[rows], **(extra if numbered else {})}
+                    yield stores.take_rows(columns, rows) | (extra if numbered else {})
 
         spec = dict.fromkeys(("row_number", "epoch") if numbered else (), (tf.int64, ()))
-        return self.batches(blocks, spec, batch_size, steps, drop_remainder)
-
-    def read_rows(self, split: str, rows: np.ndarray) -> np.ndarray:
-        """Reads the rows with the numbers `rows (N,)` in a split, as a table.
-
-        In each shard, the rows from the first to the last of `rows` are read. A checksum covers a
-        whole shard, and is not verified here; `open` verifies them for a local folder.
-        """
-        shards, record_format = self.filled(split), self.record_format
-        ends = np.cumsum([shard.rows for shard in shards])
-        indices = np.searchsorted(ends, rows, side="right")  # (N,), the shard of each row
-        result = np.empty((len(rows), record_format.integer_count), record_format.dtype)
-        for index in np.unique(indices):
-            mine, shard = indices == index, shards[index]
-            places = rows[mine] - (ends[index] - shard.rows)
-            first = int(places.min())
-            part = slice(first, int(places.max()) + 1)
-            result[mine] = record_format.read(self.folder, shard, part)[places - first]
-        return result
+        return self.batches(split, blocks, spec, batch_size, steps, drop_remainder)
 
     def batches(
         self,
+        split: str,
         blocks: Callable[[], Iterator[dict[str, np.ndarray]]],
         spec: dict[str, tuple],
         batch_size: int,
         steps: int,
         drop_remainder: bool = True,
     ) -> tf.data.Dataset:
-        """Divides blocks of rows into batches, and adds the arrays of `RecordFormat.features`.
+        """Divides blocks of rows into batches, and adds the arrays of `features`.
 
         Args:
-            blocks: function that yields a dict of arrays for N rows at a time. The array "table"
-                is `(N, integer_count)`.
+            blocks: function that yields a dict of arrays for N rows at a time, the columns of the
+                shards of `split` and others.
             spec: dict mapping the name of each other array to its dtype and its shape without N.
         """
-        record_format = self.record_format
-        spec = {"table": (record_format.dtype, (record_format.integer_count,)), **spec}
+        arrays = self.filled(split)[0].arrays
+        spec = {n: (np.dtype(dtype), shape[1:]) for n, (dtype, shape) in arrays.items()} | spec
         signature = {n: tf.TensorSpec((None, *shape), dtype) for n, (dtype, shape) in spec.items()}
         rows = tf.data.Dataset.from_generator(blocks, output_signature=signature)
 
-        @tf.autograph.experimental.do_not_convert
-        def features(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-            return {**record_format.features(batch.pop("table")), **batch}
-
+        inputs = functools.partial(features, pad_id=self.vocabulary.special.pad)
         # The prefetch reads the next block while the model consumes this block.
         dataset = rows.prefetch(1).rebatch(batch_size, drop_remainder)
-        dataset = dataset.map(features, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        dataset = dataset.map(inputs, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
         # INFINITE_CARDINALITY is -1, and `take(-1)` takes all batches.
         return prefetch(dataset.take(steps), steps)
 
     def filled(self, split: str) -> list[Shard]:
         """Returns the shards of a split that are not empty."""
         return [shard for shard in self.shards[split] if shard.rows]
+
+
+@tf.autograph.experimental.do_not_convert
+def features(batch: dict[str, tf.Tensor], pad_id: int) -> dict[str, tf.Tensor]:
+    """Replaces the columns of a batch of rows (see `Packer.columns`) by the model inputs.
+
+    Returns:
+        Dict with "token_ids" `(B, L)` int32 and "segment_ids" `(B, L)` int32. Segment ids are 1 in
+        the second segment and 0 elsewhere, including padding. Segment pairs add "pair_label" `(B,)`
+        int32. A corpus with languages adds "language_ids" `(B, L)` int32. A corpus with translation
+        pairs adds "position_ids" `(B, L)` int32. Position ids restart at 0 in the second half
+        (Conneau and Lample 2019, section 3.4). Other arrays of `batch` stay.
+    """
+    names = "token_ids", "boundary", "pair_label", "language", "second_language"
+    column = {name: tf.cast(batch.pop(name), tf.int32) for name in names if name in batch}
+    token_ids = column["token_ids"]
+    positions = tf.range(token_ids.shape[1])
+    boundaries = column.get("boundary", token_ids.shape[1])
+    is_second = (positions >= boundaries) & tf.ones_like(token_ids, tf.bool)  # (B, L)
+    batch["token_ids"] = token_ids
+    batch["segment_ids"] = tf.cast(is_second & (token_ids != pad_id), tf.int32)
+    if "pair_label" in column:
+        batch["pair_label"] = column["pair_label"][:, 0]
+    if "language" in column:
+        first = column["language"]
+        batch["language_ids"] = tf.where(is_second, column.get("second_language", first), first)
+    if "second_language" in column:
+        batch["position_ids"] = positions - tf.where(is_second, boundaries, 0)
+    return batch
 
 
 def stream_dataset(
@@ -269,7 +269,7 @@ def stream_dataset(
     firsts = np.arange(size) % texts * length  # (size,), first row of each text
     first_update, turn = divmod(start_step, micro_batches)
     updates = max(1, BLOCK_ROWS // size)  # number of updates per block
-    width, pad_id = corpus.config.sequence_length, corpus.vocabulary.special.pad
+    shards, pad_id = corpus.filled(split), corpus.vocabulary.special.pad
 
     def blocks() -> Iterator[dict[str, np.ndarray]]:
         skipped = turn * batch_size
@@ -277,11 +277,13 @@ def stream_dataset(
             # One update more, because the first update needs its `previous_ids`.
             places = np.arange(first - 1, first + updates)[:, None] % length  # (updates + 1, 1)
             rows = firsts + np.where(is_backward, length - 1 - places, places)
-            table = corpus.read_rows(split, rows.reshape(-1)).reshape(*rows.shape, -1)
-            table[:, is_backward, :width] = _reverse_ids(table[:, is_backward, :width], pad_id)
+            # (updates + 1, size, ...)
+            columns = stores.read_rows(corpus.folder, shards, rows)
+            ids = columns["token_ids"]
+            ids[:, is_backward] = _reverse_ids(ids[:, is_backward], pad_id)
             starts = places[1:] == 0
-            previous_ids = np.where(starts[..., None], 0, table[:-1, :, :width]).astype(np.int32)
-            block = {"table": table[1:], "previous_ids": previous_ids}
+            block = {name: column[1:] for name, column in columns.items()}
+            block["previous_ids"] = np.where(starts[..., None], 0, ids[:-1]).astype(np.int32)
             block["starts"] = np.broadcast_to(starts, (updates, size))
             if bidirectional:
                 block["backward"] = np.broadcast_to(is_backward, (updates, size))
@@ -289,10 +291,10 @@ def stream_dataset(
             yield {n: a.reshape(-1, *a.shape[2:])[skipped:] for n, a in block.items()}
             skipped = 0
 
-    spec = {"previous_ids": (tf.int32, (width,)), "starts": (tf.bool, ())}
+    spec = {"previous_ids": (tf.int32, (corpus.config.sequence_length,)), "starts": (tf.bool, ())}
     spec |= {"backward": (tf.bool, ())} if bidirectional else {}
     steps = tf.data.INFINITE_CARDINALITY if repeat else max(length * micro_batches - start_step, 0)
-    return corpus.batches(blocks, spec, batch_size, steps)
+    return corpus.batches(split, blocks, spec, batch_size, steps)
 
 
 def _reverse_ids(token_ids: np.ndarray, pad_id: int) -> np.ndarray:
@@ -345,7 +347,7 @@ def language_batches(
     """
     files: dict[tuple[int, ...], list[Shard]] = {}
     for shard in corpus.filled("train"):
-        files.setdefault(shard.languages, []).append(shard)
+        files.setdefault(tuple(shard.languages), []).append(shard)
     rows = np.array([sum(shard.rows for shard in shards) for shards in files.values()])
     is_pair = np.array([len(set(languages)) > 1 for languages in files])
     masks = [mask for mask in (~is_pair, is_pair) if mask.any()]

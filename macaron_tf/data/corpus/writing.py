@@ -5,7 +5,6 @@ A killed run can resume, and then writes the same bytes as a run that was not ki
 
 import dataclasses
 import functools
-import hashlib
 import itertools
 import json
 import os
@@ -16,13 +15,13 @@ import numpy as np
 from etils import epath
 
 from macaron_tf.data.corpus import documents as texts
-from macaron_tf.data.corpus import shards as store
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.documents import Document
-from macaron_tf.data.corpus.packing import PackedBlock, Packer
+from macaron_tf.data.corpus.packing import PackedBlock, Packer, row_bytes
 from macaron_tf.data.corpus.reading import PretrainingCorpus
-from macaron_tf.data.corpus.shards import INDEX, CorpusState, Shard, write_index
 from macaron_tf.data.processes import Processes
+from macaron_tf.data.rows import INDEX, Store, read_rows, refuse_damage, take_rows
+from macaron_tf.data.sampler import in_parts
 from macaron_tf.data.sources.readers import source_stamps
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
@@ -30,8 +29,6 @@ from macaron_tf.io import paths as storage
 from macaron_tf.io.files import content_stamps, only_writer, same_contents
 from macaron_tf.io.progress import Progress, short
 from macaron_tf.text.base import PieceVocabulary, check_vocabulary
-
-SCRATCH = "scratch"  # folder of a Beam pipeline within the corpus's folder
 
 
 def prepare(
@@ -70,44 +67,45 @@ def prepare(
     if not _earlier(out, settings).finished:
         with only_writer(out, "preparing a corpus"):
             # Another process may have finished the corpus in the meantime.
-            if not (state := _earlier(out, settings)).finished:
+            if not (store := _earlier(out, settings)).finished:
                 packer = Packer(config, vocabulary)
-                for shard in state.train + state.validation:
-                    packer.record_format.read(out, shard)
-                if not state.documents:
+                store.check()
+                if not store.state["documents"]:
                     vocabulary.save(out)
                 draw = tokenized and functools.partial(tokenized, config, out, tfds)
-                _write(packer, out, settings, state, tfds, processes, draw)
+                _write(packer, store, tfds, processes, draw)
                 return PretrainingCorpus.open(out, verify=False)
     return PretrainingCorpus.open(out)
 
 
-def _earlier(out: epath.Path, settings: dict) -> CorpusState:
-    """Returns the state from which to resume, or an empty state for a new corpus."""
+def _earlier(out: epath.Path, settings: dict) -> Store:
+    """Opens the store from which to resume, or returns an empty store for a new corpus."""
     if not (out / INDEX).exists():
-        return CorpusState()
-    _, stored, state = store.read_index(out)
-    check_settings(stored, settings, out)
-    if state.finished:
-        remove_leftovers(out)
-    return state
+        return Store(out, settings, {"documents": 0, "counted": 0})
+    store = Store.open(out)
+    with refuse_damage(out):
+        check_settings(store.settings, settings, out)
+    if store.finished:
+        store.clean()
+    return store
 
 
-def _write(
-    packer: Packer, out: epath.Path, settings: dict, start: CorpusState, tfds, processes, draw
-):
-    """Writes the shards, and records the state of the corpus after each block.
+def _write(packer: Packer, store: Store, tfds, processes: int, draw: Callable | None) -> None:
+    """Writes the shards, and the index after each block.
 
     If rows are held out, the validation rows of each block become a separate file, and these files
     are joined at the end. If documents are held out, their token ids stay in memory, and are packed
     into validation rows at the end.
+
+    The state of the store is the number of documents in complete blocks and, among these, "counted"
+    rows of documents that are not repeated, among which validation rows are chosen.
     """
-    config, state = packer.config, start
+    config, out, shards = packer.config, store.folder, store.shards
     mixture = draw() if draw else texts.corpus_mixture(config, texts.source_readers(config, tfds))
     held_out: list[Document] = []
     # Only a repeated document can put a validation row among the training rows.
-    earlier = _validation(packer, out, start) if config.repeats else ()
-    validation_records = {record.tobytes() for record in earlier}
+    earlier = shards.get("part", ()) if config.repeats else ()
+    validation_rows = {row for shard in earlier for row in row_bytes(shard.read(out))}
     with (
         Progress("preparing", "documents", texts.count_corpus(config, tfds)) as progress,
         Processes(processes, packer) as pool,
@@ -125,77 +123,51 @@ def _write(
 
         def complete() -> Iterator[Document]:
             """Yields the held-out documents of complete blocks, for the validation rows."""
-            for document in itertools.islice(mixture, start.documents):
+            for document in itertools.islice(mixture, store.state["documents"]):
                 progress.advance(text="resuming")
                 if document.held_out:
                     yield document
 
         list(tokenized(complete()))
-        began = time.monotonic()
-        numbered = enumerate(texts.blocks(tokenized(mixture), config), len(start.train))
+        began, tokens = time.monotonic(), 0
+        numbered = enumerate(texts.blocks(tokenized(mixture), config), len(shards.get("train", ())))
         for block in pool.map(Packer.pack, numbered):
-            state = _write_block(block, config, out, state, validation_records)
-            write_index(out, settings, state)
-            rate = (state.tokens - start.tokens) / max(time.monotonic() - began, 1e-9)
+            _write_block(block, config, store, validation_rows)
+            tokens += block.tokens
+            rate = tokens / max(time.monotonic() - began, 1e-9)
             progress.advance(block.documents, f"{short(rate)} tokens/s")
-    records, validation = _validation(packer, out, state), []
     if config.holds_out_documents:
         # The seed has two integers, because the seed of a training block has one integer.
-        last = packer.pack_documents(held_out, [0, 1])
-        records, tokens = iter(last.records), state.tokens + last.tokens
-        state = dataclasses.replace(state, tokens=tokens)
-    elif not any(shard.rows for shard in state.train + state.validation):
+        store.add("part", packer.pack_documents(held_out, [0, 1]).columns)
+    parts = shards.pop("part", [])
+    if not any(shard.rows for shard in [*parts, *shards.get("train", ())]):
         raise UserError("the sources gave no rows: give more text, or raise sequence_length")
-    while chunk := list(itertools.islice(records, config.rows_per_shard)):
-        validation.append(write_shard(out, "validation", len(validation), np.stack(chunk)))
-    state = dataclasses.replace(state, validation=tuple(validation), finished=True)
+    for part in in_parts(sum(part.rows for part in parts), config.rows_per_shard):
+        rows = read_rows(store.folder, parts, np.arange(part.start, part.stop))
+        store.add("validation", rows)
     # A file may have grown while it was being read.
-    check_settings(settings, corpus_settings(config, packer.vocabulary, tfds), out)
-    write_index(out, settings, state)
-    remove_leftovers(out)
-
-
-def _validation(packer: Packer, out: epath.Path, state: CorpusState) -> Iterator[np.ndarray]:
-    """Yields the validation records of all blocks so far."""
-    for shard in state.validation:
-        yield from packer.record_format.read(out, shard)
+    check_settings(store.settings, corpus_settings(config, packer.vocabulary, tfds), out)
+    store.finished = True
+    store.save()
+    store.clean()
 
 
 def _write_block(
-    block: PackedBlock,
-    config: CorpusConfig,
-    out: epath.Path,
-    state: CorpusState,
-    validation_records: set[bytes],
-) -> CorpusState:
-    """Writes the shards of the next block, and returns the new state of the corpus."""
-    is_trained, is_held_out = block.divide(config, state.counted, validation_records)
-    index, validation, train = len(state.train), (), []
+    block: PackedBlock, config: CorpusConfig, store: Store, validation_rows: set[bytes]
+) -> None:
+    """Writes the shards of the next block, and the index."""
+    is_trained, is_held_out = block.divide(config, store.state["counted"], validation_rows)
     if not config.holds_out_documents:
-        index = len(state.validation)  # a block may have several training files
-        validation = (write_shard(out, "part", index, block.records[is_held_out]),)
+        store.add("part", take_rows(block.columns, is_held_out))
     if config.batch_alpha is None:
-        train = [write_shard(out, "train", index, block.records[is_trained])]
-    for pair in np.unique(block.languages[is_trained], axis=0) if not train else ():
-        rows = block.records[is_trained & (block.languages == pair).all(axis=1)]
-        train.append(write_shard(out, "train", index, rows, tuple(pair.tolist())))
-    return CorpusState(
-        state.documents + block.documents,
-        state.counted + int((~block.repeated).sum()),
-        state.tokens + block.tokens,
-        (*state.train, *train),
-        state.validation + validation,
-    )
-
-
-def write_shard(
-    folder: epath.Path, kind: str, index: int, table: np.ndarray, languages: tuple[int, ...] = ()
-) -> Shard:
-    """Writes a file of a split, or of the validation rows of a block ("part")."""
-    name = f"{'-'.join([kind, f'{index:05d}', *map(str, languages)])}.rows"
-    content = table.tobytes()
-    storage.write_atomic(folder / name, content)
-    return Shard(name, len(table), hashlib.sha256(content).hexdigest(), languages)
+        store.add("train", take_rows(block.columns, is_trained))
+    else:
+        for pair in np.unique(block.languages[is_trained], axis=0):
+            rows = is_trained & (block.languages == pair).all(axis=1)
+            store.add("train", take_rows(block.columns, rows), tuple(pair.tolist()))
+    store.state["documents"] += block.documents
+    store.state["counted"] += int((~block.repeated).sum())
+    store.save()
 
 
 def corpus_settings(config: CorpusConfig, vocabulary: PieceVocabulary, tfds: Tfds | None) -> dict:
@@ -217,12 +189,3 @@ def check_settings(stored: dict, expected: dict, out: epath.Path) -> None:
     stamps = zip(stored["sources"], expected["sources"], strict=True)
     if not all(same_contents(before, after) for before, after in stamps):
         raise UserError(f"the source files of the corpus in {out} have changed: restore them")
-
-
-def remove_leftovers(out: epath.Path) -> None:
-    """Removes all files of the preparation that a finished corpus does not need."""
-    for pattern in ("part-*.rows", ".tmp-*.rows-*", ".tmp-*.json-*"):
-        for path in out.glob(pattern):
-            path.unlink(missing_ok=True)
-    if (scratch := out / SCRATCH).exists():
-        scratch.rmtree()

@@ -7,12 +7,20 @@ import numpy as np
 import pytest
 
 from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource
-from macaron_tf.data.corpus.packing import pack_pairs, pack_rows, pack_translations
-from macaron_tf.data.corpus.shards import RecordFormat, Row, token_ids_of
-from macaron_tf.data.corpus.writing import write_shard
+from macaron_tf.data.corpus.packing import (
+    Packer,
+    Row,
+    pack_pairs,
+    pack_rows,
+    pack_translations,
+    token_ids_of,
+)
+from macaron_tf.data.corpus.reading import features
+from macaron_tf.data.rows import Store
 from macaron_tf.io.paths import as_path
 from macaron_tf.special import Special
 from macaron_tf.text.token_rows import TokenRows
+from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 
 CLS, SEP = 2, 3
 
@@ -221,16 +229,16 @@ def read_back(tmp_path):
     """Returns a function that writes rows to a shard, and returns their features."""
 
     def read_back(config: CorpusConfig, vocabulary_size: int, rows: list[Row], languages) -> dict:
-        record_format, folder = RecordFormat.of(config, vocabulary_size), as_path(tmp_path)
-        encoded = record_format.encode(rows, np.array(languages), Special())
-        shard = write_shard(folder, "train", 0, encoded)
-        content = (folder / shard.name).read_bytes()
-        assert content == encoded.tobytes()
-        table = record_format.read(folder, shard)
-        part = record_format.read(folder, shard, slice(1, None))
-        np.testing.assert_array_equal(part, table[1:])
-        features = record_format.features(table)
-        return {name: value.numpy().tolist() for name, value in features.items()}
+        pieces = [*SPECIAL_PIECES, *map(str, range(vocabulary_size - len(SPECIAL_PIECES)))]
+        packer, store = Packer(config, WordPieceVocabulary(pieces)), Store(as_path(tmp_path))
+        store.add("train", packer.columns(rows, np.array(languages)))
+        [shard] = store.shards.pop("train")
+        columns = shard.read(store.folder)
+        assert len({column.dtype for column in columns.values()}) == 1
+        part = shard.read(store.folder, slice(1, None))
+        np.testing.assert_equal(part, {name: column[1:] for name, column in columns.items()})
+        inputs = features(columns, Special.pad)
+        return {name: value.numpy().tolist() for name, value in inputs.items()}
 
     return read_back
 
@@ -254,7 +262,6 @@ def test_a_record_of_several_languages_comes_back(read_back):
         CorpusSource("tsv:c", language=("en", "de")),
     )
     config = CorpusConfig(sources, sequence_length=8)
-    assert RecordFormat.of(config, 100).columns == ("boundary", "language", "second_language")
     rows = [Row([[5], [6, 7]], 0, 3), Row([[5, 6, 7, 8, 9, 10]], 1, 8)]
     assert read_back(config, 100, rows, [[1, 0], [0, 0]]) == {
         "token_ids": [[2, 5, 3, 6, 7, 3, 0, 0], [2, 5, 6, 7, 8, 9, 10, 3]],

@@ -13,8 +13,8 @@ import tensorflow as tf
 from macaron_tf.data.corpus import reading
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.reading import PretrainingCorpus, stream_dataset
-from macaron_tf.data.corpus.shards import Shard
 from macaron_tf.data.corpus.writing import prepare
+from macaron_tf.data.rows import Shard
 from macaron_tf.data.sampler import process_seed, row_groups
 from macaron_tf.io.paths import as_path
 from macaron_tf.text.wordpiece import SPECIAL_PIECES
@@ -102,7 +102,7 @@ def test_the_files_of_several_processes(corpus, monkeypatch):
     assert joined(again) == seen[1]
     assert parts[0].shards["validation"] == corpus.shards["validation"]
     refuses("has 10 training files, fewer than 11 processes: lower", corpus.shard, 0, 11)
-    shards = tuple(Shard(str(rows), rows, "") for rows in (9, 1, 0, 8, 2))
+    shards = tuple(Shard(str(rows), rows, "", {}) for rows in (9, 1, 0, 8, 2))
     monkeypatch.setattr(corpus, "shards", {"train": shards, "validation": ()})
     assert [corpus.shard(index, 2).rows("train") for index in (0, 1)] == [10, 10]
 

@@ -10,7 +10,7 @@ import pytest
 from macaron_tf.data.corpus import writing
 from macaron_tf.data.corpus.config import CorpusSource
 from macaron_tf.data.corpus.reading import PretrainingCorpus
-from macaron_tf.data.corpus.shards import CorpusState
+from macaron_tf.data.rows import Store
 from macaron_tf.data.sources import homeassistant
 from macaron_tf.io.files import only_writer
 from macaron_tf.text.wordpiece import WordPieceVocabulary
@@ -29,7 +29,7 @@ from tests.toys.marks import thorough
 
 def is_finished(folder) -> bool:
     index = folder / "corpus.json"
-    return index.exists() and json.loads(index.read_text())["state"]["finished"]
+    return index.exists() and json.loads(index.read_text())["finished"]
 
 
 def test_every_token_once_and_one_row_in_ten_held_out(make, vocabulary, out):
@@ -200,15 +200,15 @@ def test_a_kill_at_any_moment_leaves_the_same_bytes(
 
 
 def test_going_on_does_not_tokenize_again(make, vocabulary, out, monkeypatch):
-    written, write_index = [], writing.write_index
+    written, save = [], Store.save
 
-    def counted(*args):
-        write_index(*args)
-        written.append(args)
+    def counted(store):
+        save(store)
+        written.append(store)
         if len(written) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(writing, "write_index", counted)
+    monkeypatch.setattr(Store, "save", counted)
     with pytest.raises(KeyboardInterrupt):
         make()
     refuses("is not finished: prepare it again", PretrainingCorpus.open, out)
@@ -285,7 +285,11 @@ def test_damage_is_named(make, out):
         ("validation-00000.rows", b"", r"validation-00000\.rows is missing or damaged"),
         ("corpus.json", whole["corpus.json"][:-9], r"corpus\.json is damaged"),
         ("corpus.json", b"{}", r"corpus\.json is damaged"),
-        ("corpus.json", json.dumps({**index, "format": 99}).encode(), "corpus format 99, not"),
+        (
+            "corpus.json",
+            json.dumps({**index, "format": 99}).encode(),
+            "has format 99, not 7: remove",
+        ),
         ("corpus.json", json.dumps({**index, "settings": {}}).encode(), r"corpus\.json is damaged"),
         ("corpus.json", json.dumps(index).encode(), "vocabulary mismatch"),
         ("vocabulary.txt", None, r"cannot read .*vocabulary\.txt"),
@@ -313,9 +317,9 @@ def test_a_second_process_waits_for_its_turn(make, out, monkeypatch):
     # The first writer ends while the second waits for the lock.
     earlier, asked = writing._earlier, []
 
-    def first_unfinished(*given) -> CorpusState:
+    def first_unfinished(*given) -> Store:
         asked.append(given)
-        return earlier(*given) if len(asked) > 1 else CorpusState()
+        return earlier(*given) if len(asked) > 1 else Store(out)
 
     monkeypatch.setattr(writing, "_earlier", first_unfinished)
     monkeypatch.setattr(writing, "_write", None)
