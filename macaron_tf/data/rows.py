@@ -25,7 +25,7 @@ from etils import epath
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import cache_directory
-from macaron_tf.text.token_rows import Layout, TokenRows, map_arrays, offsets_of
+from macaron_tf.text.token_rows import Layout, TokenRows, fingerprint, map_arrays, offsets_of
 
 FORMAT = 7  # increase this number if the layout or the meaning of the files changes
 INDEX = "corpus.json"  # settings, state and shards of a store, written after each block of shards
@@ -73,17 +73,16 @@ class Shard:
                 All columns must have rows of the same length.
         """
         self.check(folder, verify=False)
-        found, digest, start = {}, hashlib.sha256(), 0
+        found, start = {}, 0
         with self._found(folder) as path, tf.io.gfile.GFile(path, "rb") as file:
             for name, (dtype, (count, *shape)) in self.arrays.items():
                 first, end, _ = (rows or slice(None)).indices(count)
                 size = np.dtype(dtype).itemsize * math.prod(shape)  # bytes of a row
                 file.seek(start + first * size)
                 content = file.read((end - first) * size)
-                digest.update(content)
                 found[name] = np.frombuffer(content, dtype).reshape(end - first, *shape)
                 start += count * size
-            if rows is None and digest.hexdigest() != self.sha256:
+            if rows is None and fingerprint(found.values()) != self.sha256:
                 raise ValueError
         return found
 
@@ -120,15 +119,19 @@ def read_rows(folder: epath.Path, shards: Sequence[Shard], rows: np.ndarray) -> 
     """
     ends = np.cumsum([shard.rows for shard in shards])
     indices = np.searchsorted(ends, rows, side="right")  # (...), the shard of each row
-    parts = []
+    layout = shards[0].arrays.items()
+    found = {n: np.empty((*rows.shape, *shape[1:]), dtype) for n, (dtype, shape) in layout}
     for index in np.unique(indices):
-        places = rows[indices == index] - (ends[index] - shards[index].rows)
+        mine = indices == index
+        places = rows[mine] - (ends[index] - shards[index].rows)
         first = int(places.min())
-        part = shards[index].read(folder, slice(first, int(places.max()) + 1))
-        parts.append(take_rows(part, places - first))
-    order = np.argsort(np.argsort(indices, axis=None, kind="stable"))  # place of a row in `parts`
-    order = order.reshape(rows.shape)
-    return {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}
+        part = slice(first, int(places.max()) + 1)
+        # What is read is freed at once, so that the next read finds memory that is mapped already.
+        # Otherwise, reading takes twice the time.
+        taken = take_rows(shards[index].read(folder, part), places - first)
+        for name, column in taken.items():
+            found[name][mine] = column
+    return found
 
 
 def refuse_damage(folder: epath.Path) -> contextlib.AbstractContextManager:
