@@ -53,10 +53,11 @@ def delta_rule(query, key, value, decay, beta, state, chunk: int = 64):
     query, key, value, decay = columns  # (n, B, H, C, d)
     beta = _chunks(beta[..., None], length, chunk)
     decay = ops.cumsum(decay[..., 0], axis=-1)  # (n, B, H, C), from the start of the chunk
-    sees = ops.tril(ops.ones((chunk, chunk), "bool"))
+    sees = ops.tril(ops.ones((chunk, chunk), "float32"))
     # (n, B, H, C, C), decay from position j to position i >= j.
-    between = decay[..., :, None] - decay[..., None, :]
-    between = ops.where(sees, ops.exp(ops.where(sees, between, 0.0)), 0.0)
+    # Products, because TensorFlow broadcasts `where` slowly on a CPU. The inner one keeps the
+    # exponential, and so its gradient, from overflow at j > i.
+    between = ops.exp((decay[..., :, None] - decay[..., None, :]) * sees) * sees
     transposed_key = ops.swapaxes(key, -1, -2)
     # Unit lower triangular matrix: position i corrects what positions j < i store under its key.
     system = ops.tril(beta * ops.matmul(key, transposed_key) * between, -1)

@@ -139,9 +139,11 @@ class GatedDeltaNet(Mixer):
 
     def _queries_keys_values(self, inputs, length):
         """Convolves `(B, 3 + T, H, c)`, and returns q, k `(B, H, T, d_k)` and v in float32."""
-        taps = ops.cast(self.filter, inputs.dtype)
-        y = sum(inputs[:, i : i + length] * taps[i] for i in range(_KERNEL))
-        y = ops.swapaxes(ops.cast(ops.silu(y), "float32"), 1, 2)  # (B, H, T, c)
+        batch, _, heads, width = ops.shape(inputs)
+        taps = ops.reshape(ops.cast(self.filter, inputs.dtype), (_KERNEL, heads * width, 1))
+        y = ops.depthwise_conv(ops.reshape(inputs, (batch, -1, heads * width)), taps)
+        y = ops.reshape(ops.silu(y), (batch, length, heads, width))  # (B, T, H c) -> (B, T, H, c)
+        y = ops.swapaxes(ops.cast(y, "float32"), 1, 2)  # (B, H, T, c)
         query, key, value = ops.split(y, [self._key_width, 2 * self._key_width], axis=-1)
         query, key = (
             y * ops.rsqrt(ops.sum(ops.square(y), axis=-1, keepdims=True) + _NORM_EPSILON)

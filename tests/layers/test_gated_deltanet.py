@@ -33,11 +33,13 @@ def step_by_step(*arrays):
     return ops.stack(outputs, axis=2), state
 
 
-@pytest.mark.parametrize("chunk", [5, 16, 64])
-def test_chunks_equal_steps_and_so_do_their_gradients(chunk):
+# With strong decays, exp(g[j] - g[i]) at j > i would overflow.
+@pytest.mark.parametrize("chunk, decays", [(5, 1), (16, 1), (64, 1), (64, 300)])
+def test_chunks_equal_steps_and_so_do_their_gradients(chunk, decays):
     results = []
     for function in (step_by_step, lambda *arrays: delta_rule(*arrays, chunk=chunk)):
         arrays = columns()
+        arrays[3] *= decays
         with tf.GradientTape() as tape:
             tape.watch(arrays)
             y, state = function(*arrays)
