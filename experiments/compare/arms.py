@@ -8,7 +8,7 @@ from typing import Any
 from experiments import registry
 from macaron_tf.errors import UserError
 from macaron_tf.io.plug_ins import find, import_module, is_import_path, origin_of, vars_of
-from macaron_tf.layers import Block
+from macaron_tf.layers import BLOCKS, Block
 from macaron_tf.runs.finetuning import FinetuningRecipe
 
 
@@ -32,13 +32,14 @@ class Arm:
     The form on the command line is `[NAME=]RECIPE[:PATH=VALUE,...]`. A value may contain commas,
     because a setting ends only at a comma before `PATH=`. The recipe may be a user's function, as
     `FILE.py[:NAME]` or `package.module:NAME`, and may have a task, as in `finetune:rte`. Instead of
-    a recipe, `FILE.py[:CLASS]` or `package.module:CLASS` is a block for the recipe of another arm.
+    a recipe, a key of `BLOCKS`, `FILE.py[:CLASS]` or `package.module:CLASS` is a block for the
+    recipe of another arm.
 
     Attributes:
         name: name in tables and folders, by default the name of the recipe or of the class.
         recipe: name of the recipe; "" for a block until the recipe is known.
-        task: task from `--tasks` on which this arm, a pre-trained model, is fine-tuned; `None` for
-            an arm that is a recipe.
+        task: task from `--tasks` on which this arm, a pre-trained model, is fine-tuned, or probe
+            from `--probes`; `None` for an arm that is a recipe.
         rate: learning rate from `--rates` at which this arm is trained; `None` without that flag.
     """
 
@@ -53,9 +54,11 @@ class Arm:
         pattern = r"(?:([^=:]+)=)?([^:]*(?::[A-Za-z_][\w+]*(?=:|$)){0,2}):?(.*)"
         name, recipe, settings = re.fullmatch(pattern, text, re.S).groups()
         parts = re.split(r",\s*(?=[a-z_]+(?:\.\w+)*=)", settings) if settings else []
-        if recipe.partition(":")[0] not in registry.FAMILY_OF and _names_block(recipe):
-            block = find(recipe, Block, trust_code=True)
-            name, parts, recipe = name or block.__name__, [f"model.block={recipe}", *parts], ""
+        if recipe in BLOCKS or (
+            recipe.partition(":")[0] not in registry.FAMILY_OF and _names_block(recipe)
+        ):
+            own = None if recipe in BLOCKS else find(recipe, Block, trust_code=True).__name__
+            name, parts, recipe = name or own or recipe, [f"model.block={recipe}", *parts], ""
         name = name or recipe.replace(":", "-")
         if not re.fullmatch(r"[\w.+-]+", name):
             characters = "letters, digits, '_', '.', '+' and '-'"

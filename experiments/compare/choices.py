@@ -24,11 +24,19 @@ _INTERVAL_UPDATES = 5  # updates per interval of a timing
 Train = Callable[[Sequence[Arm]], dict[tuple[Arm, int], dict | None]]
 
 
-def equalize_parameters(trainer: Trainer, arm: Arm, first: Arm) -> Arm:
-    """Returns `arm` with a `feed_forward_dim` for as many parameters as `first` has, within 1%."""
+def equalize_parameters(trainer: Trainer, arms: Sequence[Arm]) -> list[Arm]:
+    """Returns arms with as many parameters as the first arm of the same task, within 1%."""
+    firsts = {arm.task: arm for arm in reversed(arms)}
+    return [_resized(trainer, arm, firsts[arm.task]) for arm in arms]
+
+
+def _resized(trainer: Trainer, arm: Arm, first: Arm) -> Arm:
+    """Returns `arm` with a `feed_forward_dim` for as many parameters as `first` has."""
+    if arm is first:
+        return arm
 
     def count(arm: Arm) -> int:
-        network = trainer.network(arm.name, trainer.recipe(arm))
+        network = trainer.network(arm, trainer.recipe(arm))
         network.build()
         return network.count_params()
 

@@ -50,6 +50,7 @@ command again. The command does not repeat complete training runs.
 """
 
 from experiments import command_line as cli
+from experiments.compare.probes import PROBES
 
 main = cli.single_program(
     "macaron compare",
@@ -70,6 +71,12 @@ main = cli.single_program(
         "tasks on which to fine-tune pre-trained models, such as rte or finetune_bert:rte",
         nargs="+",
         default=[],
+    ),
+    cli.argument(
+        "--probes NAME",
+        "compare causal language models on synthetic tasks (default: all): " + ", ".join(PROBES),
+        nargs="*",
+        choices=(*PROBES,),
     ),
     cli.count("--jobs N", "simultaneous training runs (default: 2, or 1 if there is a GPU)"),
     cli.argument(

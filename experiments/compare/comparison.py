@@ -12,6 +12,8 @@ import tensorflow as tf
 from experiments import studies
 from experiments.compare import choices
 from experiments.compare.arms import Arm, recipes_of_tasks
+from experiments.compare.probes import PROBES
+from experiments.compare.probing import Probes
 from experiments.compare.report import Study, write
 from experiments.compare.trainers import Trainer, trainer_class
 from macaron_tf.errors import UserError, nearest
@@ -20,9 +22,9 @@ from macaron_tf.runs.recipe import is_among, refuse_argument_settings, settings_
 from macaron_tf.training import Diverged
 
 QUICK = (
-    "transformer=gpt_quick",
-    "macaron=gpt_quick:model.block=macaron",
-    "full-steps=gpt_quick:model.block=macaron,"
+    "transformer={recipe}",
+    "macaron={recipe}:model.block=macaron",
+    "full-steps={recipe}:model.block=macaron,"
     "model.scheme=channels width 1/2, tokens, channels width 1/2",
 )
 
@@ -30,13 +32,13 @@ QUICK = (
 def run(options: argparse.Namespace) -> None:
     """Runs the command `compare`: trains missing runs, then writes the report."""
     options.tuning_seeds, out = _tuning_seeds(options), pathlib.Path(options.out)
-    first, *others = arms = _parse_arms(options)
-    trainer = trainer_class(first)(options)
+    arms = _parse_arms(options)
+    trainer = (Probes if options.probes is not None else trainer_class(arms[0]))(options)
     _check_flags(trainer, arms)
     _check_data(trainer, arms)
     trainer.prepare({arm.name: trainer.recipe(arm) for arm in arms}, out)
     if "parameters" in options.equal:
-        arms = [first, *(choices.equalize_parameters(trainer, arm, first) for arm in others)]
+        arms = choices.equalize_parameters(trainer, arms)
     options.jobs = options.jobs or (1 if tf.config.list_physical_devices("GPU") else 2)
     timings, tunings = [], []
     if "time" in options.equal:
@@ -100,10 +102,11 @@ def _train_all(
 
 def _parse_arms(options: argparse.Namespace) -> list[Arm]:
     """Parses and checks the arms, which are recipes or, with `--tasks`, starts on each task."""
-    texts, tasks = options.arms or QUICK, options.tasks
-    recipes = recipes_of_tasks(tasks)
+    quick_recipe = "gpt_quick" if options.probes is None else "gpt_probe"
+    quick, tasks = [text.format(recipe=quick_recipe) for text in QUICK], options.tasks
+    texts, recipes = options.arms or quick, recipes_of_tasks(tasks)
     arms = [Arm.of_start(text, recipe) for recipe in recipes for text in texts]
-    arms = arms or _with_recipes([*map(Arm.parse, texts)], options)
+    arms = arms or _with_recipes([*map(Arm.parse, texts)], options, quick[0])
     first_class = trainer_class(arms[0])
     if len(arms) < 2 and not tasks:
         raise UserError(f"{texts[0]!r} is the only arm: give a second arm")
@@ -113,29 +116,34 @@ def _parse_arms(options: argparse.Namespace) -> list[Arm]:
         if (other_class := trainer_class(arm)) is not first_class:
             both = f"{arms[0].name} and {arm.name} have recipes of different kinds"
             raise UserError(f"{both}, {first_class.kind} and {other_class.kind}")
-    return arms
+    if options.probes is None:
+        return arms
+    probes = options.probes or PROBES
+    return [arm.changed(task=probe) for probe in probes for arm in arms]
 
 
-def _with_recipes(arms: list[Arm], options: argparse.Namespace) -> list[Arm]:
+def _with_recipes(arms: list[Arm], options: argparse.Namespace, quick: str) -> list[Arm]:
     """Gives arms that are only a block the recipe and settings of the first arm that has a recipe.
 
-    If no arm has one, the Transformer of `gpt_quick` becomes the first arm. All arms then read
-    `homeassistant:en`, a text that pip fetches, unless an option chooses another.
+    If no arm has one, it is `quick`, a small Transformer, which also becomes the first arm if none
+    has its name. All arms then read `homeassistant:en`, a text that pip fetches, unless an option
+    chooses another.
     """
     first = next((arm for arm in arms if arm.recipe), None)
     if first is None:
-        first = Arm.parse(QUICK[0])
+        first = Arm.parse(quick)
         text = "the text of your options"
         chosen = any(setting.startswith("data.sources=") for setting in options.set)
         if not (chosen or options.corpus or options.data_dir):
             text = "homeassistant:en"
             options.set = [*options.set, f"data.sources={text}"]
+        data = "probes" if options.probes is not None else text
         print(
             f"no recipe is named: {', '.join(arm.name for arm in arms)} against the Transformer in "
-            f"{first.recipe}, on {text}, with seeds {' '.join(map(str, options.seeds))}",
+            f"{first.recipe}, on {data}, with seeds {' '.join(map(str, options.seeds))}",
             flush=True,
         )
-        arms = [first, *arms]
+        arms = arms if first.name in (arm.name for arm in arms) else [first, *arms]
     return [arm if arm.recipe else first.changed(*arm.settings, name=arm.name) for arm in arms]
 
 

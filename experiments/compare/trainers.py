@@ -240,9 +240,9 @@ class Pretraining(Trainer):
         self.objectives = {type(recipe.objective).name for recipe in recipes.values()}
         self.first_recipe = next(iter(recipes.values()))
 
-    def network(self, name: str, recipe: PretrainingRecipe) -> keras.Model:
-        """Makes, but does not build, the network of the arm `name`, to count its parameters."""
-        return recipe.network(recipe.sized_config(self.corpora[name].vocabulary))
+    def network(self, arm: Arm, recipe: PretrainingRecipe) -> keras.Model:
+        """Makes, but does not build, the network of an arm, to count its parameters."""
+        return recipe.network(recipe.sized_config(self.corpora[arm.name].vocabulary))
 
     def check(self, arm: Arm, seed: int, run: pathlib.Path) -> None:
         super().check(arm, seed, run)
@@ -311,7 +311,7 @@ class Translation(Trainer):
     }
     score_curve = "bleu"
 
-    def network(self, name: str, recipe: TranslationRecipe) -> keras.Model:
+    def network(self, arm: Arm, recipe: TranslationRecipe) -> keras.Model:
         return EncoderDecoder(recipe.model_config(recipe.data.vocabulary_size))
 
     def scores(self, arm: Arm, run: pathlib.Path, log: pathlib.Path | None) -> dict[str, Any]:

@@ -78,6 +78,34 @@ def gpt_quick() -> PretrainingRecipe:
     )
 
 
+def gpt_probe() -> PretrainingRecipe:
+    """Returns a recipe for a GPT of two layers, which learns a probe in a quarter of a minute.
+
+        macaron compare runs/probes own=my_block.py:Mine --probes
+
+    The width 64, two layers and a weight decay of 0.1 are those of the synthetic tasks of Arora et
+    al. 2023 (appendix E). Three settings let attention learn recall within 600 updates: ALiBi's
+    preference for near positions, which also reads rows that are longer than those of training; a
+    separate output matrix; and matrices with an initial standard deviation of 0.1 instead of 0.02,
+    which is meant for models of width 768. Without them, the Transformer stays at 13% in `recall`.
+    """
+    return gpt_quick().changed(
+        model_options=(
+            ("num_layers", 2),
+            ("hidden_dim", 64),
+            ("feed_forward_dim", 256),
+            ("num_heads", 4),
+            ("norm", "pre"),
+            ("positions", "alibi"),
+            ("tied", False),
+            ("initializer_range", 0.1),
+            ("scaled_outputs", True),
+        ),
+        data=dict(batch_size=64),
+        training=dict(learning_rate=3e-3, schedule="cosine", clip_norm=1.0, weight_decay=0.1),
+    )
+
+
 def gpt_base() -> PretrainingRecipe:
     """Returns a recipe for GPT, a language model trained on books.
 
