@@ -88,12 +88,13 @@ def gpt_probe() -> PretrainingRecipe:
     preference for near positions, which also reads rows that are longer than those of training; a
     separate output matrix; and matrices with an initial standard deviation of 0.1 instead of 0.02,
     which is meant for models of width 768. Without them, the Transformer stays at 13% in `recall`.
+    With a feed-forward width of 288, a multiple of 96, SwishRNN can have as many parameters.
     """
     return gpt_quick().changed(
         model_options=(
             ("num_layers", 2),
             ("hidden_dim", 64),
-            ("feed_forward_dim", 256),
+            ("feed_forward_dim", 288),
             ("num_heads", 4),
             ("norm", "pre"),
             ("positions", "alibi"),
