@@ -185,6 +185,26 @@ COMMANDS = {
             default=(),
         ),
     ),
+    "bench": (
+        "judge blocks on probes and in a small GPT, BERT and translator, on one page\n\n"
+        "    macaron bench my_block.py:Mine\n"
+        "    macaron bench macaron swish_rnn gated_deltanet --full --out runs/blocks\n\n"
+        "Every block is compared with the Transformer's at equal parameters, at its best of three "
+        "learning rates, with three seeds. pip fetches the text, 51 MB. The page is OUT/bench.md, "
+        "with a heat map of the probes. An interrupted bench continues with the same command.",
+        "experiments.compare.bench:run",
+        cli.extra("studies"),
+        cli.path_argument(
+            "arms [NAME=]BLOCK[:PATH=VALUE,...]",
+            "blocks to judge: FILE.py:CLASS, package.module:CLASS or a block of this library",
+            nargs="+",
+        ),
+        cli.local_path_argument("--out DIR", "output folder", default="runs/bench"),
+        cli.switch("--full", "run all ten probes (default: five of them)"),
+        cli.seeds([1, 2, 3], "random seeds"),
+        cli.count("--jobs N", "simultaneous training runs (default: 2, or 1 if there is a GPU)"),
+        cli.settings("training.max_steps=300, for every run"),
+    ),
     "probe": (
         "train the model of a recipe on a synthetic task, such as associative recall\n\n"
         "    macaron probe gpt_probe recall runs/recall --set model.block=macaron\n\n"

@@ -55,6 +55,20 @@ def demo() -> TranslationRecipe:
     )
 
 
+def demo_quick() -> TranslationRecipe:
+    """Returns a recipe for a Transformer on the text of `demo`, with a third of its updates.
+
+    macaron bench my_block.py:Mine
+    """
+    return demo().changed(
+        model_options=(*demo().model_options, ("block", "transformer")),
+        training=dict(
+            max_steps=500, max_minutes=None, warmup_steps=100, validate_every=500, keep_last=2
+        ),
+        task=dict(average_last=2),
+    )
+
+
 def multi30k_macaron_tiny() -> TranslationRecipe:
     """Returns a recipe for a tiny Macaron on Multi30k English-German, for two CPU cores.
 
