@@ -147,9 +147,14 @@ _FACTS = np.random.default_rng(0).integers(129, 257, 129)  # the value of each k
 
 
 def memorization(rng: np.random.Generator, rows: int, length: int) -> Rows:
-    """Random keys, whose 128 values are the same in all rows and must be stored in the weights."""
-    ids = rng.integers(1, 129, (rows, length))
-    return ids, _FACTS[ids]
+    """Random keys, each before a blank, whose label is the key's value.
+
+    The 128 values are the same in all rows, so that the weights must store them.
+    """
+    keys = rng.integers(1, 129, (rows, length // 2))
+    ids = np.stack([keys, np.full_like(keys, 257)], axis=2).reshape(rows, length)
+    labels = np.stack([np.zeros_like(keys), _FACTS[keys]], axis=2).reshape(rows, length)
+    return ids, labels
 
 
 KEPT = 16  # number of symbols that `compression` keeps
@@ -202,7 +207,7 @@ PROBES = {
     "noisy_recall": Probe(noisy_recall, 2 * _SYMBOLS + _NOISE + 1, 64, _SYMBOLS),
     "fuzzy_recall": Probe(fuzzy_recall, 2 * _SYMBOLS + 1, 64, _SYMBOLS),
     "selective_copying": Probe(selective_copying, 2 * _SYMBOLS + 3, 64, 2 * _SYMBOLS),
-    "memorization": Probe(memorization, 257, 32, 128),
+    "memorization": Probe(memorization, 258, 32, 128),
     "compression": Probe(compression, 17, 32, 16, summarizes=True),
     "induction": Probe(induction, 18, 64, 16),
     "parity": Probe(parity, 5, 32, 2),
