@@ -182,23 +182,23 @@ def parity(rng: np.random.Generator, rows: int, length: int) -> Rows:
     return bits + 1, np.cumsum(bits, axis=1) % 2 + 3
 
 
-_PERMUTATIONS = np.array(list(itertools.permutations(range(5))))  # (120, 5)
-_CODE = 5 ** np.arange(5)
-_INDEX = {code: index for index, code in enumerate((_PERMUTATIONS @ _CODE).tolist())}
-# _PRODUCT[a, b] is the index of the permutation "first a, then b".
-_PRODUCT = np.array(
-    [[_INDEX[code] for code in (b[_PERMUTATIONS] @ _CODE).tolist()] for b in _PERMUTATIONS]
-).T
+_SWAPS = np.tile(np.arange(5), (11, 1))  # (11, 5), the identity and all swaps of two places
+for _swap, _pair in enumerate(itertools.combinations(range(5), 2)):
+    _SWAPS[_swap + 1, _pair] = _pair[::-1]
 
 
 def s5(rng: np.random.Generator, rows: int, length: int) -> Rows:
-    """Random permutations of five objects. The label of a position is their product so far."""
-    ids = rng.integers(120, size=(rows, length))
-    states = np.empty_like(ids)
-    state = np.zeros(rows, int)  # the identity
+    """Random swaps among five objects. The label of a position is the place of the first object.
+
+    This is as hard as the word problem of the group S5, which swaps generate: by Barrington's
+    theorem, no circuit of constant depth computes the place of one object, but a recurrence does.
+    """
+    swaps = rng.integers(len(_SWAPS), size=(rows, length))
+    places = np.empty_like(swaps)
+    place = np.zeros(rows, int)
     for position in range(length):
-        states[:, position] = state = _PRODUCT[state, ids[:, position]]
-    return ids + 1, states + 1
+        places[:, position] = place = _SWAPS[swaps[:, position], place]
+    return swaps + 1, places + 1 + len(_SWAPS)
 
 
 PROBES = {
@@ -211,5 +211,5 @@ PROBES = {
     "compression": Probe(compression, 17, 32, 16, summarizes=True),
     "induction": Probe(induction, 18, 64, 16),
     "parity": Probe(parity, 5, 32, 2),
-    "s5": Probe(s5, 121, 16, 120),
+    "s5": Probe(s5, 17, 32, 5),
 }
