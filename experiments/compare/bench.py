@@ -94,7 +94,7 @@ def write(
         "",
         *_verdicts(names[1:], records),
         "",
-        "The costs of an update in the systems, and of a run with its validations:",
+        "FLOPs of an update, seconds of a run with its validations, and peak memory:",
         "",
         *studies.table_of([_costs(name, records) for name in names]),
         "",
@@ -106,9 +106,10 @@ def write(
 def _scores(name: str, tasks: Sequence[str], probes: dict, records: dict[str, dict]) -> dict:
     row = {"block": name}
     row |= {task: studies.mean_of(probes[task, name], "accuracy", 0, 100.0) for task in tasks}
-    for part in records.keys() - {"probes"}:
-        metric, digits = PARTS[part].metric, PARTS[part].digits
-        row[f"{part}: {metric}"] = studies.mean_of(_rows(records[part], name), metric, digits)
+    for part, record in records.items():
+        if part != "probes":
+            metric, digits = PARTS[part].metric, PARTS[part].digits
+            row[f"{part}: {metric}"] = studies.mean_of(_rows(record, name), metric, digits)
     return row
 
 
@@ -137,10 +138,13 @@ def _verdicts(names: Sequence[str], records: dict[str, dict]) -> list[str]:
 
 def _costs(name: str, records: dict[str, dict]) -> dict[str, str]:
     row = {"block": name}
-    for part in records.keys() - {"probes"}:
-        rows = _rows(records[part], name)
-        row[f"{part}: GFLOP/update"] = studies.mean_of(rows, "flops_per_update", 1, 1e-9)
-        row["seconds"] = studies.mean_of(rows, "seconds", 0)
+    for part, record in records.items():
+        if rows := _rows(record, name):
+            row[f"{part}: GFLOP, seconds, MiB"] = ", ".join(
+                f"{statistics.mean(studies.values(rows, key)) * scale:.3g}"
+                for key, scale in (("flops_per_update", 1e-9), ("seconds", 1), ("memory_mib", 1))
+                if studies.values(rows, key)
+            )
     return row
 
 

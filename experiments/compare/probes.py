@@ -109,25 +109,31 @@ def noisy_recall(rng: np.random.Generator, rows: int, length: int) -> Rows:
 
 
 _MOTIF = 3  # maximum length of keys and values in `fuzzy_recall`
+_MOTIFS = 4  # number of its keys
 
 
 def fuzzy_recall(rng: np.random.Generator, rows: int, length: int) -> Rows:
     """`in_context_recall` of keys and values of one to three ids each."""
     ids, labels = np.zeros((2, rows, length), int)
+
+    def motif(offset: int) -> tuple[int, ...]:
+        size = rng.integers(1, 1 + _MOTIF)
+        return tuple((offset + rng.integers(1, 1 + _SYMBOLS, size)).tolist())
+
     for row in range(rows):
-        motifs = [
-            [offset + rng.integers(1, 1 + _SYMBOLS, rng.integers(1, 1 + _MOTIF)) for _ in range(4)]
-            for offset in (0, _SYMBOLS)
-        ]
-        seen, text, target = set(), [], []
+        values: dict[tuple[int, ...], tuple[int, ...]] = {}
+        while len(values) < _MOTIFS:
+            values[motif(0)] = motif(_SYMBOLS)
+        seen: set[tuple[int, ...]] = set()
+        text: list[int] = []
+        target: list[int] = []
         while len(text) < length:
-            choice = rng.integers(4)
-            key, value = (side[choice].tolist() for side in motifs)
-            known = tuple(key) in seen
-            seen.add(tuple(key))
-            text += [*key, *value]
+            key = [*values][rng.integers(_MOTIFS)]
             # The last id of the key has the label of the value's first id, and so on.
-            target += [0] * (len(key) - 1) + (value if known else [0] * len(value)) + [0]
+            answers = values[key] if key in seen else (0,) * len(values[key])
+            target += [*(0,) * (len(key) - 1), *answers, 0]
+            text += [*key, *values[key]]
+            seen.add(key)
         ids[row], labels[row] = text[:length], target[:length]
     return ids, labels
 

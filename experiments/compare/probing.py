@@ -17,7 +17,7 @@ from experiments import registry, studies
 from experiments.compare.arms import Arm
 from experiments.compare.probes import KEPT, LENGTHS, PROBES, Probe
 from experiments.compare.trainers import Level, Trainer
-from macaron_tf.errors import UserError, check_choice
+from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.code_files import code_digests
 from macaron_tf.models.base import encoder_inputs
@@ -26,10 +26,10 @@ from macaron_tf.objectives import CausalLanguageObjective
 from macaron_tf.objectives.base import Batch, Sums
 from macaron_tf.runs.pretraining import PretrainingRecipe
 from macaron_tf.runs.recipe import recipe_from_json, warn_unread
-from macaron_tf.runs.run import write_json
+from macaron_tf.runs.run import DIVERGED, write_json
 from macaron_tf.runs.trainer import evaluate_model
 from macaron_tf.runs.versions import versions
-from macaron_tf.training import TrainedModel, build_fit_model, train
+from macaron_tf.training import Diverged, TrainedModel, build_fit_model, train
 from macaron_tf.training.flops import update_cost
 
 _EVALUATED_ROWS = 512  # held-out rows of each length, the same for all seeds
@@ -102,7 +102,9 @@ def _batches(probe: Probe, recipe: PretrainingRecipe, start: int) -> tf.data.Dat
 
 def run(options: argparse.Namespace) -> None:
     """Runs the command `probe`: trains a recipe's model on a probe, and prints its accuracies."""
-    name, path = check_choice("probe", options.probe, tuple(PROBES)), storage.as_path(options.run)
+    name, path = options.probe, storage.as_path(options.run)
+    if name not in PROBES:
+        raise UserError(f"no probe is called {name!r}: give one of {', '.join(PROBES)}")
     recipe, probe = registry.load(options.recipe, PretrainingRecipe, options.set), PROBES[name]
     if (path / "recipe.json").exists():
         earlier = recipe_from_json((path / "recipe.json").read_text(), str(path / "recipe.json"))
@@ -139,7 +141,11 @@ def run(options: argparse.Namespace) -> None:
         write_json(path / "model.json", {**record, "versions": versions()})
         storage.write_atomic(path / "recipe.json", recipe.to_json().encode())
 
-    train(model, batches, path, validate, on_start=on_start)
+    try:
+        train(model, batches, path, validate, on_start=on_start)
+    except Diverged as error:
+        write_json(path / DIVERGED, {"reason": str(error)})
+        raise
     metrics = studies.validations(options.run)[-1]
     cells = [f"{metrics['accuracy']:.1%} at length {probe.length}"]
     cells += [f"{metrics[f'accuracy_x{f}']:.1%} at {f * probe.length}" for f in LENGTHS[1:]]
