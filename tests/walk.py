@@ -89,6 +89,8 @@ def commands(data: str, out: pathlib.Path) -> list[str]:
         *(f"export {r}/{name} {out}/served/{name}" for name in exported.split()),
         f"compare {out}/compare {d} --seeds 1 {short}",
         f"compare {out}/own own=my_block:Mine --seeds 1 {short}",
+        f"compare {out}/probes own=my_block:Mine --probes parity --seeds 1 {short}",
+        f"probe gpt_probe recall {r}/recall {short}",
         f"compare {out}/norms bert_tiny swish_rnn_tiny --corpus {out}/corpus --seeds 1 {short}",
         f"compare {out}/schemes "
         "'outside=multi30k_macaron_tiny:model.scheme=tokens/2, channels, tokens/2' "

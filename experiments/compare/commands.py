@@ -40,6 +40,9 @@ arm that names one. If none does, the block is compared with the Transformer in 
 gpt_quick, on a text that pip fetches (homeassistant:en), unless --data-dir, --corpus or
 --set data.sources choose another. That takes three minutes on two cores.
 
+With --probes, causal language models are compared on synthetic tasks, by default in the recipe
+gpt_probe. docs/bench.md describes the tasks.
+
 Without arms, the command compares three GPTs with 0.8 million weights (recipe gpt_quick): a GPT
 with Transformer blocks, a GPT with Macaron blocks, and a GPT with Macaron blocks whose feed-forward
 residual steps are full instead of half. The comparison takes five minutes on two cores.
