@@ -208,7 +208,7 @@ COMMANDS = {
     "probe": (
         "train the model of a recipe on a synthetic task, such as associative recall\n\n"
         "    macaron probe gpt_probe recall runs/recall --set model.block=macaron\n\n"
-        "`macaron compare --probes` compares blocks on all tasks.",
+        "`macaron compare` with --probes compares blocks on all tasks.",
         "experiments.compare.probing:run",
         cli.local_path_argument("recipe", cli.RECIPE_TEXT),
         cli.argument("probe", "name of the task: recall, parity, s5 and others"),
