@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from experiments import studies
+from experiments import registry, studies
 from experiments.compare import commands
 from experiments.compare.arms import Arm
 from experiments.compare.probes import LENGTHS, PROBES
@@ -50,8 +50,10 @@ PARTS = {
 def run(options: argparse.Namespace) -> None:
     """Runs the command `bench`: runs the comparisons that are missing, and writes the page."""
     out, arms = pathlib.Path(options.out), [Arm.parse(text) for text in options.arms]
-    if named := [arm.name for arm in arms if arm.recipe]:
-        raise UserError(f"{named[0]} is no block: give FILE.py:CLASS or one of {', '.join(BLOCKS)}")
+    for arm in arms:
+        if arm.recipe:
+            registry.load(arm.recipe)  # says so if a file is missing
+            raise UserError(f"{arm.recipe} is no block: give FILE.py:CLASS or {', '.join(BLOCKS)}")
     if "transformer" not in (arm.name for arm in arms):
         arms.insert(0, Arm.parse("transformer"))
     records = {}

@@ -12,7 +12,7 @@ from typing import Any
 from experiments import studies
 from experiments.compare.arms import Arm
 from experiments.compare.trainers import Trainer
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, warn
 from macaron_tf.training.progress import read_lines
 
 _COUNT_TOLERANCE = 0.01  # maximum relative difference of parameter counts that count as equal
@@ -25,7 +25,10 @@ Train = Callable[[Sequence[Arm]], dict[tuple[Arm, int], dict | None]]
 
 
 def equalize_parameters(trainer: Trainer, arms: Sequence[Arm]) -> list[Arm]:
-    """Returns arms with as many parameters as the first arm of the same task, within 1%."""
+    """Returns arms with as many parameters as the first arm of the same task, within 1%.
+
+    An arm without feed-forward layers keeps its parameters. The report shows the difference.
+    """
     firsts = {arm.task: arm for arm in reversed(arms)}
     return [_resized(trainer, arm, firsts[arm.task]) for arm in arms]
 
@@ -47,7 +50,10 @@ def _resized(trainer: Trainer, arm: Arm, first: Arm) -> Arm:
     dim = start_dim = trainer.recipe(arm).model_config().feed_forward_dim
     # The number of parameters is linear in `feed_forward_dim`, except for rounding.
     slope = (count(resized(2 * start_dim)) - found) / start_dim
-    if found != target and slope:
+    if not slope:
+        warn(f"{arm.name} keeps its {found:,} parameters, because it has no feed-forward layer")
+        return arm
+    if found != target:
         dim = max(round(start_dim + (target - found) / slope), 1)
         found = count(resized(dim))
     if abs(found - target) > _COUNT_TOLERANCE * target:
