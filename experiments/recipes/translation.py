@@ -58,7 +58,9 @@ def demo() -> TranslationRecipe:
 def demo_quick() -> TranslationRecipe:
     """Returns a recipe for a Transformer on the text of `demo`, with a third of its updates.
 
-    macaron bench my_block.py:Mine
+        macaron bench my_block.py:Mine
+
+    It is one of the systems in which that command judges a block.
     """
     return demo().changed(
         model_options=(*demo().model_options, ("block", "transformer")),
