@@ -54,8 +54,8 @@ def _resized(trainer: Trainer, arm: Arm, first: Arm) -> Arm:
         warn(f"{arm.name} keeps its {found:,} parameters, because it has no feed-forward layer")
         return arm
     if found != target:
-        dim = max(round(start_dim + (target - found) / slope), 1)
-        found = count(resized(dim))
+        dim = round(start_dim + (target - found) / slope)
+        found = count(resized(dim)) if dim > 0 else 0
     if abs(found - target) > _COUNT_TOLERANCE * target:
         failure = f"no model.feed_forward_dim gives {arm.name} as many parameters as {first.name}"
         raise UserError(f"{failure} ({target:,}): leave --equal parameters out")

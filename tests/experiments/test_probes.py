@@ -1,5 +1,6 @@
 """Tests of the probes, of the command `probe`, and of the card that `bench` writes."""
 
+import argparse
 import itertools
 import json
 
@@ -9,6 +10,8 @@ import pytest
 from experiments import studies
 from experiments.commands import main
 from experiments.compare import bench, probing
+from experiments.compare.arms import Arm
+from experiments.compare.choices import equalize_parameters
 from experiments.compare.commands import main as compare
 from experiments.compare.probes import KEPT, LENGTHS, PROBES, recall
 from experiments.recipes.language_models import gpt_probe
@@ -170,6 +173,16 @@ def test_only_causal_language_models_are_compared_on_probes(tmp_path, capsys):
     arms = ["a=bert_tiny", "b=bert_tiny:model.norm=pre"]
     assert compare([str(tmp_path), *arms, "--probes", "parity"]) == 2
     assert "a: --probes needs a causal language model" in capsys.readouterr().err
+
+
+def test_a_block_without_feed_forward_layers_keeps_its_parameters(capsys):
+    trainer = probing.Probes(
+        argparse.Namespace(set=[], trust_code=False, download=False, data_dir=None)
+    )
+    full = Arm("a", "gpt_probe", (), task="parity")
+    bare = Arm("b", "gpt_probe", ("model.scheme=tokens",), task="parity")
+    assert equalize_parameters(trainer, [full, bare]) == [full, bare]
+    assert "b keeps its 34,304 parameters" in capsys.readouterr().err
 
 
 def pretend(recipe, probe, run, *arguments):

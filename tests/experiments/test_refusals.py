@@ -114,7 +114,7 @@ OTHERS = [
     ("compare OUT a=finetune:sst2:init=r b=finetune:sst2:init=q --corpus c", "--corpus applies"),
     ("compare OUT a=runs/a --tasks b=bert", "no task is called 'b=bert'"),
     ("compare OUT a=runs/a --tasks rte finetune_bert:rte", "two arms are called a-rte: "),
-    ("EQUAL one=demo b=demo:model.scheme=tokens", "as many parameters as one ("),
+    ("EQUAL one=demo b=demo:model.hidden_dim=512", "as many parameters as one ("),
     ("EQUAL one=demo b=demo:model.feed_forward_dim=9", "b sets model.feed_forward_dim, but"),
     ("TRANSLATE --set data.source=tsv:/nowhere/{split}.tsv", "/nowhere/validation.tsv"),
     ("TRANSLATE --set data.source=text:FILES/pairs,FILES/one.txt", "has fewer lines than"),
