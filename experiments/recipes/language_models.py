@@ -97,6 +97,8 @@ def gpt_probe() -> PretrainingRecipe:
             ("hidden_dim", 64),
             ("feed_forward_dim", 288),
             ("num_heads", 4),
+            ("dropout", 0.0),  # every row is new
+            ("attention_dropout", 0.0),
             ("norm", "pre"),
             ("positions", "alibi"),
             ("tied", False),
