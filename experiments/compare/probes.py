@@ -76,7 +76,7 @@ def recall(rng: np.random.Generator, rows: int, length: int) -> Rows:
     return _labelled(ids, positions, values + 1 + _KEYS)
 
 
-_SYMBOLS = 8  # number of keys and of values of MAD's recall, and of symbols to copy
+_SYMBOLS = 8  # number of keys and of values of MAD's recall
 _NOISE = 16  # number of ids of noise
 
 
@@ -138,15 +138,18 @@ def fuzzy_recall(rng: np.random.Generator, rows: int, length: int) -> Rows:
     return ids, labels
 
 
+_COPIED = 4  # number of symbols in `selective_copying`
+
+
 def selective_copying(rng: np.random.Generator, rows: int, length: int) -> Rows:
-    """Eight symbols at random positions among blanks, which the end of the row repeats in order."""
+    """Four symbols at random positions among blanks, which the end of the row repeats in order."""
     blank, ask = 2 * _SYMBOLS + 1, 2 * _SYMBOLS + 2
-    positions = np.sort(_subsets(rng, rows, length - _SYMBOLS, _SYMBOLS), axis=1)
-    symbols = rng.integers(1, blank, (rows, _SYMBOLS))
+    positions = np.sort(_subsets(rng, rows, length - _COPIED, _COPIED), axis=1)
+    symbols = rng.integers(1, blank, (rows, _COPIED))
     ids = np.full((rows, length), blank)
     np.put_along_axis(ids, positions, symbols, axis=1)
-    ids[:, -_SYMBOLS:] = ask
-    return _labelled(ids, np.tile(np.arange(length - _SYMBOLS, length), (rows, 1)), symbols)
+    ids[:, -_COPIED:] = ask
+    return _labelled(ids, np.tile(np.arange(length - _COPIED, length), (rows, 1)), symbols)
 
 
 _FACTS = np.random.default_rng(0).integers(129, 257, 129)  # the value of each key, for all seeds
@@ -163,11 +166,11 @@ def memorization(rng: np.random.Generator, rows: int, length: int) -> Rows:
     return ids, labels
 
 
-KEPT = 16  # number of symbols that `compression` keeps
+KEPT = 8  # number of symbols that `compression` keeps
 
 
 def compression(rng: np.random.Generator, rows: int, length: int) -> Rows:
-    """Random symbols. The last position must tell the last 16 of them."""
+    """Random symbols. The last position must tell the last eight of them."""
     ids = rng.integers(1, 17, (rows, length))
     return _labelled(ids, np.tile(np.arange(length - KEPT, length), (rows, 1)), ids[:, -KEPT:])
 

@@ -51,23 +51,23 @@ class ProbeObjective(CausalLanguageObjective):
 class Summarizer(LanguageModel):
     """Language model that predicts the labels of the last positions from the last hidden state.
 
-    The hidden state of the last position and a vector for each of the last 16 positions are added,
-    and pass through a layer. As in MAD's compression task, one vector must tell all that was read.
+    A matrix for each of the last eight positions maps the hidden state of the last position to the
+    state from which the label is predicted. As in MAD's compression task, one vector must tell all
+    that was read.
     """
 
     def __init__(self, config, **kwargs):
         super().__init__(config, **kwargs)
-        self.expand = keras.layers.Dense(config.hidden_dim, "gelu", name="expand")
-        self.positions = keras.layers.Embedding(KEPT, config.hidden_dim, name="positions")
+        self.expand = keras.layers.Dense(KEPT * config.hidden_dim, name="expand")
 
     def build(self, input_shape=None):
         super().build(input_shape)
-        self.expand.build((None, None, self.config.hidden_dim))
-        self.positions.build()
+        self.expand.build((None, self.config.hidden_dim))
 
     def hidden_states(self, inputs, training=None):
         hidden = super().hidden_states(inputs, training=training)  # (B, L, D)
-        x = self.expand(hidden[:, -1:] + self.positions(ops.arange(KEPT)))  # (B, 16, D)
+        x = self.expand(hidden[:, -1])  # (B, D) -> (B, 8 D)
+        x = ops.reshape(x, (-1, KEPT, self.config.hidden_dim))  # (B, 8, D)
         return ops.concatenate([hidden[:, :-KEPT], x], axis=1)
 
 

@@ -81,7 +81,7 @@ def test_any_words(data):
 WORDS = [
     "arms", "beam", "callback", "decoding", "differ", "host",
     "input", "labels", "language", "languages", "license", "mesh", "model", "name", "only",
-    "query", "sentences", "set", "source_language", "split", "target_language", "task",
+    "probe", "query", "sentences", "set", "source_language", "split", "target_language", "task",
     "tasks", "text", "texts", "tokenize", "topology", "tpu", "word", "words",
 ]  # fmt: skip
 ALSO = {"experiments.lab.tpu_check": ["recipe"]}
