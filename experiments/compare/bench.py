@@ -19,6 +19,7 @@ from macaron_tf.layers.blocks import block_class
 
 # Probes of the quick form: recall, selection, storage and two kinds of state.
 QUICK_PROBES = ("recall", "selective_copying", "compression", "parity", "s5")
+WORDS = ("better", "worse", "not decided", "no verdict")  # of verdicts, in the order of the page
 
 
 class Part(NamedTuple):
@@ -123,17 +124,14 @@ def _verdicts(names: Sequence[str], records: dict[str, dict]) -> list[str]:
     """Returns a line for each block, which lists where it is better, worse or not decided."""
     lines = []
     for name in names:
-        words: dict[str, list[str]] = {
-            "better": [],
-            "worse": [],
-            "not decided": [],
-            "no verdict": [],
-        }
-        for part, record in records.items():
-            for verdict in record["verdicts"]:
-                if verdict["arm"] == name:
-                    words[verdict["word"]].append(verdict["task"] or part)
-        parts = [f"{word} in {', '.join(where)}" for word, where in words.items() if where]
+        found = [
+            (verdict["word"], verdict["task"] or part)
+            for part, record in records.items()
+            for verdict in record["verdicts"]
+            if verdict["arm"] == name
+        ]
+        where = {word: [place for one, place in found if one == word] for word in WORDS}
+        parts = [f"{word} in {', '.join(places)}" for word, places in where.items() if places]
         lines.append(f"- **{name}**: {'; '.join(parts)}.")
     return lines
 

@@ -126,18 +126,17 @@ def _with_recipes(arms: list[Arm], options: argparse.Namespace, quick: str) -> l
     """Gives arms that are only a block the recipe and settings of the first arm that has a recipe.
 
     If no arm has one, it is `quick`, a small Transformer, which also becomes the first arm if none
-    has its name. All arms then read `homeassistant:en`, a text that pip fetches, unless an option
-    chooses another.
+    has its name. Except on probes, all arms then read `homeassistant:en`, a text that pip fetches,
+    unless an option chooses another.
     """
     first = next((arm for arm in arms if arm.recipe), None)
     if first is None:
         first = Arm.parse(quick)
-        text = "the text of your options"
+        data = "the text of your options" if options.probes is None else "probes"
         chosen = any(setting.startswith("data.sources=") for setting in options.set)
-        if not (chosen or options.corpus or options.data_dir):
-            text = "homeassistant:en"
-            options.set = [*options.set, f"data.sources={text}"]
-        data = "probes" if options.probes is not None else text
+        if not (chosen or options.corpus or options.data_dir or options.probes is not None):
+            data = "homeassistant:en"
+            options.set = [*options.set, f"data.sources={data}"]
         print(
             f"no recipe is named: {', '.join(arm.name for arm in arms)} against the Transformer in "
             f"{first.recipe}, on {data}, with seeds {' '.join(map(str, options.seeds))}",

@@ -115,10 +115,8 @@ def run(options: argparse.Namespace) -> None:
     network = make_network(recipe, probe)
     network.build()
     warn_unread(recipe, network, options.set)
-    objective, batches = (
-        ProbeObjective(skip_padding=False),
-        functools.partial(_batches, probe, recipe),
-    )
+    objective = ProbeObjective(skip_padding=False)
+    batches = functools.partial(_batches, probe, recipe)
     model = build_fit_model(network, objective, recipe.training)
     model.cost = update_cost(model, objective, batches(0))
     held_out = {
